@@ -97,7 +97,7 @@ class ClientOptions:
 
     @property
     def promised(self) -> CheckOptions:
-        """What the configuration of the clients promises.
+        """The promises of the clients' configuration.
 
         Transactions promise what they promise, whatever isolation level the readers are given.
         """
@@ -183,12 +183,12 @@ class RunClients:
 
     @property
     def register_operations(self) -> tuple[RegisterOperation, ...]:
-        """What the clients of the register saw."""
+        """The observations of the register's clients."""
         return () if self._register is None else tuple(self._register.operations)
 
     @property
     def topics_made(self) -> TopicsMade:
-        """What the client saw that deletes topics and makes them again."""
+        """The observations of the client that deletes and recreates topics."""
         if self._topics is None:
             return TopicsMade()
         return TopicsMade(tuple(self._topics.writes), tuple(self._topics.reads))

@@ -37,7 +37,7 @@ SLICE_PARTITIONS: Final = 5_000
 
 @dataclass(slots=True)
 class DecisionView:
-    """What the slices of a large decision are decided against.
+    """The state on which the slices of a large decision are decided.
 
     The shell replays each slice on its projection and sets ``image`` to the outcome before it asks for the next slice.
     """

@@ -51,7 +51,7 @@ PORT_MAX: Final = 65_535
 
 
 class MetadataLogError(Exception):
-    """What the callers of a metadata log must expect."""
+    """The base of the errors that callers of a metadata log must expect."""
 
 
 class NotLeaderError(MetadataLogError):
@@ -104,7 +104,7 @@ class LogDamagedError(MetadataLogError):
 
 
 def replacement_advice(node_id: int) -> str:
-    """What an operator can do for a voter that has lost its log, and with it what it had promised to the others."""
+    """The remedy for a voter that lost its log, and with it its promises to other voters."""
     return (
         f"restore the directory as it was, or let another voter take its place: moldau quorum remove-voter {node_id}, "
         f"delete the directory, start the node, moldau quorum add-voter {node_id} HOST:PORT"
@@ -152,7 +152,7 @@ class VoterEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """Where an entry stands."""
+    """The position of an entry in the log."""
 
     index: int
     epoch: int
@@ -160,7 +160,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """Who leads, as this node knows it. Two values differ when anything of it has changed."""
+    """The leadership as this node knows it; two values are equal if nothing has changed."""
 
     leader_id: int = -1
     """-1 while unknown."""
@@ -207,7 +207,7 @@ class SnapshotReader(Protocol):
 
     @property
     def info(self) -> SnapshotInfo:
-        """What is read."""
+        """The snapshot that is read."""
         ...
 
     def read_pieces(self, first: int, bytes_max: int) -> tuple[bytes, ...]:
@@ -225,7 +225,7 @@ class SnapshotReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterStatus:
-    """What the leader knows of one voter or observer (a row of DescribeQuorum)."""
+    """The leader's knowledge of one voter or observer (a row of DescribeQuorum)."""
 
     voter: VoterEndpoint
     log_end_offset: int
@@ -297,7 +297,7 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogConfig:
-    """What an engine needs to know."""
+    """The configuration of an engine."""
 
     node_id: int
     directory: str
@@ -322,7 +322,7 @@ class MetadataLogConfig:
 
 
 class StateMachine(Protocol):
-    """What the entries mean. Deterministic; called from one task; none of the calls may wait.
+    """The state machine that applies entries: deterministic, called from one task, and never waiting.
 
     Only ``restore_piece`` and ``restore_end`` may raise, and nothing but ``SnapshotInvalidError``.
     """
@@ -372,7 +372,7 @@ class Proposal(Protocol):
 
     @property
     def position(self) -> LogPosition:
-        """Where the entry will stand if it is committed."""
+        """The position that the entry gets if it is committed."""
         ...
 
     async def wait_committed(self) -> LogPosition:

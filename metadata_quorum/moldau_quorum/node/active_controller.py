@@ -103,9 +103,9 @@ class PendingAnswer:
     wrote: bool = False
     """Whether records were written for it."""
     proposal: Proposal | None = None
-    """What must be committed before ``response`` may be told; None if nothing must."""
+    """Must be committed before ``response`` is sent; None if nothing must."""
     unconfirmed_epoch: int | None = None
-    """Reign that must be confirmed before ``response`` may be told; None if nothing need be, or a commit does it."""
+    """The controller epoch to confirm before ``response`` is sent; None if a commit does that, or nothing must."""
     controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
     """What the other voters support, where the request changes levels."""
     decided: trio.Event = field(default_factory=trio.Event)
@@ -359,7 +359,7 @@ class ActiveController:
             await self._propose_slices(with_last(elect_leaderless(view)), view)
 
     def _bootstrap_records(self, image: MetadataImage) -> list[MetadataRecord]:
-        """What a new cluster begins with."""
+        """Returns the first records of a new cluster."""
         if image.cluster_id:
             return []
         cluster_id = self._new_cluster_id or draw_cluster_id(self._draw_uuid())
@@ -371,7 +371,7 @@ class ActiveController:
         ]
 
     def _warn_of_other_minimum(self, image: MetadataImage) -> None:
-        """Warns where the cluster goes by another ``min.insync.replicas`` than this controller's file says."""
+        """Warns if the cluster uses another ``min.insync.replicas`` than this controller's file."""
         wanted = self._settings.min_insync_replicas
         held = image.config(RESOURCE_BROKER, "").get(MIN_INSYNC_REPLICAS, "that of each broker's file")
         if image.cluster_id and wanted is not None and held != str(wanted):

@@ -1,4 +1,4 @@
-"""What a controller tells of itself, under Kafka's names in the form of its Prometheus exporter (KIP-595, KIP-835).
+"""A controller's metrics, under Kafka's names in the form of its Prometheus exporter (KIP-595, KIP-835).
 
 Every value is read when it is asked for; nothing is counted on the way. Counting partitions looks at all of them, so
 ask no more often than every few seconds.

@@ -1,4 +1,4 @@
-"""What a controller listener serves: Kafka's APIs for brokers and administrators, and the two private ones.
+"""The APIs of a controller listener: Kafka's APIs for brokers and administrators, and the two private ones.
 
 One ``ControllerConnection`` per connection. Changes go to the active controller's queue, reads wait for a read
 barrier, and everything that only the active controller can answer is refused with NOT_CONTROLLER elsewhere. Envelopes
@@ -111,7 +111,7 @@ class ControllerService:
         self.logger = EventLogger("moldau.controller-server", node=node_id)
 
     def api_versions(self) -> ApiVersionsResponse:
-        """What is served, and the features."""
+        """Answers with the served APIs and the features."""
         image = self.machine.image
         return ApiVersionsResponse(
             api_keys=[
@@ -191,7 +191,7 @@ class ControllerConnection:
             raise CloseConnection(f"malformed request: {error}") from error
 
     def flush(self) -> None:
-        """Nothing is gathered: the log gathers its writes itself."""
+        """Does nothing, because the log gathers its writes itself."""
 
     def closed(self) -> None:
         """The connection ended."""

@@ -1,4 +1,4 @@
-"""What the entries of the metadata log mean to a controller: an image, and a cache of snapshots for followers.
+"""The state machine of a controller over the metadata log: an image, and a cache of snapshots for followers.
 
 This is the ``StateMachine`` behind the ``MetadataLog`` port. It replays commands in the engine's task and tells its
 listeners; it never waits, and decides nothing.

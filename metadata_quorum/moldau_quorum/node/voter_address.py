@@ -48,7 +48,7 @@ FAILURES: Final = (OSError, trio.TooSlowError, ProtocolError, KafkaError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumView:
-    """What another voter says of the quorum."""
+    """Another voter's view of the quorum."""
 
     leader_id: int
     cluster_id: str

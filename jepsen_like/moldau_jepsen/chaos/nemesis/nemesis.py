@@ -72,7 +72,7 @@ class FaultEvent:
 
 
 class _Action(NamedTuple):
-    """What came of a planned fault."""
+    """The outcome of a planned fault."""
 
     nodes: Sequence[int]
     """Those that it struck; none for what concerns no single node."""
@@ -194,7 +194,7 @@ class Nemesis:
             self.deaths.append(f"broker {node_id} could not be replaced: partitions have no other in-sync replica")
 
     async def _replace_controller(self, node_id: int) -> None:
-        """One that votes with an empty disk might vote twice in an epoch, and lacks what it had confirmed."""
+        """A voter with an empty disk might vote twice in an epoch, and lacks the entries that it confirmed."""
         assert self._voters is not None, "controllers rot only where somebody can take their vote away"
         if not await self._voters.surely_remove_voter(node_id, RESTORE_TIMEOUT_S):
             self.deaths.append(f"controller {node_id} could not be replaced: its vote could not be taken away")

@@ -121,7 +121,7 @@ class NamespaceLinks(LinkRules):
         self._lock = threading.Lock()
 
     def place(self, member: int) -> Place:
-        """Where a node is to run."""
+        """The place where a node runs."""
         return Place(
             host=self._subnet.member(member),
             namespace=self.namespace(member),
@@ -129,7 +129,7 @@ class NamespaceLinks(LinkRules):
         )
 
     def namespace(self, member: int) -> str:
-        """Name of a node's namespace; empty for the clients, who are where this process is."""
+        """Name of a node's namespace; empty for the clients, which run in the namespace of this process."""
         return "" if member == CLIENT else f"{self._stem}-{member}"
 
     # -- making and removing ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 All members are hosts of one /24 network and reach each other through a router, where every rule is kept:
 
 - A cut is a policy rule, ``from SOURCE to TARGET blackhole``: the packet is dropped without a word to its sender, as a
-  network that is cut does. (A blackhole in the sender's own routes would be told to it as an error at once.)
+  network that is cut does. (A blackhole in the sender's own routes would return an error to the sender at once.)
 - A rate is a class of ``htb`` on the router's device towards the target; packets get there by their source address.
 - A delay is ``netem`` in that class.
 - Loss is a class that queues nothing. Packets get there by the low bits of their IP identification, which a sender
@@ -86,7 +86,7 @@ def loss_bits(share: float) -> int:
 
 
 def words_for(subnet: Subnet, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> Words:
-    """What takes links from one rule to another; ``changes`` names the rule before and the rule now."""
+    """Commands that take links from one rule to another; ``changes`` gives the old and the new rule."""
     words = Words()
     for link, (before, now) in changes.items():
         if before.cut != now.cut:

@@ -110,7 +110,7 @@ class InThread(Protocol):
 
 
 def _held(imposed: Sequence[tuple[int, LinkRule]]) -> LinkRule:
-    """What holds of the rules on one link."""
+    """The combined effect of the rules on one link."""
     rules = [rule for _, rule in imposed]
     return next((rule for rule in reversed(rules) if rule.cut), rules[-1] if rules else OPEN)
 

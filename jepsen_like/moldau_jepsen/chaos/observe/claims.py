@@ -76,7 +76,7 @@ def claimed_quorum(controller_id: int, answer: DescribeQuorumResponse) -> list[L
 
 
 def question_tls(environment: Environment, connection: Mapping[str, object]) -> ssl.SSLContext | None:
-    """What questions to the nodes are asked over, by the clients' own keys; None: without TLS.
+    """The TLS settings for questions to the nodes, from the clients' own keys; None without TLS.
 
     Raises:
         ConfigError: The configuration is not valid.
@@ -105,7 +105,7 @@ class ClaimSampler:
         self._bootstrap = [Door(*parse_address(each.strip()), tls=tls) for each in bootstrap.split(",")]
 
     def sample(self) -> list[Lead]:
-        """What the nodes that answer show now."""
+        """Returns the present view of the nodes that answer."""
         found: list[Lead] = []
         for broker_id, door in self._brokers().items():
             metadata = probe.fetch_metadata(door, self._topics, ANSWER_TIMEOUT_MS)

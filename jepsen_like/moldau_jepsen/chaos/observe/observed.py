@@ -44,14 +44,14 @@ class Observed:
 
     @property
     def hint(self) -> str:
-        """What is to be known about the counts."""
+        """Notes on the counts."""
         text = "Counted by the proxies before the nodes, in text that is not encrypted. "
         text += f"{self.long_answers:,} answers over {BODY_BYTES_MAX} bytes were not looked into for error codes."
         return text + (f" {self.unread:,} connections or answers could not be followed." if self.unread else "")
 
 
 def observed(meter: WireMeter | None, partitions: tuple[PartitionSeries, ...]) -> Observed:
-    """What a run has seen; ``meter`` is None where nothing passed proxies."""
+    """The observations of a run; ``meter`` is None if no traffic passed proxies."""
     if meter is None:
         return Observed(messages_missing=NO_PROXIES, partitions=partitions)
     return Observed(

@@ -53,7 +53,7 @@ POSSIBLE: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def reached_hint(*, has_looked: bool) -> str:
-    """How transitions are known."""
+    """The sources from which transitions are known."""
     return LOOKED if has_looked else NOT_LOOKED
 
 
@@ -77,7 +77,7 @@ class Reached:
     """Counts transitions while a history is read. Memory follows the number of clients and of quorum epochs."""
 
     def __init__(self) -> None:
-        """Nothing was read."""
+        """Starts without lines."""
         self._taken: Counter[tuple[str, str, str]] = Counter()
         self._members: dict[int, str] = {}
         self._claims: dict[int, tuple[float, int]] = {}  # by quorum epoch: when it was first claimed, and by whom
@@ -115,7 +115,7 @@ class Reached:
 
     @property
     def active(self) -> tuple[Active, ...]:
-        """Who became the active controller, as far as one was asked. One that claims an old epoch late is none."""
+        """The active controllers that were seen; a late claim of an old epoch does not count."""
         found: list[Active] = []
         for epoch, (at_s, controller) in sorted(self._claims.items(), key=lambda claim: (claim[1][0], claim[0])):
             if not found or epoch > found[-1].epoch:
@@ -123,7 +123,7 @@ class Reached:
         return tuple(found)
 
     def machines(self, partitions: Sequence[PartitionSeries], *, has_looked: bool = True) -> tuple[MachineRows, ...]:
-        """All that was counted. Without a look at partitions one by one, and at controllers, these are left out."""
+        """Returns all counts; those of partitions and controllers are missing unless they were observed."""
         taken = self._taken.copy()
         for one in partitions:
             for before, after in zip(one.states, one.states[1:], strict=False):

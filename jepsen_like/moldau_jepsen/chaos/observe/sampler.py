@@ -29,7 +29,7 @@ class ClusterSampler:
     """Samples the topics of a run. It blocks, and is not for use by several threads at once."""
 
     def __init__(self, cluster: LocalCluster, topics: Sequence[str], partitions: PartitionsOverTime) -> None:
-        """Nothing was asked yet. ``partitions`` takes what each look gives."""
+        """Starts without observations. ``partitions`` takes the result of each one."""
         self._cluster = cluster
         self._topics = list(topics)
         self._high_watermark: dict[Key, int] = {}

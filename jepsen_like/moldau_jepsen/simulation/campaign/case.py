@@ -75,7 +75,7 @@ class Case:
     """What is not left to the seed, by field of ``RunOptions``; see ``DRAWS``."""
 
     def options(self, seed: int) -> RunOptions:
-        """What the run of a seed consists of."""
+        """Returns the options of the run of a seed."""
         chosen = RunOptions()
         if self.profile:
             chosen = PROFILES[self.profile].of_seed(seed)

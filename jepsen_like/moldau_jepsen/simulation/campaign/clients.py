@@ -61,7 +61,7 @@ class Clients:
         synced: bool,
         on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
     ) -> None:
-        """Nothing works yet. ``synced``: no record is acknowledged that a disk may lose.
+        """Starts no client. ``synced`` means that a disk loses no acknowledged record.
 
         ``on_acknowledged`` hears of records in the topic that is deleted and made again.
         """

@@ -139,7 +139,7 @@ class Result:
 
     @property
     def replay_command(self) -> str:
-        """What runs it again."""
+        """Returns the command that repeats the run."""
         if self.schedule:
             return f"moldau sim replay --schedule {self.schedule}"
         return f"moldau sim run --seed {self.seed}" + (f" --mutant {self.mutant}" if self.mutant else "")

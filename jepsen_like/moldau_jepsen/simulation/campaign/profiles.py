@@ -273,7 +273,7 @@ REJOINS = Profile(
 
 HANDOVERS = Profile(
     name="handovers",
-    text="leadership is handed over while the old leader cannot hear of it and has an ISR change under way",
+    text="leadership is handed over while the old leader cannot learn of it and has an ISR change under way",
     options=REJOINS.options,
     kinds=(
         FaultKind.BLIND,
@@ -543,7 +543,7 @@ PROFILES: dict[str, Profile] = {
         DECISIONS,
     )
 }
-"""What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
+"""The profiles that a campaign draws from; retention is excluded, because its losses are wanted."""
 
 
 def drawn_profile(seed: int) -> Profile | None:

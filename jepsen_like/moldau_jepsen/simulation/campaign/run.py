@@ -105,7 +105,7 @@ class Run:
         self._unread: list[Anomaly] = []
 
     def drawn(self) -> dict[str, object]:
-        """What was drawn, or set, of the fields of ``RunOptions`` that may be either."""
+        """The values, drawn or set, of the fields of ``RunOptions`` that may be drawn."""
         return {
             "fault_seconds": self.options.fault_seconds,
             "synced": self.synced,
@@ -141,7 +141,7 @@ class Run:
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
 
     def _failures(self) -> list[str]:
-        """What went wrong without a rule: requests, tasks, nodes, directories and clients that failed of themselves."""
+        """Failures that no rule names: of requests, tasks, nodes, directories and clients."""
         found = [f"failed request: {line}" for line in self.logs.failures]
         if self.guard.found is not None:
             found.append(self.guard.found)
@@ -229,7 +229,7 @@ class Run:
             self.violations, self.anomalies = clients.judge(self.history)
 
     async def _heal(self) -> list[str]:
-        """Ends all faults; returns what is not well after the time that it has for that.
+        """Ends all faults; returns the parts that have not recovered in time.
 
         In some runs a core of the nodes is healed first, and must get on by itself.
         """
@@ -284,7 +284,7 @@ class Run:
         await self.cluster.wait_healthy(seconds)
 
     async def _converge(self, wait: Callable[[], Awaitable[None]], outside: Outside = NONE_OUTSIDE) -> list[str]:
-        """Waits until the cluster is well, and serves its clients; returns what is not."""
+        """Waits until the cluster has recovered and serves its clients; returns the parts that do not."""
         stuck: list[str] = []
         try:
             await wait()

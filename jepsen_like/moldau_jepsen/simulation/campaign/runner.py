@@ -77,7 +77,7 @@ def in_detail(first: Result, options: RunOptions) -> Result:
     """
     try:
         again = run_seed(first.seed, options, detailed=True)
-    except Exception as error:  # noqa: BLE001 - what the first run found is to be told all the same
+    except Exception as error:  # noqa: BLE001 - the findings of the first run are reported all the same
         return add_kit_failure(first, error)
     if again.trace_hash != first.trace_hash:
         text = f"not-repeatable: traces {first.trace_hash or 'none'} and {again.trace_hash} of one seed"

@@ -43,7 +43,7 @@ class Tally:
     """The sums of a campaign."""
 
     def __init__(self, processes: int) -> None:
-        """Nothing has been run; ``processes`` is for the report."""
+        """Starts without runs; ``processes`` is for the report."""
         self._processes = processes
         self.coverage = Coverage()
         self.failures: list[FailedSeed] = []
@@ -103,7 +103,7 @@ class Tally:
             self.failures[FAILURES_SHOWN:] = [_brief(failure) for failure in self.failures[FAILURES_SHOWN:]]
 
     def lacks_folder(self, seed: int) -> None:
-        """What a failed seed left could not be written."""
+        """Records that the files of a failed seed could not be written."""
         self.failures = [replace(one, folder="") if one.seed == seed else one for one in self.failures]
 
     def _choose(self, result: Result) -> None:

@@ -83,7 +83,7 @@ class PartitionRecord:
     __slots__ = ("committed", "end", "ends", "leaders", "states", "watermark")
 
     def __init__(self) -> None:
-        """Nothing is known."""
+        """Starts without facts."""
         self.committed: dict[int, BatchSeen] = {}  # by base offset, ascending
         self.end = 0  # offset after the last committed batch
         self.ends: dict[int, int] = {}  # the same by leader epoch, of those that were committed in it
@@ -92,7 +92,7 @@ class PartitionRecord:
         self.states: dict[int, PartitionState] = {}  # by partition epoch
 
     def committed_to(self, leader_epoch: int, offset: int) -> None:
-        """What lies below ``offset`` is committed in that leader epoch, or was before."""
+        """Records that all below ``offset`` is committed in that leader epoch or an earlier one."""
         self.end = max(self.end, offset)
         self.ends[leader_epoch] = max(self.ends.get(leader_epoch, 0), offset)
 

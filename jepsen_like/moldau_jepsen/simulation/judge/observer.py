@@ -32,7 +32,7 @@ METADATA_BYTES_PER_STEP = 1 << 20
 
 
 class _ReplicaView:
-    """What was last seen of one replica of one process."""
+    """The last observation of one replica of one process."""
 
     __slots__ = ("key", "leader_epoch", "log_end", "partition", "seen", "verified")
 

@@ -109,7 +109,7 @@ def _phase(text: str) -> str:
 
 
 def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
-    """What struck, until when it was to last, and the machines that the trace names at that moment.
+    """A fault, its planned end, and the machines that the trace names at that moment.
 
     The trace also tells of faults that found no target: they are left out.
     """

@@ -24,7 +24,7 @@ LINES_MAX = 50_000
 
 
 class _Part(NamedTuple):
-    """What a replica was when it was last looked at."""
+    """The state of a replica at its last observation."""
 
     partition: Partition
     role: Role
@@ -36,7 +36,7 @@ class Witness:
     """Watches a cluster: ``turn_ended`` is for the watchers of the world's agenda."""
 
     def __init__(self, cluster: SimulatedCluster, clock: VirtualClock) -> None:
-        """Nothing was seen yet."""
+        """Starts without observations."""
         self._cluster = cluster
         self._clock = clock
         self._leaderships: dict[int, Leadership] = {}
@@ -103,7 +103,7 @@ class Witness:
                 self._say(node_id, f"cuts the log of {name} from {before.log_end} to {now.log_end}")
 
     def at_the_end(self) -> list[str]:
-        """One line for everything that each running node knows now."""
+        """Returns lines with everything that each running node knows now."""
         lines: list[str] = []
         for node_id, controller in sorted(self._cluster.controllers.items()):
             lines.append(f"{self._cluster.host(node_id)}: {_controller_text(node_id, controller)}")

@@ -131,7 +131,7 @@ class DurableJournal:
         return self._entries[1][1] if len(self._entries) > 1 and self._entries[0][1] > 1 else 1
 
     def onOneSecondTimer(self) -> None:
-        """Nothing is due."""
+        """Does nothing, because nothing is due."""
 
     def _destroy(self) -> None:
         """The node closes the files."""

@@ -69,7 +69,7 @@ class _NoPoller:
 
 
 class Owner(Protocol):
-    """What the library needs from the node around it."""
+    """The calls that the library makes on the node around it."""
 
     def send_message(self, member: int, message: LibraryMessage) -> None:
         """Sends when all that was written is durable."""
@@ -309,11 +309,11 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
     # --- steps
 
     def enter(self, now_ms: float) -> None:
-        """What follows happens at this time of this node."""
+        """Sets the time of the following calls."""
         _Clock.seconds, _Clock.calls = now_ms / 1000, 0
 
     def step(self, now_ms: float) -> None:
-        """One tick of the library. All that was written before must be durable: the library counts it now."""
+        """Runs one tick of the library. Earlier writes must be durable, because the library counts them now."""
         self.enter(now_ms)
         for node in self.member_nodes.values():
             if node != self.selfNode:

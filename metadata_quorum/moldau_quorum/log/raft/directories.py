@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class VoterDirectories:
-    """What one node knows of the directories of all."""
+    """One node's knowledge of the directories of all voters."""
 
     def __init__(self, node_id: int, own: UUID) -> None:
         """``own`` is zero where voters are known by id alone."""

@@ -1,4 +1,4 @@
-"""What the shell asks of an engine without an event loop; ``RaftNode`` is one, the hardened pysyncobj another."""
+"""The engine behind the shell, without an event loop: ``RaftNode`` or the hardened pysyncobj."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class EngineNode(Protocol):
         ...
 
     def next_deadline_ms(self) -> float:
-        """When ``tick`` has something to do."""
+        """Returns the time at which ``tick`` has work."""
         ...
 
     def peer_refused(self, peer: int, now_ms: float) -> None:
@@ -94,7 +94,7 @@ class EngineNode(Protocol):
         ...
 
     def begin_sync(self) -> SyncWork | None:
-        """What makes all writes durable."""
+        """Returns the work that makes all writes durable."""
         ...
 
     def sync_done(self, work: SyncWork) -> None:
@@ -122,7 +122,7 @@ class EngineNode(Protocol):
         ...
 
     def member_match(self, member: int) -> int | None:
-        """How much of the log another member is known to hold."""
+        """Returns the index up to which another member is known to have the log."""
         ...
 
     def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:

@@ -1,4 +1,4 @@
-"""What surrounds every message between controllers: a checksum, who speaks, and to whom.
+"""The envelope of every message between controllers: checksum, sender and recipient.
 
     crc32c u32 (big endian) | msgpack [format, cluster id, sender, its directory, recipient, its directory, payload]
 
@@ -45,12 +45,12 @@ class MessageError(ValueError):
 class WrongDirectoryError(MessageError):
     """A message between nodes of which one has another directory than the other thinks: it is left unread.
 
-    That is no fault of the connection: memberships that lag behind name directories of old.
+    That is no fault of the connection: a stale membership names an earlier directory.
     """
 
 
 class Envelope(NamedTuple):
-    """Who speaks to whom."""
+    """Sender and recipient of a message."""
 
     sender: int
     recipient: int
@@ -109,7 +109,7 @@ def unseal(body: Buffer) -> tuple[Envelope, int, Payload]:
 
 
 class Identity:
-    """Who this node is, and what it does not take for a message to itself."""
+    """This node's identity, with which it refuses messages for other nodes."""
 
     def __init__(self, node_id: int, directory_id: uuid.UUID, cluster_id: Callable[[], str]) -> None:
         """``cluster_id`` returns an empty text as long as the node does not know its cluster."""

@@ -153,7 +153,7 @@ class RaftNode:
         return self.core.log.slice(first, last, 1 << 62) if first <= last else ()
 
     def restore_job(self) -> Job | None:
-        """What brings the state machine to the newest snapshot; to be done before anything else."""
+        """Returns the job that restores the newest snapshot; run it before anything else."""
         if self.snapshot_reader is None:
             return None
         return RestoreSnapshot(self.snapshot_reader, self._machine, lambda: None)
@@ -280,7 +280,7 @@ class RaftNode:
         self._outbox.append((recipient, encode_message(self.identity.envelope(recipient, directory), message)))
 
     def envelope(self, recipient: int) -> Envelope:
-        """The envelope of what is not meant for one directory."""
+        """Returns the envelope of a message that names no directory."""
         return self.identity.envelope(recipient)
 
     def take_outbox(self) -> list[tuple[int, bytes]]:
@@ -294,7 +294,7 @@ class RaftNode:
         return self._wal.dirty and self._sync_number is None
 
     def begin_sync(self) -> SyncWork | None:
-        """What is to be run outside the event loop to make all writes durable; None if nothing is to be done."""
+        """Returns the work that makes all writes durable, to be run outside the event loop; None without writes."""
         if self._sync_number is not None:
             return None
         work = self._wal.begin_sync()
@@ -338,12 +338,12 @@ class RaftNode:
         return self.core.leader.epoch if self.core.leader is not None else None
 
     def _notice_lost_leadership(self) -> None:
-        """An active node hears that it is no longer before it sees what the next leader has written."""
+        """Reports lost leadership before the entries of the next leader are applied."""
         if self.leadership.active and self._lead_epoch() != self.leadership.epoch:
             self._report_leadership(active=False)
 
     def _settle_leadership(self) -> None:
-        """All that is known to be committed is applied: fails what cannot be told any more, announces the rest."""
+        """Fails the proposals of lost leaderships, and reports leadership, after all committed entries are applied."""
         self._notice_lost_leadership()
         self._proposals.leadership_settled(self._lead_epoch())
         leader = self.core.leader
@@ -500,7 +500,7 @@ class RaftNode:
         return self.core.log.first_index
 
     def next_deadline_ms(self) -> float:
-        """When ``tick`` has something to do."""
+        """Returns the time at which ``tick`` has work."""
         return self.core.next_deadline_ms()
 
     def peer_refused(self, peer: int, now_ms: float) -> None:
@@ -514,7 +514,7 @@ class RaftNode:
         self.core.leader.transfer(target)
 
     def member_match(self, member: int) -> int | None:
-        """How much of the log another member is known to hold; None as long as it has not answered this leader."""
+        """Returns the index up to which a member is known to have the log; None before its first answer."""
         if self.core.leader is None:
             raise NotLeaderError(self.leadership.leader_id, self.core.epoch)
         progress = self.core.leader.progress.get(member)

@@ -1,4 +1,4 @@
-"""Who speaks on an accepted connection: nothing that a peer says counts before it has shown where it can be reached.
+"""The peers on accepted connections: a peer's messages count only after it has proved its address.
 
 Each controller opens one connection to every other member, and messages go one way on it. When B accepts a connection
 of somebody who says to be A, it sends a random number over its own connection to the address at which the membership
@@ -75,7 +75,7 @@ class Session:
     __slots__ = ("_challenge", "_nonce", "_sessions", "is_proven", "refusal", "refusal_of_host", "sender")
 
     def __init__(self, sessions: Sessions, refusal_of_host: Callable[[str], str | None] | None) -> None:
-        """Nothing has been heard."""
+        """Starts without a message."""
         self._sessions = sessions
         self._nonce = b""
         self._challenge: bytes | None = None
@@ -165,7 +165,7 @@ class Sessions:
         return Session(self, refusal_of_host)
 
     def refuse(self, session: Session, reason: str) -> None:
-        """Nothing more is taken on that connection."""
+        """Refuses all further messages of the connection."""
         if session.refusal is None:
             session.refusal = reason
             self.refused += 1

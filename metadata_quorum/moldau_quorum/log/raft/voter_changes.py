@@ -40,7 +40,7 @@ ABANDONED_MS: Final = 5_000
 
 
 class VoterChanges:
-    """What the engine does for the membership calls of the port."""
+    """The engine's part of the membership calls of the port."""
 
     def __init__(
         self,

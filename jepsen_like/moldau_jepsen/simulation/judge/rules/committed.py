@@ -39,7 +39,7 @@ class CommittedReader:
     """Reports newly committed records to the judges of groups and transactions."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._groups = GroupRules(violated)
         self._transactions = TransactionRules(violated)
         self._read: dict[PartitionKey, int] = {}

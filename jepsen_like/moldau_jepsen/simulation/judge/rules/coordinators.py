@@ -51,7 +51,7 @@ class GroupRules:
     """Judges the groups of a run."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._groups: dict[str, _Group] = {}
 
@@ -138,7 +138,7 @@ class TransactionRules:
     """Judges the transactions of a run."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._states: dict[str, tuple[str, int, int]] = {}
         self._by_producer: dict[int, str] = {}

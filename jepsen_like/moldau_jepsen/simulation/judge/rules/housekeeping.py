@@ -17,7 +17,7 @@ class CompactionRules:
     """Judges compacted logs: of each key, what was written last stays."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._last: dict[Hashable, dict[bytes, tuple[int, bool]]] = {}
 
@@ -47,7 +47,7 @@ class RetentionRules:
     """Judges deletion by size."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
 
     def deleted(
@@ -102,7 +102,7 @@ class SessionRules:
     ) -> None:
         """The active controller has applied something, or works and nothing waits to be committed.
 
-        ``silent``: brokers that it cannot hear, and why. ``unfenced``: who is not fenced as of now.
+        ``silent``: brokers that it cannot hear, and why. ``unfenced``: brokers that are not fenced now.
         """
         if self._controller != (node, epoch) or now - self._last_seen > GAP_SECONDS:
             self._controller, self._since = (node, epoch), now

@@ -13,7 +13,7 @@ FRESH = -1
 
 
 class ProducerBatch(NamedTuple):
-    """Who wrote a batch. ``base_sequence`` is below 0 where the writer counts nothing (coordinators)."""
+    """The writer of a batch; ``base_sequence`` is negative if it has no sequence numbers (coordinators)."""
 
     producer_id: int
     producer_epoch: int
@@ -33,7 +33,7 @@ class ProducerRules:
     """
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._known: dict[tuple[Hashable, int], tuple[int, int]] = {}
 

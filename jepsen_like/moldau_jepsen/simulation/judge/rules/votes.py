@@ -14,7 +14,7 @@ class VoteRules:
     """Judges the votes of all voters over all their lives."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._promised: dict[int, tuple[int, int]] = {}
 
@@ -53,7 +53,7 @@ class CommitRules:
     """Judges what a leader of the quorum counts as committed."""
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
-        """``violated`` is told the rule and what was wrong."""
+        """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._durable: dict[int, int] = {}
 

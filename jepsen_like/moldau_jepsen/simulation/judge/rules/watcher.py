@@ -40,7 +40,7 @@ SESSIONS_EVERY_SECONDS = 0.25
 
 
 class _Voter:
-    """What was last seen of one process of a voter."""
+    """The last observation of one process of a voter."""
 
     __slots__ = ("commit", "core", "hard_state", "image", "waiting")
 

@@ -1,4 +1,4 @@
-"""What the core does while it leads: replication, commit, reads, membership, hand-over.
+"""The core as leader: replication, commit, reads, membership, hand-over.
 
 Proposals only touch the log; ``flush`` (called when a ``Ready`` is taken) sends to each member what it may have: all
 that was proposed meanwhile travels in one message.
@@ -38,7 +38,7 @@ SNAPSHOT_RESEND_HEARTBEATS: Final = 4
 
 
 class LeaderRole:
-    """State of one term of office; dropped when it ends."""
+    """The state of one leadership; dropped when it ends."""
 
     def __init__(self, core: RaftCore) -> None:
         """``core`` has just been elected."""
@@ -72,11 +72,11 @@ class LeaderRole:
         return sorted({progress.snapshot.index for progress in self.progress.values() if progress.snapshot is not None})
 
     def next_deadline_ms(self) -> float:
-        """When ``tick`` has something to do."""
+        """Returns the time at which ``tick`` has work."""
         return min(self._heartbeat_ms, self._quorum_lost_ms())
 
     def _quorum_lost_ms(self) -> float:
-        """When no majority will have been heard for an election timeout."""
+        """Returns the time at which no majority has been heard for an election timeout."""
         core = self._core
         voters = core.configuration.voters
         seen = sorted(
@@ -85,7 +85,7 @@ class LeaderRole:
         )
         return seen[core.configuration.quorum - 1] + core.timing.election_timeout_ms_max
 
-    # --- office
+    # --- leadership
 
     def open_epoch(self) -> None:
         """Appends the empty entry with which all earlier ones will be committed.
@@ -98,7 +98,7 @@ class LeaderRole:
             self._append(EntryKind.CONFIGURATION, encode_replayable(completed))
 
     def resign(self) -> None:
-        """Ends the office: reads in progress fail."""
+        """Ends the leadership: reads in progress fail."""
         for _, _, read_id in self._reads:
             self._core.read_done(read_id, -1)
         self._reads.clear()

@@ -95,7 +95,7 @@ class SnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow:
-    """The leader hands its office over: the recipient shall campaign at once (thesis section 3.10)."""
+    """The leader transfers its leadership: the recipient starts an election at once (thesis section 3.10)."""
 
     epoch: int
 

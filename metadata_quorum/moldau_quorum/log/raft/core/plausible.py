@@ -1,4 +1,4 @@
-"""What no member of a quorum can have sent: it would break an invariant of Raft if it were believed.
+"""Refuses messages that no member can have sent, because they would break an invariant of Raft.
 
 Messages come from outside, so the core must not assert on them. A sender of these is no member, is broken, or lies.
 """

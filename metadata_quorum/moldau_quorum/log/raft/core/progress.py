@@ -1,4 +1,4 @@
-"""What a leader knows of one other member, and how much it may send to it.
+"""A leader's view of one other member, and the amount that it may send to it.
 
     PROBE      the leader does not know where the logs agree: one message with entries at a time
     REPLICATE  the logs agree up to ``match``: messages are sent ahead of their answers, bounded by count and bytes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ProgressState(enum.Enum):
-    """How a member is being served."""
+    """The way in which a leader serves a member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -94,12 +94,12 @@ class Progress:
         self.next = self.match + 1
 
     def become_probe(self, next_index: int) -> None:
-        """Where the logs agree is unknown: try at ``next_index``."""
+        """Probes at ``next_index``, because the point where the logs agree is unknown."""
         self._change(ProgressState.PROBE)
         self.next = max(self.match + 1, next_index)
 
     def become_snapshot(self, point: SnapshotPoint) -> None:
-        """What comes next is no longer at hand: send a snapshot instead."""
+        """Sends a snapshot, because the log no longer has the next entries."""
         self._change(ProgressState.SNAPSHOT)
         self.snapshot = point
         self.snapshot_piece = 0

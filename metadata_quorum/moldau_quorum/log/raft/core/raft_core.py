@@ -141,7 +141,7 @@ class RaftCore:
 
     @property
     def configuration_index(self) -> int:
-        """Where the membership in force stands in the log."""
+        """The index of the membership in force."""
         return self._configurations.current_index
 
     def configuration_at(self, index: int) -> Configuration:
@@ -168,7 +168,7 @@ class RaftCore:
         return self.applied_index if self.installing else min(self.commit_index, self.durable_index)
 
     def next_deadline_ms(self) -> float:
-        """When ``tick`` has something to do, at the latest."""
+        """Returns the latest time at which ``tick`` has work."""
         return self.leader.next_deadline_ms() if self.leader is not None else self._election_deadline_ms
 
     # --- helpers shared with the leader
@@ -391,7 +391,7 @@ class RaftCore:
         return self.leader.propose(EntryKind.DATA, data) if self.leader is not None else None
 
     def synced(self, number: int) -> None:
-        """All that was written up to and including the ``Ready`` of that number is durable."""
+        """Records that all writes up to and including the ``Ready`` of that number are durable."""
         assert number < self._number, "only what was handed out can be durable"
         self._synced_number = max(self._synced_number, number)
         while self._written and self._written[0][0] <= number:
@@ -622,7 +622,7 @@ class RaftCore:
             self.send(self.leader_id, AppendResponse(epoch=self.epoch, accepted=True, match_index=self.commit_index))
 
     def snapshot_refused(self, point: SnapshotPoint) -> None:
-        """What was received is no snapshot: nothing has changed, and the leader will offer it again."""
+        """Drops a received snapshot that is invalid; the leader will offer it again."""
         assert self.installing == point, "only what was received is refused"
         self.installing = None
 

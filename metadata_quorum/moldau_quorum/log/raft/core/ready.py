@@ -1,4 +1,4 @@
-"""What the Raft core hands out: roles, messages to send, entries to write, entries to apply."""
+"""The output of the Raft core: roles, messages to send, entries to write, entries to apply."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SnapshotPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What has piled up. See the module for the order of things."""
+    """The effects of the inputs since the last ``Ready``. ``raft_core`` gives the order in which to execute them."""
 
     number: int
     hard_state: HardState | None

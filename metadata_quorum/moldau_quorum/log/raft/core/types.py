@@ -25,7 +25,7 @@ ENTRY_OVERHEAD_BYTES: Final = 16
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry holds."""
+    """The kind of an entry."""
 
     DATA = 0
     NOOP = 1  # opens the epoch of a leader (Raft section 8)
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardState:
-    """What must be durable before any answer that depends on it (Raft figure 2, "persistent state")."""
+    """State that must be durable before any answer that depends on it (Raft figure 2, "persistent state")."""
 
     epoch: int = 0
     voted_for: int = NO_NODE
@@ -100,7 +100,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPoint:
-    """What a snapshot stands for: the log up to ``index``, and the membership there."""
+    """The part of the log that a snapshot replaces: up to ``index``, with the membership there."""
 
     index: int
     epoch: int

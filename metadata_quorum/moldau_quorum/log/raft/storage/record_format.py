@@ -26,7 +26,7 @@ PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class RecordType(enum.IntEnum):
-    """What a payload holds. 1 to 7 stand in log segments, 16 to 18 in snapshots."""
+    """The kind of a payload: 1 to 7 occur in log segments, 16 to 18 in snapshots."""
 
     SEGMENT = 1
     ENTRY = 2

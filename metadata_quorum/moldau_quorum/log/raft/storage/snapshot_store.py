@@ -188,7 +188,7 @@ def _position_in_name(path: str) -> tuple[int, int]:
 
 
 def snapshot_path(directory: str, point: SnapshotPoint) -> str:
-    """Where the snapshot of a position lies."""
+    """Returns the path of the snapshot of a position."""
     return f"{directory}/snapshot-{point.index:020d}-{point.epoch:010d}.snap"
 
 
