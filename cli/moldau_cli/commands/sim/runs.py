@@ -418,7 +418,7 @@ def mutants(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to try for each mutant.")] = 200,
     jobs: Jobs = None,
     only_list: Annotated[
-        bool, typer.Option("--list", help="Only list all planted bugs and who must find them.")
+        bool, typer.Option("--list", help="Only list all planted bugs and the checks that must find them.")
     ] = False,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the table as Markdown; in a working copy of the sources.")
