@@ -48,10 +48,12 @@ class Profile:
     others strike."""
     story_seconds: float = 5.0
     """From one telling to the next."""
+    stream: str = ""
+    """Name of the random stream, if it is not ``name``: a renamed profile keeps the runs of its seeds."""
 
     def of_seed(self, seed: int) -> RunOptions:
         """Returns the run of a seed: the profile's options with a plan drawn."""
-        draw = derive_random(seed, "profile", self.name)
+        draw = derive_random(seed, "profile", self.stream or self.name)
         duration = self.options.fault_seconds
         spans = []
         start = 0.5
@@ -417,6 +419,7 @@ GROUPS = Profile(
 
 RECREATED_TOPICS = Profile(
     name="recreated-topics",
+    stream="made-again",
     text="a topic is deleted and recreated while log directories fail and brokers are restarted",
     options=replace(
         _PLAIN,

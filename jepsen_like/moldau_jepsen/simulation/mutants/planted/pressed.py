@@ -38,6 +38,7 @@ SLOW_READERS = replace(
 SHORT_TRANSACTIONS = replace(
     DECISIONS,
     name="short-transactions",
+    stream="hasty-tellers",
     text="as decisions, and tellers crash so often that many do so while they wait for what a coordinator has decided",
     options=replace(DECISIONS.options, bank_options=replace(DECISIONS.options.bank_options, crash_every_s=1.0)),
 )
