@@ -7,6 +7,11 @@ must not wait.
 
 The image is not kept on disk: a starting broker always fetches it. A broker that cannot reach any controller keeps its
 last image and continues to serve with it; it cannot become leader of another partition without a newer image.
+
+Metadata never go backwards. While the follower runs, its image is the measure. A starting broker passes a *floor*, the
+position that it had applied before. The image is fetched as usual, but the callback gets nothing, and the follower has
+not caught up, until the image has reached the floor. A log that ends below the floor or contradicts it is refused, and
+the follower starts again with the next controller.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from moldau.runtime.ports.environment import Environment
+    from moldau_quorum.broker_side.metadata_position import MetadataPosition
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 FETCH_WAIT_MS: Final = 500
@@ -56,6 +62,10 @@ class InconsistentClusterError(Exception):
     """The controllers belong to another cluster than this node."""
 
 
+class MetadataWentBackError(Exception):
+    """The controllers' metadata log does not contain what this broker has applied before."""
+
+
 class MetadataFollower:
     """Follows the committed metadata log and keeps ``image`` up to date."""
 
@@ -66,6 +76,7 @@ class MetadataFollower:
         *,
         node_id: int,
         cluster_id: str = "",
+        floor: MetadataPosition | None = None,
         on_delta: Callable[[MetadataDelta], None],
         on_leader: Callable[[int], None] | None = None,
         on_voters: Callable[[Mapping[int, tuple[str, int]]], None] | None = None,
@@ -76,12 +87,13 @@ class MetadataFollower:
 
         ``on_delta`` gets every non-empty step, ``on_leader`` the id of each newly elected controller, and ``on_voters``
         the controllers whenever they have changed (KIP-853); the follower itself applies such changes. ``cluster_id``,
-        if not empty, must be that of the controllers.
+        if not empty, must be that of the controllers, and ``floor`` must lie within their committed log.
         """
         self._environment = environment
         self._voters = dict(sorted(voters.items()))
         self._node_id = node_id
         self._cluster_id = cluster_id
+        self._floor = floor  # None once the image has reached it
         self._on_delta = on_delta
         self._on_leader = on_leader
         self._leader_epoch = 0
@@ -97,6 +109,8 @@ class MetadataFollower:
         self._caught_up = False
         self.image = MetadataImage()
         """The newest image; the follower replaces it and never changes it."""
+        self.refusal = ""
+        """Why the last metadata were refused as older than the floor; empty once the image has reached the floor."""
 
     @property
     def voters(self) -> Mapping[int, tuple[str, int]]:
@@ -105,7 +119,7 @@ class MetadataFollower:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the image has once reached the committed offset of a controller."""
+        """Whether the image has once reached the floor and the committed offset of a controller."""
         return self._caught_up
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -125,21 +139,31 @@ class MetadataFollower:
                 try:
                     while True:
                         await self._step(connection)
-                        self.reachability.answered(self._target)
+                        if self._floor is None:
+                            self.reachability.answered(self._target)
                         if self._caught_up and not started:
                             started = True
                             task_status.started()
                 finally:
                     connection.close()
+            except MetadataWentBackError as error:
+                self.refusal = f"controller {self._target}: {error}"
+                self.image = MetadataImage()  # it may hold entries of another log
+                self.reachability.failed(self._target, error, self._voters, event="metadata-went-back")
+                await self._try_next()
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError, MetadataCorruptError) as error:
                 self.reachability.failed(self._target, error, self._voters)
                 if isinstance(error, MetadataCorruptError):
                     self._log.warning("metadata-fetch-failed", controller=self._target, error=error)
-                self._target = next_voter(self._voters, self._target)
-                rounds, position = divmod(self.reachability.failures, len(self._voters))
-                # Another controller may be up, so try it soon. Each round in which all have failed doubles the wait.
-                delay_ms = self._backoff.delay_ms(max(1, rounds), self._environment.random)
-                await trio.sleep((delay_ms if position == 0 else min(delay_ms, self._backoff.initial_ms)) / 1000)
+                await self._try_next()
+
+    async def _try_next(self) -> None:
+        """Turns to the next controller after a failed attempt, and waits as long as the failures demand."""
+        self._target = next_voter(self._voters, self._target)
+        rounds, position = divmod(self.reachability.failures, len(self._voters))
+        # Another controller may be up, so try it soon. Each round in which all have failed doubles the wait.
+        delay_ms = self._backoff.delay_ms(max(1, rounds), self._environment.random)
+        await trio.sleep((delay_ms if position == 0 else min(delay_ms, self._backoff.initial_ms)) / 1000)
 
     async def wait_for_offset(self, offset: int) -> None:
         """Waits until the image contains ``offset``. The caller sets the deadline."""
@@ -199,11 +223,17 @@ class MetadataFollower:
                     raise MetadataCorruptError(
                         f"offset {offset}, epoch {epoch} follows offset {last_offset}, epoch {last_epoch}"
                     )
+                if self._floor is not None:
+                    self._check_entry(last_offset, last_epoch, offset, epoch)
                 if command:
                     editor.replay_command(decode_command(command))
                 last_offset, last_epoch = offset, epoch
             self._advance(editor.finish(offset=last_offset, epoch=last_epoch))
         if self.image.offset >= response.committed_offset >= 0:
+            if self._floor is not None:
+                raise MetadataWentBackError(
+                    f"the committed metadata end at offset {self.image.offset}, before offset {self._floor.offset}"
+                )
             self._caught_up = True
             self._changed.notify()
 
@@ -231,12 +261,32 @@ class MetadataFollower:
             if response.snapshot_offset != offset:
                 raise MetadataCorruptError(f"snapshot {response.snapshot_offset} instead of {offset}")
 
+    def _check_entry(self, last_offset: int, last_epoch: int, offset: int, epoch: int) -> None:
+        """Checks the next entry against the floor; ``last_offset`` and ``last_epoch`` are those before the entry."""
+        floor = self._floor
+        assert floor is not None
+        refusal = floor.refuses_entry(offset, epoch)
+        if refusal is None and last_offset <= floor.offset < offset:
+            refusal = floor.refuses_content(last_epoch)
+        if refusal is not None:
+            raise MetadataWentBackError(refusal)
+
     def _advance(self, delta: MetadataDelta) -> None:
         cluster_id = delta.image.cluster_id
         if cluster_id and self._cluster_id and cluster_id != self._cluster_id:
             raise InconsistentClusterError(
                 f"controller {self._target} belongs to cluster {cluster_id}, this node to {self._cluster_id}"
             )
+        if self._floor is not None:
+            image = delta.image
+            refusal = self._floor.refuses_entry(image.offset, image.epoch)
+            if refusal is not None:
+                raise MetadataWentBackError(refusal)
+            if image.offset < self._floor.offset:
+                self.image = image
+                return
+            self._floor, self.refusal = None, ""
+            delta = delta_between(MetadataImage(), image)  # the callback got nothing yet
         self._cluster_id = self._cluster_id or cluster_id
         self.image = delta.image
         self._on_delta(delta)

@@ -32,22 +32,30 @@ class Reachability:
         self._logger = logger
         self._since_ms = 0.0
         self._told_ms = 0.0
+        self._told = ""
         self.failures = 0
         """Number of failed attempts since a controller last answered."""
         self.last_cause = ""
         """Why the last attempt failed; empty while controllers answer."""
 
-    def failed(self, controller: int, cause: BaseException, voters: Mapping[int, tuple[str, int]]) -> None:
-        """Counts a failed attempt with one of ``voters``, and logs it if a line is due."""
+    def failed(
+        self,
+        controller: int,
+        cause: BaseException,
+        voters: Mapping[int, tuple[str, int]],
+        *,
+        event: str = "controllers-unreachable",
+    ) -> None:
+        """Counts a failed attempt with one of ``voters``, and logs it as ``event`` if a line is due."""
         now_ms = self._clock.monotonic_ms()
         if self.failures == 0:
             self._since_ms = now_ms
         self.failures += 1
         self.last_cause = f"controller {controller}: {str(cause) or type(cause).__name__}"
-        if self.failures == 1 or now_ms - self._told_ms >= WARNING_INTERVAL_MS:
-            self._told_ms = now_ms
+        if self.failures == 1 or event != self._told or now_ms - self._told_ms >= WARNING_INTERVAL_MS:
+            self._told_ms, self._told = now_ms, event
             self._logger.warning(
-                "controllers-unreachable",
+                event,
                 cause=self.last_cause,
                 controllers=named(voters),
                 attempts=self.failures,

@@ -21,6 +21,7 @@ from xxhash import xxh3_64_hexdigest
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import read_file, write_atomically
 from moldau_broker.log.files.names import (
+    APPLIED_METADATA,
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -43,6 +44,7 @@ _TOP = (
     HIGH_WATERMARK_CHECKPOINT,
     CLEANER_CHECKPOINT,
     META_PROPERTIES,
+    APPLIED_METADATA,
 )
 _OF_LOG = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
 

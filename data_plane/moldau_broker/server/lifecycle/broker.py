@@ -26,6 +26,7 @@ from moldau.runtime.config import (
     ConfigError,
     broker_listeners,
     inter_broker_listener_name,
+    log_dirs,
     quorum_voters,
 )
 from moldau.runtime.net.connection_tally import ConnectionTally
@@ -36,7 +37,9 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import brokers_environment, controllers_environment, listener_tls
 from moldau.values import BrokerId
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.files.names import APPLIED_METADATA
 from moldau_broker.replication.fetch_session import FetchSessionCache
+from moldau_broker.server.cluster_metadata.applied_position import AppliedPosition, known_position
 from moldau_broker.server.cluster_metadata.applier import MetadataApplier
 from moldau_broker.server.cluster_metadata.cache import MetadataCache
 from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
@@ -206,6 +209,7 @@ class Broker:
             return
         if isinstance(phase, Built):
             phase.context.replicas.flush()
+            phase.applied.write()
         epoch = self.broker_epoch if self.broker_epoch >= 0 else clean_epoch(phase.logs)
         threads = self._config.get_int("num.recovery.threads.per.data.dir")
         await self._log_tasks.close(phase.logs, epoch, threads)
@@ -222,6 +226,7 @@ class Broker:
             self._voters,
             node_id=self.broker_id,
             cluster_id=cluster_id,
+            floor=known_position(self._environment.disk, log_dirs(self._config), cluster_id, self._logger),
             on_delta=self._applier.on_delta,
             on_leader=partial(self._on_controller, controller),
             on_voters=partial(self._on_voters, controller),
@@ -261,6 +266,12 @@ class Broker:
             await nursery.start(follower.run)
             # The log of a new quorum is empty until its first leader writes the cluster id.
             await follower.wait_until(lambda image: image.cluster_id != "")
+        if scope.cancelled_caught and follower.refusal:
+            raise BrokerStartError(
+                f"the controllers' metadata are older than those that this broker has applied ({follower.refusal}): "
+                f"restore the data of the controllers, or, to give up what their metadata lack, delete the file "
+                f"{APPLIED_METADATA} in each of log.dirs"
+            )
         if scope.cancelled_caught:
             cause = follower.reachability.last_cause or "the quorum has no leader yet"
             raise BrokerStartError(
@@ -349,7 +360,18 @@ class Broker:
             ),
         )
         replicas.leadership_listeners.append(coordinators.leadership_changed)
-        return Built(logs=logs, context=context, isr=isr, watch=watch, fetchers=fetchers, syncs=syncs, peers=peers)
+        applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image)
+        replicas.log_changes.before_deletions = applied.write
+        return Built(
+            logs=logs,
+            context=context,
+            isr=isr,
+            watch=watch,
+            fetchers=fetchers,
+            syncs=syncs,
+            peers=peers,
+            applied=applied,
+        )
 
     async def _start_tasks(self, nursery: trio.Nursery, built: Built) -> None:
         context, replicas = built.context, built.context.replicas
@@ -362,6 +384,7 @@ class Broker:
         nursery.start_soon(built.watch.run)
         nursery.start_soon(context.directories.run)
         nursery.start_soon(self._applier.run)
+        nursery.start_soon(built.applied.run)
         nursery.start_soon(self._tick_isr, context)
         nursery.start_soon(self._log_tasks.tick, built.logs)
         nursery.start_soon(self._log_tasks.clean, built.logs)
@@ -397,6 +420,7 @@ class Broker:
         reason = built.watch.reason_to_end()
         if reason is not None:
             raise BrokerStartError(reason)
+        built.applied.write()  # before a log of a former topic is deleted
         await self._applier.begin()
         session.wake()
         await self._set_strays_aside(built)

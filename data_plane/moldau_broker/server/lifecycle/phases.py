@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from moldau_broker.log.directories.manager import LogManager
+    from moldau_broker.server.cluster_metadata.applied_position import AppliedPosition
     from moldau_broker.server.coordination.transactions import Peers
     from moldau_broker.server.handlers.context import BrokerContext
     from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch
@@ -51,6 +52,7 @@ class Built:
     fetchers: ReplicaFetchers
     syncs: LogSyncs
     peers: Peers
+    applied: AppliedPosition
 
 
 Phase: TypeAlias = Opened | Recovering | Recovered | Built

@@ -19,6 +19,7 @@ from moldau_broker.server.replicas.replica_directories import ReplicaOfflineErro
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
     from moldau.values import BrokerId
@@ -75,6 +76,10 @@ class ReplicaOwner(Protocol):
         ...
 
 
+def _nothing() -> None:
+    """Does nothing."""
+
+
 class LogChanges:
     """The queue. Its methods are synchronous and are called from the event loop."""
 
@@ -86,6 +91,10 @@ class LogChanges:
         self._logs = logs
         self._directories = directories
         self._owner = owner
+        self.before_deletions: Callable[[], None] = _nothing
+        """Called before the logs that a step of the metadata has ended are deleted; returns when the position of those
+        metadata is durable."""
+        self._ended_since = False  # replicas have ended since it was called
         self._waiting: dict[TopicPartition, LogChange] = {}
         self._postponed: dict[TopicPartition, LogChange] = {}
         """Creations that lacked file descriptors; their replicas count as offline until ``retry_postponed``."""
@@ -105,6 +114,7 @@ class LogChanges:
     def delete(self, key: TopicPartition) -> None:
         """Queues the deletion of a log whose replica has ended."""
         assert key not in self._waiting, "a replica that has a log cannot wait for one"
+        self._ended_since = True
         self._waiting[key] = LogChange(deletes=True)
 
     def withdraw(self, key: TopicPartition, topic_id: uuid.UUID) -> None:
@@ -143,6 +153,9 @@ class LogChanges:
         change = self._waiting.pop(key, None)
         if change is None:
             return
+        if change.deletes and self._ended_since:
+            self.before_deletions()
+            self._ended_since = False
         try:
             if change.deletes and self._logs.delete(key, self._clock.wall_ms()):
                 self._logger.info("replica-deleted", partition=key)

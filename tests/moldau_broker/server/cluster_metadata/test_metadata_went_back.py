@@ -1,0 +1,196 @@
+"""Goal: a broker that restarts under controllers that have lost metadata keeps its logs and says what is wrong.
+
+Method: whole brokers and controllers in a simulated world. While a broker is down, the disk of its controller is
+replaced by an older copy, as if a backup had been restored.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from functools import partial
+
+import pytest
+import trio
+
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.runtime.tasks.exceptions import leaves
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.checkpoint import read_file
+from moldau_broker.log.files.names import APPLIED_METADATA
+from moldau_broker.server import BrokerStartError, run_broker
+from moldau_broker.server.cluster_metadata.applied_position import (
+    PERIOD_MS,
+    decode_position,
+    encode_position,
+)
+from moldau_jepsen.world.disk.disk import NodeDisk
+from moldau_quorum.broker_side.metadata_position import MetadataPosition
+from support.cluster.broker_cluster import batch, run_cluster, values_of
+
+CHECKPOINT = f"/data/{APPLIED_METADATA}"
+
+
+def kill_controller(cluster) -> None:
+    cluster.world.node("c101").kill()
+
+
+def saved(cluster):
+    """Returns a copy of the controller's disk; the controller is down."""
+    return copy.deepcopy(cluster.world.node("c101").disk.lookup("/data"))
+
+
+def restore(cluster, data) -> None:
+    root = cluster.world.node("c101").disk.lookup("/")
+    root.names["data"] = copy.deepcopy(data)
+    root.sync()
+
+
+def names(cluster, path: str = "/data") -> list[str]:
+    return NodeDisk(cluster.world.node("b1").disk).list_directory(path)
+
+
+def kept_position(cluster) -> MetadataPosition:
+    content = read_file(NodeDisk(cluster.world.node("b1").disk), CHECKPOINT)
+    return decode_position(CHECKPOINT, content)[1]
+
+
+async def start_fails(cluster, timeout_ms: int) -> BrokerStartError:
+    """Starts the broker, which must give up in time; returns why."""
+    config = cluster.broker_config(1, initial_broker_registration_timeout_ms=str(timeout_ms))
+    ended: list[BaseException] = []
+
+    async def main(environment) -> None:
+        try:
+            await run_broker(environment, config, shutdown=trio.Event())
+        except* BrokerStartError as group:
+            ended.extend(leaves(group))
+
+    cluster.world.node("b1").start(main)
+    with trio.fail_after(timeout_ms / 1000 + 10):
+        await cluster.world.node("b1").wait_ended()
+    (error,) = ended
+    return error
+
+
+async def story(cluster, end) -> tuple[object, object]:
+    """Fills a topic that the older copy of the controller does not know; returns the older and the newest copy."""
+    client = cluster.client(1)
+    await client.create_topic("early")
+    kill_controller(cluster)
+    older = saved(cluster)
+    cluster.start_controller(101)
+    await client.create_topic("precious")
+    await cluster.leader("precious")
+    await client.produce("precious", batch(b"record"))
+    for number in range(5):
+        await client.create_topic(f"later-{number}")
+    client.close()
+    await end()
+    kill_controller(cluster)
+    newest = saved(cluster)
+    restore(cluster, older)
+    cluster.start_controller(101)
+    return older, newest
+
+
+async def read(cluster, topic: str) -> list[bytes]:
+    await cluster.leader(topic)
+    client = cluster.client(1)
+    try:
+        return values_of((await client.fetch(topic)).records)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_broker_refuses_controllers_that_went_back(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It waits, deletes nothing, names the remedy, and serves once the controllers have their data again."""
+
+    async def scenario(cluster) -> None:
+        async def end() -> None:
+            if ending == "stop":
+                await cluster.stop(1)
+            else:
+                await trio.sleep(2 * PERIOD_MS / 1000)
+                cluster.kill(1)
+
+        _, newest = await story(cluster, end)
+        error = await start_fails(cluster, 20_000)
+        assert "older than those that this broker has applied" in str(error)
+        assert APPLIED_METADATA in str(error)
+        assert "precious-0" in names(cluster)
+        assert not [name for name in names(cluster) if name.endswith(("-stray", "-delete"))]
+        # The broker is waiting when the controllers get their data back.
+        cluster.start_broker(1)
+        await trio.sleep(5)
+        assert 1 not in cluster.running
+        kill_controller(cluster)
+        restore(cluster, newest)
+        cluster.start_controller(101)
+        await cluster.until(lambda: 1 in cluster.running)
+        assert await read(cluster, "precious") == [b"record"]
+
+    with caplog.at_level(logging.WARNING):
+        run_cluster(scenario)
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("metadata-went-back ")]
+    assert 1 <= len(told) <= 6, "rarely"
+
+
+def test_without_its_checkpoint_a_broker_follows() -> None:
+    """The way out: the operator deletes the checkpoint, and the broker sets aside what the metadata lack."""
+
+    async def scenario(cluster) -> None:
+        await story(cluster, partial(cluster.stop, 1))
+        NodeDisk(cluster.world.node("b1").disk).remove(CHECKPOINT)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        assert [
+            name.partition(".")[0] for name in names(cluster) if name.endswith("-stray") and "later" not in name
+        ] == ["precious-0"]
+
+    run_cluster(scenario)
+
+
+def test_another_log_of_the_same_length_is_refused() -> None:
+    """A log that was written by other elections has another epoch at the applied offset."""
+
+    async def scenario(cluster) -> None:
+        await story(cluster, partial(cluster.stop, 1))
+        position = kept_position(cluster)
+        client = cluster.world.node("c101")
+        for _ in range(5):  # each start of the controller is an election, whose entries lengthen the log
+            client.kill()
+            cluster.start_controller(101)
+            await trio.sleep(2)
+        error = await start_fails(cluster, 10_000)
+        assert f"offset {position.offset}" in str(error)
+        assert "precious-0" in names(cluster)
+
+    run_cluster(scenario)
+
+
+def test_the_position_is_durable_before_logs_are_deleted() -> None:
+    """A power loss right after the deletion of a log finds the position of the metadata that demanded it."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("gone", partitions=2)
+        await cluster.leader("gone")
+        before = cluster.image().offset
+        await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=5000), 6)
+        client.close()
+        await cluster.until(lambda: any(name.endswith("-delete") for name in names(cluster)))
+        cluster.running.pop(1, None)
+        cluster.world.node("b1").lose_power()
+        assert kept_position(cluster).offset > before
+
+    run_cluster(scenario)
+
+
+def test_positions_are_read_as_written_and_damage_is_named() -> None:
+    position = MetadataPosition(offset=4711, epoch=12)
+    assert decode_position("p", encode_position("cluster", position)) == ("cluster", position)
+    for damaged in (b"", b"version=1\n", encode_position("c", position).replace(b"4711", b"x")):
+        with pytest.raises(CorruptLogFileError):
+            decode_position("p", damaged)
