@@ -171,20 +171,21 @@ class Consumer(AsyncOnly):
         )
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """Commits positions (with ``enable.auto.commit``) and leaves the group; idempotent.
+        """Commits positions (with ``enable.auto.commit``), leaves the group and ends the fetch sessions; idempotent.
 
         Takes at most ``timeout_ms``.
         """
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
-        client, _ = self._opened()
+        client, fetcher = self._opened()
         self._is_closed = True
         with trio.move_on_after(timeout_ms / 1000):
             if self._rebalancer is not None and self._is_subscribed:
                 await self._rebalancer.leave("the consumer was closed")
             else:
                 await self._commit_if_automatic()
+            await fetcher.close_sessions()
         client.logger.debug("consumer-closed")
         self.abandon()
 

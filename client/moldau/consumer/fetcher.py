@@ -129,6 +129,10 @@ class Fetcher:
                 with trio.move_on_after(min(max(next_ms - self._client.now_ms, 0.0), _SLEEP_MAX_MS) / 1000):
                     await self._wake.wait()
 
+    async def close_sessions(self) -> None:
+        """Ends all fetches; see ``NodeFetcher.close_sessions``."""
+        await self._node_fetches.close_sessions()
+
     async def _watch_cluster(self) -> None:
         while True:
             await self._client.changed.wait()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
 from moldau.consumer.core.chunk import FetchedChunk
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    import trio
-
     from moldau.cluster.client import ClusterClient
     from moldau.consumer.core.positions import PartitionPosition
     from moldau.runtime.config import Config
@@ -38,6 +38,8 @@ FETCH_PURPOSES = {Lane.MAIN: "fetch", Lane.LATE: "fetch-late"}
 
 _TOPIC_ID_VERSION = 13
 _SESSION_VERSION = 7
+CLOSING_MS = 100.0
+"""How long a consumer that closes waits for the ends of its fetch sessions."""
 _PREFERRED_REPLICA_MS = 300_000.0
 
 
@@ -85,6 +87,7 @@ class NodeFetcher:
             buffer_bytes=config.get_int("queued.max.messages.kbytes") * 1024,
         )
         self._plan = FetchPlan(self._limits)
+        self._is_closing = False
         self._isolation = 1 if config.get_str("isolation.level") == "read_committed" else 0
         self._checks_crc = config.get_bool("check.crcs")
         self._unpacked_bytes_max = config.get_int("fetch.max.uncompressed.bytes")
@@ -95,6 +98,8 @@ class NodeFetcher:
     ) -> float:
         """Starts the fetches that are due at each broker; returns when to look again."""
         client, plan = self._client, self._plan
+        if self._is_closing:
+            return math.inf
         for node_id, farewell in plan.forget_nodes(by_node).items():
             if client.connection_nowait(node_id, FETCH_PURPOSES[Lane.MAIN]) is not None:
                 nursery.start_soon(self._close_session, node_id, farewell)
@@ -111,6 +116,19 @@ class NodeFetcher:
                 continue
             nursery.start_soon(self._fetch, planned)
         return next_ms
+
+    async def close_sessions(self) -> None:
+        """Starts no more fetches, and tells the brokers that their fetch sessions end; returns within ``CLOSING_MS``.
+
+        A broker reads the request behind a long poll at once and answers it after the poll: no answer is waited for
+        longer. A session that could not be closed ends when the broker needs its space.
+        """
+        self._is_closing = True
+        with trio.move_on_after(CLOSING_MS / 1000):
+            async with trio.open_nursery() as nursery:
+                for node_id, farewell in self._plan.farewells().items():
+                    if self._client.connection_nowait(node_id, FETCH_PURPOSES[Lane.MAIN]) is not None:
+                        nursery.start_soon(self._close_session, node_id, farewell)
 
     async def _close_session(self, node_id: int, farewell: SessionRequest) -> None:
         """Tells a broker that its fetch session ends, so that it need not keep it until the space is wanted."""

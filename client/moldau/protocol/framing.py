@@ -22,6 +22,14 @@ _SIZE_AND_CORRELATION = struct.Struct(">ii")
 FRAME_SIZE_MAX = 0x7FFFFFFF
 
 
+class FrameTooLargeError(EncodeError):
+    """A frame exceeds its limit; ``size`` is that of the frame without its size prefix."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a frame of {size} bytes exceeds the limit of {limit}")
+        self.size = size
+
+
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
     """The header of a request; ``body_offset`` is the position of the body in the buffer that was read."""
@@ -116,10 +124,11 @@ def encode_request(message: Request, version: int, correlation_id: int, client_i
     return b"".join(out)
 
 
-def encode_response(message: Response, version: int, correlation_id: int) -> bytes:
-    """A whole response frame, size prefix included.
+def encode_response(message: Response, version: int, correlation_id: int, *, bytes_max: int = FRAME_SIZE_MAX) -> bytes:
+    """A whole response frame, size prefix included; ``bytes_max`` bounds it without that prefix.
 
     Raises:
+        FrameTooLargeError: the frame has more than ``bytes_max`` bytes.
         EncodeError: a value does not fit its field.
         UnsupportedVersionError: the response has no such version.
     """
@@ -127,14 +136,14 @@ def encode_response(message: Response, version: int, correlation_id: int) -> byt
     if response_header_version(message.__api_key__, version) == 1:
         out.append(b"\0")
     encode_into(message, version, out)
-    out[0] = _SIZE_AND_CORRELATION.pack(_frame_size(out) + 4, correlation_id)
+    out[0] = _SIZE_AND_CORRELATION.pack(_frame_size(out, bytes_max) + 4, correlation_id)
     return b"".join(out)
 
 
-def _frame_size(parts: list[Buffer]) -> int:
+def _frame_size(parts: list[Buffer], bytes_max: int = FRAME_SIZE_MAX) -> int:
     size = sum(map(len, parts))
-    if size + 4 > FRAME_SIZE_MAX:
-        raise EncodeError(f"a frame of {size} bytes exceeds the limit of {FRAME_SIZE_MAX}")
+    if size + 4 > bytes_max:
+        raise FrameTooLargeError(size + 4, bytes_max)
     return size
 
 

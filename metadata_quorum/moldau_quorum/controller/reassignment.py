@@ -147,13 +147,16 @@ def _cancel(change: PartitionChange, partition: PartitionImage) -> None:
 def list_reassignments(
     request: ListPartitionReassignmentsRequest, image: MetadataImage, context: Context
 ) -> Result[ListPartitionReassignmentsResponse]:
-    """Lists the moves in progress, of all topics or of the named ones."""
+    """Lists the moves in progress, of all topics or of the named ones; each once, however often it is named."""
     if request.topics is None:
         wanted = [
             (name, list(range(len(image.topics_by_name[name].partitions)))) for name in sorted(image.topics_by_name)
         ]
     else:
-        wanted = [(topic.name, list(topic.partition_indexes)) for topic in request.topics]
+        named: dict[str, dict[int, None]] = {}
+        for asked in request.topics:
+            named.setdefault(asked.name, {}).update(dict.fromkeys(asked.partition_indexes))
+        wanted = [(name, list(indexes)) for name, indexes in named.items()]
     ongoing: list[OngoingTopicReassignment] = []
     for name, partition_ids in wanted:
         topic = image.topics_by_name.get(name)

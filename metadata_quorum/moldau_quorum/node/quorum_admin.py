@@ -76,10 +76,14 @@ class QuorumAdmin:
             raise NotActiveError
         status = self._log.status()
         topics: list[DescribeQuorumResponseTopicData] = []
+        described = False  # the partition with a quorum is described once, however often it is named
         for topic in request.topics:
             partitions: list[DescribeQuorumResponsePartitionData] = []
             for partition in topic.partitions:
                 known = topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
+                if known and described:
+                    continue
+                described = described or known
                 if not known:
                     partitions.append(
                         DescribeQuorumResponsePartitionData(

@@ -26,6 +26,7 @@ from moldau.protocol.messages.api_versions import (
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.refusals import refusal
+from moldau.runtime.net.answer_limit import encode_answer
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
@@ -283,9 +284,12 @@ class ControllerConnection:
             except NotActiveError:
                 response = _not_controller(request, version)
             response = verdict.answer(response, version)
-            return encode_response(response, version, header.correlation_id)
+            return self._encode(response, version, header.correlation_id, request)
 
         return _Answer(answer)
+
+    def _encode(self, response: Response, version: int, correlation_id: int, request: Request) -> bytes:
+        return encode_answer(response, version, correlation_id, request=lambda: request, logger=self._service.logger)
 
     def _handle_envelope(
         self, envelope: EnvelopeRequest, version: int, correlation_id: int
@@ -317,7 +321,7 @@ class ControllerConnection:
             except NotActiveError:
                 return refused(ErrorCode.NOT_CONTROLLER)
             inner = verdict.answer(inner, inner_version)
-            data = encode_response(inner, inner_version, header.correlation_id)
+            data = self._encode(inner, inner_version, header.correlation_id, request)
             return encode_response(EnvelopeResponse(response_data=data), version, correlation_id)
 
         return _Answer(answer)

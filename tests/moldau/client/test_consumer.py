@@ -90,6 +90,25 @@ def test_a_consumer_that_leaves_a_broker_closes_its_session():
     simulate(scenario)
 
 
+def test_a_closed_consumer_leaves_no_sessions():
+    """The brokers forget the session, also in a long poll; closing takes a moment only."""
+
+    async def scenario(cluster, open_consumer):
+        parts = cluster.add_topic("t", 2)
+        fill(parts[0], 0, 10)
+        async with open_consumer() as consumer:
+            consumer.assign([T0, T1])
+            await consumer.poll(1000)
+            await consumer.poll(2000)
+            assert [len(cluster.sessions[part.leader]) for part in parts] == [1, 1]
+            begun = trio.current_time()
+        assert trio.current_time() - begun < 0.2
+        await trio.sleep(1)
+        assert [len(cluster.sessions[part.leader]) for part in parts] == [0, 0]
+
+    simulate(scenario)
+
+
 def test_seek_rewind_and_replay():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")

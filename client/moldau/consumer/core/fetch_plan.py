@@ -171,6 +171,11 @@ class FetchPlan:
         """Notes that a request was not sent for lack of a connection."""
         del self._node(planned.node_id).under_way[planned.lane]
 
+    def farewells(self) -> dict[int, SessionRequest]:
+        """Returns what to tell the brokers that keep a session, also those with a request in flight."""
+        found = {node_id: node.session.final_request() for node_id, node in self._nodes.items()}
+        return {node_id: farewell for node_id, farewell in found.items() if farewell is not None}
+
     def forget_nodes(self, known: Mapping[int, object]) -> dict[int, SessionRequest]:
         """Forgets brokers from which nothing is fetched any more and that have no request in flight.
 

@@ -259,7 +259,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
 
     def _describe(self, request: DescribeTransactionsRequest, version: int) -> Completion:
         states: list[DescribedTransaction] = []
-        for name in request.transactional_ids:
+        for name in dict.fromkeys(request.transactional_ids):  # a repeated id is answered once
             part = self._submit_to(name, DescribeTransactionsRequest(transactional_ids=[name]), version)
             response = part.response()
             assert isinstance(response, DescribeTransactionsResponse)

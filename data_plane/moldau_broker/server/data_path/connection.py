@@ -22,7 +22,9 @@ from moldau.protocol.framing import decode_request_header, encode_response, skip
 from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Response
+from moldau.runtime.net.answer_limit import encode_answer
 from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.partition import Partition
     from moldau_quorum.authorization.authorizer import Permissions
 
+_logger = EventLogger("moldau.broker.connection")
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
 _CLIENT_ID_AT = 10
@@ -127,15 +130,29 @@ def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
     return correlation_id, position
 
 
+def _encode(api: ServedApi, response: Response, call: Call, body: bytes) -> bytes:
+    """Returns the frame of a response, or of a refusal if it is too large; ``body`` is that of the request."""
+    if call.verdict is not None:
+        response = call.verdict.answer(response, call.version)
+    return encode_answer(
+        response,
+        call.version,
+        call.correlation_id,
+        request=lambda: decode(api.request, call.version, body),
+        logger=_logger,
+    )
+
+
 class HandlerAnswer:
     """The answer of a handler that waits, which starts when the answers before it have left."""
 
-    __slots__ = ("_api", "_call", "_context", "_request", "held_bytes")
+    __slots__ = ("_api", "_body", "_call", "_context", "_request", "held_bytes")
 
-    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call, size: int) -> None:
-        """``size`` in bytes that the request had on the wire."""
-        self.held_bytes = DECODED_FACTOR * size
+    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call, body: bytes) -> None:
+        """``body`` is that of the request on the wire."""
+        self.held_bytes = DECODED_FACTOR * len(body)
         self._api = api
+        self._body = body
         self._context = context
         self._request = request
         self._call = call
@@ -147,17 +164,19 @@ class HandlerAnswer:
         assert not isinstance(outcome, Response | Completion | LongAnswer)
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await outcome
-        return self._call.encoded(response)
+        return (_encode(self._api, response, self._call, self._body),)
 
 
 class LateAnswer:
     """The answer of a handler with long work, which starts when the answers before it have left."""
 
-    __slots__ = ("_answer", "_call", "held_bytes")
+    __slots__ = ("_answer", "_api", "_body", "_call", "held_bytes")
 
-    def __init__(self, answer: LongAnswer, call: Call, size: int) -> None:
-        """``size`` in bytes that the request had on the wire."""
-        self.held_bytes = DECODED_FACTOR * size
+    def __init__(self, api: ServedApi, answer: LongAnswer, call: Call, body: bytes) -> None:
+        """``body`` is that of the request on the wire."""
+        self.held_bytes = DECODED_FACTOR * len(body)
+        self._api = api
+        self._body = body
         self._answer = answer
         self._call = call
 
@@ -165,22 +184,24 @@ class LateAnswer:
         """Runs the rest of the handler."""
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await self._answer.finish()
-        return self._call.encoded(response)
+        return (_encode(self._api, response, self._call, self._body),)
 
 
 class CompletionAnswer:
     """The answer of a coordinator that has accepted the request but has no response yet."""
 
-    __slots__ = ("_call", "_completion")
+    __slots__ = ("_api", "_body", "_call", "_completion")
 
-    def __init__(self, completion: Completion, call: Call) -> None:
+    def __init__(self, api: ServedApi, completion: Completion, call: Call, body: bytes) -> None:
+        self._api = api
+        self._body = body
         self._completion = completion
         self._call = call
 
     async def wait(self) -> Sequence[ResponsePart]:
         """Waits for the coordinator, which has its own deadlines."""
         response = await self._completion.wait()
-        return self._call.encoded(response)
+        return (_encode(self._api, response, self._call, self._body),)
 
 
 class CheckedProduce(Preparation):
@@ -439,7 +460,8 @@ class BrokerConnection:
             identity=self._peer.identity,
         )
         # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
-        request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))
+        body = bytes(frame[header.body_offset :])
+        request = decode(api.request, header.api_version, body)
         assert api.handle is not None, f"{api.key.name} has no handler"
         verdict = self._judge(request, header.api_version)
         if verdict is not None:
@@ -449,16 +471,16 @@ class BrokerConnection:
             request = verdict.remainder
             call = replace(call, verdict=verdict)
         if api.waits:
-            return HandlerAnswer(api, self._services.context, request, call, len(frame))
+            return HandlerAnswer(api, self._services.context, request, call, body)
         outcome = api.handle(self._services.context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:
-                return CompletionAnswer(outcome, call)
+                return CompletionAnswer(api, outcome, call, body)
             outcome = outcome.response()
         if isinstance(outcome, LongAnswer):
-            return LateAnswer(outcome, call, len(frame))
+            return LateAnswer(api, outcome, call, body)
         assert not isinstance(outcome, Awaitable)
-        return call.encoded(outcome)
+        return (_encode(api, outcome, call, body),)
 
     def _judge(self, request: Request, version: int) -> Verdict | None:
         """Checks a request; None if it is served as it is."""

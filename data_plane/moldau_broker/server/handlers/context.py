@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.framing import encode_response
 from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS, LogLevels
 from moldau.values import LeaderEpoch
 from moldau_broker.server.data_path.record_checks import CheckLanes
@@ -55,12 +54,6 @@ class Call:
 
     verdict: Verdict | None = None
     """What authorization left of the request, and how the answer is completed; None if it left all."""
-
-    def encoded(self, response: Response) -> tuple[bytes]:
-        """Returns the frame of the answer."""
-        if self.verdict is not None:
-            response = self.verdict.answer(response, self.version)
-        return (encode_response(response, self.version, self.correlation_id),)
 
     @property
     def forwarded(self) -> ForwardedClient:

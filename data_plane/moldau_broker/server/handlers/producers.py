@@ -42,13 +42,19 @@ async def handle_init_producer_id(
 def handle_describe_producers(
     context: ProducersContext, request: DescribeProducersRequest, call: Call
 ) -> DescribeProducersResponse:
-    """Returns the active producers of partitions that this broker leads (KIP-664)."""
+    """Returns the active producers of partitions that this broker leads (KIP-664).
+
+    A partition that is named twice is answered once: its answer is far larger than its name.
+    """
     topics: list[TopicResponse] = []
+    named: dict[str, dict[int, None]] = {}
     for topic in request.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    for name, indexes in named.items():
         partitions: list[PartitionResponse] = []
-        for index in topic.partition_indexes:
+        for index in indexes:
             try:
-                partition = context.leader(topic.name, index)
+                partition = context.leader(name, index)
             except KafkaError as error:
                 partitions.append(
                     PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
@@ -70,5 +76,5 @@ def handle_describe_producers(
                     ],
                 )
             )
-        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+        topics.append(TopicResponse(name=name, partitions=partitions))
     return DescribeProducersResponse(topics=topics)
