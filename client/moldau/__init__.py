@@ -1,13 +1,14 @@
 """Moldau, a Kafka-compatible replicated log in Python: the client, and the base of all other packages.
 
     from moldau import Producer, Consumer, Admin           # trio: `async with Producer({...}) as producer`
+    from moldau.aio import Producer, Consumer, Admin       # the same for asyncio
     from moldau.blocking import Producer, Consumer, Admin  # the same for ordinary threads
 
 Importing the package loads no client; each is loaded at its first use. ``MOLDAU_PURE_PYTHON=1`` in the environment
 keeps the package from using its extension modules (``moldau.implementation``).
 
 API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
-``moldau.consumer``, ``moldau.admin`` and ``moldau.blocking``.
+``moldau.consumer``, ``moldau.admin``, ``moldau.aio`` and ``moldau.blocking``.
 
 Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
 ``moldau.cluster``, on which the brokers stand too, and the sub-modules of the packages above.
@@ -21,25 +22,71 @@ from typing import TYPE_CHECKING
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
-    from moldau.admin import Admin
+    from moldau.admin import Admin, AdminError, NewTopic
     from moldau.cluster.metadata import TopicPartition
-    from moldau.consumer import Consumer
-    from moldau.producer import Producer
+    from moldau.consumer import CommitFailedError, CommittedOffset, ConsumedBatch, ConsumedRecord, Consumer
+    from moldau.producer import (
+        AbortableTransactionError,
+        FatalTransactionError,
+        Producer,
+        ProducerFencedError,
+        RecordMetadata,
+        TransactionAbortedError,
+        TransactionError,
+    )
     from moldau.protocol.errors import ErrorCode, KafkaError
+    from moldau.records import Record
+    from moldau.runtime.config import ConfigError
 
 # Imported by name, so that the pure modules do not depend on a module that reads the environment.
 importlib.import_module("moldau.implementation").choose_implementation()
 
 __version__ = VERSION
-__all__ = ["Admin", "Consumer", "ErrorCode", "KafkaError", "Producer", "TopicPartition", "__version__"]
+__all__ = [
+    "AbortableTransactionError",
+    "Admin",
+    "AdminError",
+    "CommitFailedError",
+    "CommittedOffset",
+    "ConfigError",
+    "ConsumedBatch",
+    "ConsumedRecord",
+    "Consumer",
+    "ErrorCode",
+    "FatalTransactionError",
+    "KafkaError",
+    "NewTopic",
+    "Producer",
+    "ProducerFencedError",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "TransactionAbortedError",
+    "TransactionError",
+    "__version__",
+]
 
 _HOMES = {
+    "AbortableTransactionError": "moldau.producer",
     "Admin": "moldau.admin",
+    "AdminError": "moldau.admin",
+    "CommitFailedError": "moldau.consumer",
+    "CommittedOffset": "moldau.consumer",
+    "ConfigError": "moldau.runtime.config",
+    "ConsumedBatch": "moldau.consumer",
+    "ConsumedRecord": "moldau.consumer",
     "Consumer": "moldau.consumer",
     "ErrorCode": "moldau.protocol.errors",
+    "FatalTransactionError": "moldau.producer",
     "KafkaError": "moldau.protocol.errors",
+    "NewTopic": "moldau.admin",
     "Producer": "moldau.producer",
+    "ProducerFencedError": "moldau.producer",
+    "Record": "moldau.records",
+    "RecordMetadata": "moldau.producer",
     "TopicPartition": "moldau.cluster.metadata",
+    "TransactionAbortedError": "moldau.producer",
+    "TransactionError": "moldau.producer",
 }
 
 

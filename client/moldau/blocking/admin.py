@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Self
 
 from moldau.admin import Admin as TrioAdmin
 from moldau.blocking.portal import Portal, PortalClient
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from moldau.admin import (
         ClusterDescription,
@@ -116,21 +118,23 @@ class Admin(PortalClient):
         """Returns the state of the metadata quorum."""
         return self._portal.call(self._admin.describe_quorum)
 
-    def add_voter(self, voter_id: int, host: str, port: int) -> None:
+    def add_voter(
+        self, voter_id: int, host: str, port: int, *, directory_id: UUID = ZERO_UUID, listener: str = "CONTROLLER"
+    ) -> None:
         """Makes a running controller a voter; the change is committed on return.
 
         Raises:
             KafkaError: the broker or the client reports an error.
         """
-        self._portal.call(self._admin.add_voter, voter_id, host, port)
+        self._portal.call(self._admin.add_voter, voter_id, host, port, directory_id=directory_id, listener=listener)
 
-    def remove_voter(self, voter_id: int) -> None:
+    def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
         """Removes a voter; the change is committed on return.
 
         Raises:
             KafkaError: the broker or the client reports an error.
         """
-        self._portal.call(self._admin.remove_voter, voter_id)
+        self._portal.call(self._admin.remove_voter, voter_id, directory_id=directory_id)
 
     def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
         """Returns the ACLs that pass a filter, or all.

@@ -11,15 +11,18 @@ import trio
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
 from moldau.cluster.arguments import shown
+from moldau.cluster.metadata import TopicPartition
 from moldau.consumer import Consumer as TrioConsumer
+from moldau.consumer.core.positions import Lag
+from moldau.consumer.core.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
 
     from moldau.cluster.group_metadata import GroupMetadata
-    from moldau.cluster.metadata import PartitionInfo, TopicPartition
-    from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
-    from moldau.consumer.core.values import RebalanceCallback
+    from moldau.cluster.metadata import PartitionInfo
+    from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
     from moldau.runtime.config import Config
 
 
@@ -52,23 +55,43 @@ class Consumer(PortalClient):
             on_lost=_as_async("on_lost", on_lost),
         )
         self._portal: Portal[TrioConsumer] = Portal("moldau-consumer", self._consumer)
+        self._unread = Unread()
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         """Starts the thread. Does not wait for a broker."""
         self._portal.start()
         return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commits positions (with ``enable.auto.commit``), leaves the group and ends the thread.
+
+        After an exception it commits nothing.
+        """
+        self._end_iteration(gives_up=kind is not None)
+        super().__exit__(kind, error, traceback)
+
+    def close(self) -> None:
+        """Closes the client as leaving the block without an exception does; idempotent."""
+        self._end_iteration(gives_up=False)
+        super().close()
+
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Assigns exactly these partitions, without a group."""
+        self._return_unread()
         self._portal.call_sync(self._consumer.assign, arguments.partitions("assign", partitions))
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Joins the group for these topics, or for all that match ``pattern``, at the next ``poll``."""
+        self._return_unread()
         names = arguments.texts("subscribe", "topics", topics)
         self._portal.call_sync(self._consumer.subscribe, names, pattern=pattern)
 
     def unsubscribe(self) -> None:
         """Gives up all partitions and leaves the group."""
+        self._return_unread()
         self._portal.call(self._consumer.unsubscribe)
 
     def group_metadata(self) -> GroupMetadata:
@@ -78,6 +101,16 @@ class Consumer(PortalClient):
             ConfigError: ``group.id`` is not set.
         """
         return self._portal.call_sync(self._consumer.group_metadata)
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics that the consumer is subscribed to."""
+        return self._portal.call_sync(lambda: self._consumer.subscription)
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """Assigned partitions that ``pause`` holds back."""
+        return self._portal.call_sync(lambda: self._consumer.paused)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -93,10 +126,12 @@ class Consumer(PortalClient):
         Raises:
             KafkaError: the brokers refused to serve a partition.
         """
+        self._return_unread()
         return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
 
     def poll_columns(self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024) -> list[ConsumedColumns]:
         """Like ``poll``, but as columns in Arrow's layout."""
+        self._return_unread()
         return self._portal.call_or_undo(
             self._put_back_columns, self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes
         )
@@ -112,13 +147,48 @@ class Consumer(PortalClient):
             with contextlib.suppress(LookupError):
                 self._consumer.seek((each.topic, each.partition), memoryview(each.columns.offsets).cast("q")[0])
 
-    def __iter__(self) -> Iterator[ConsumedBatch]:
-        """Iterates over batches without end."""
-        while True:
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        """Iterates over records, without end until the consumer is closed.
+
+        Up to ``max.poll.records`` are fetched at a time. Positions and commits cover only those the loop has received.
+        """
+        while not self._is_closed:
+            record = self._unread.take()
+            if record is not None:
+                yield record
+            else:
+                self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
+
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """Iterates over the records of one partition at a time, without end until the consumer is closed."""
+        while not self._is_closed:
+            self._return_unread()
             try:
-                yield self._portal.call_or_undo(lambda batch: self._put_back([batch]), self._consumer.__anext__)
+                yield self._portal.call_or_undo(lambda batch: self._put_back([batch]), self._next_batch)
             except StopAsyncIteration:
                 return
+
+    async def _next_batch(self) -> ConsumedBatch:
+        return await self._consumer.batches().__anext__()
+
+    def _end_iteration(self, *, gives_up: bool) -> None:
+        self._is_closed = True
+        if gives_up:
+            self._unread.clear()
+        else:
+            self._return_unread()
+
+    def _return_unread(self) -> None:
+        """Sets positions back before the records that iteration has fetched and the loop has not received."""
+        if self._unread:
+            starts = self._unread.starts()
+            self._unread.clear()
+            self._portal.call_sync(self._seek_all, starts)
+
+    def _seek_all(self, starts: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        for partition, (offset, leader_epoch) in starts.items():
+            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
+                self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
         """Moves the position of a partition to ``offset``.
@@ -126,22 +196,40 @@ class Consumer(PortalClient):
         Raises:
             LookupError: the partition is not assigned.
         """
+        self._return_unread()
         self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Goes to the log start offset of the partitions (all by default)."""
+        self._return_unread()
         self._portal.call_sync(self._consumer.seek_to_beginning, *partitions)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Goes to the high watermark of the partitions (all by default)."""
+        self._return_unread()
         self._portal.call_sync(self._consumer.seek_to_end, *partitions)
 
-    def position(self, partition: tuple[str, int]) -> int:
+    def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:
         """Returns the offset of the next record; waits until it is known."""
-        return self._portal.call(self._consumer.position, partition)
+        found = self._portal.call(self._consumer.position, partition, timeout_ms)
+        return self._first_unread(partition, found)
+
+    def position_nowait(self, partition: tuple[str, int]) -> int | None:
+        """Returns the position, or None while it is unknown."""
+        found = self._portal.call_sync(self._consumer.position_nowait, partition)
+        return None if found is None else self._first_unread(partition, found)
+
+    def _first_unread(self, partition: tuple[str, int], position: int) -> int:
+        return self._unread.starts().get(TopicPartition(*partition), (position, -1))[0]
+
+    def lag(self, partition: tuple[str, int]) -> Lag:
+        """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
+        found = self._portal.call_sync(self._consumer.lag, partition)
+        return Lag(position=self._first_unread(partition, found.position), end_offset=found.end_offset)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Stops reading the partitions; they stay assigned."""
+        self._return_unread()
         self._portal.call_sync(self._consumer.pause, *partitions)
 
     def resume(self, *partitions: tuple[str, int]) -> None:
@@ -155,7 +243,17 @@ class Consumer(PortalClient):
             CommitFailedError: this member no longer belongs to the group's generation.
             KafkaError: the broker or the client reports an error.
         """
-        self._portal.call(self._consumer.commit, offsets)
+        if offsets is None and self._unread:
+            self._portal.call(self._consumer.commit, self.offsets_to_commit())
+        else:
+            self._portal.call(self._consumer.commit, offsets)
+
+    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
+        """Returns what ``commit`` commits by default: the positions of the assigned partitions.
+
+        Pass it to ``Producer.send_offsets_to_transaction``.
+        """
+        return self._portal.call_sync(self._consumer.offsets_to_commit, self._unread.starts())
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""

@@ -9,9 +9,12 @@ arrive, so the caller's next call sees the coroutine either completed or undone.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 import trio
 
@@ -32,16 +35,25 @@ even if the thread has stopped waiting.
 """
 
 
+class Settable(Protocol):
+    """An event that any thread can set."""
+
+    def set(self) -> None:
+        """Sets the event."""
+
+
 class Call(Generic[R]):
     """A coroutine that runs for a waiting thread.
 
-    Once the coroutine has begun, only the trio thread uses the fields; the waiting thread uses ``is_over``.
+    Once the coroutine has begun, only the trio thread uses the fields; the waiting thread uses its event.
     """
 
-    def __init__(self, function: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> None:
-        """Takes the function to run and ``undo``, which must not raise or wait.
+    def __init__(
+        self, function: Callable[[], Awaitable[R]], undo: Callable[[R], object], is_over: Settable | None = None
+    ) -> None:
+        """Takes the function to run, ``undo``, and the event to set after ``give_up`` has taken effect.
 
-        ``undo`` is called with the result if the thread does not receive it.
+        ``undo`` must not raise or wait. It is called with the result if the caller does not receive it.
         """
         self._function = function
         self._undo = undo
@@ -51,7 +63,7 @@ class Call(Generic[R]):
         self._is_given_up = False
         self.answers: list[R] = []
         self.error: BaseException | None = None
-        self.is_over = threading.Event()
+        self.is_over: Settable = threading.Event() if is_over is None else is_over
 
     async def run(self) -> None:
         """Runs the coroutine function and stores its result in ``answers``.
@@ -92,8 +104,13 @@ class Call(Generic[R]):
 class Portal(Generic[C]):
     """A thread that runs trio with one client open in it."""
 
+    face = "moldau.blocking"
+    """The package whose clients use the portal, for error messages."""
+
     def __init__(self, name: str, client: AbstractAsyncContextManager[C]) -> None:
         self._opening = client
+        self._pid = 0
+        self._scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._started = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -105,8 +122,16 @@ class Portal(Generic[C]):
     def start(self) -> C:
         """Starts the thread and opens the client; passes on the exceptions of opening."""
         self._check_caller()
-        self._thread.start()
+        self._begin()
         self._started.wait()
+        return self._opened_client()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._thread.start()
+        _open_portals.add(self)
+
+    def _opened_client(self) -> C:
         if self._client is None:
             self._thread.join()
             assert self._failure is not None
@@ -119,15 +144,23 @@ class Portal(Generic[C]):
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that closes the client
             self._failure = error
         finally:
-            self._started.set()
+            self._note_start()
+            self._note_end()
+
+    def _note_start(self) -> None:
+        """Tells the opening thread that the client is open, or has failed to open."""
+        self._started.set()
+
+    def _note_end(self) -> None:
+        """Tells a closing asyncio task that the thread ends."""
 
     async def _serve(self) -> None:
         stop = self._stop = trio.Event()
-        with trio.CancelScope() as scope:
+        with self._scope as scope:
             async with self._opening as client:
                 self._client = client
                 self._token = trio.lowlevel.current_trio_token()
-                self._started.set()
+                self._note_start()
                 await stop.wait()
                 if self._gives_up:
                     scope.cancel()
@@ -144,10 +177,10 @@ class Portal(Generic[C]):
         kind = self._thread.name.removeprefix("moldau-").capitalize()
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                f"a callback of moldau.blocking.{kind} runs in the client's own thread, and cannot call the client"
+                f"a callback of {self.face}.{kind} runs in the client's own thread, and cannot call the client"
             )
         raise RuntimeError(
-            f"moldau.blocking.{kind} would stop trio's event loop while it waits: use `async with moldau.{kind}(...)`"
+            f"{self.face}.{kind} would stop trio's event loop while it waits: use `async with moldau.{kind}(...)`"
         )
 
     @property
@@ -155,9 +188,14 @@ class Portal(Generic[C]):
         """The trio token of the thread.
 
         Raises:
-            RuntimeError: the client is not open, or the calling thread runs trio.
+            RuntimeError: the client is not open, the process was forked, or the calling thread runs trio.
         """
         self._check_caller()
+        if self._pid and self._pid != os.getpid():
+            raise RuntimeError(
+                f"the client was opened in process {self._pid}, and a forked process has no copy of its thread; "
+                "open a client of its own in each process"
+            )
         if self._token is None or not self._thread.is_alive():
             raise RuntimeError("the client is not open; use it as `with ... as ...`")
         return self._token
@@ -178,7 +216,8 @@ class Portal(Generic[C]):
         must not raise or wait.
         """
         token = self.token
-        call = Call(lambda: function(*args, **kwargs), undo)
+        is_over = threading.Event()
+        call = Call(lambda: function(*args, **kwargs), undo, is_over)
         try:
             trio.from_thread.run(call.run, trio_token=token)
             return call.answers[0]
@@ -188,7 +227,7 @@ class Portal(Generic[C]):
             if error is not call.error:
                 with contextlib.suppress(trio.RunFinishedError):
                     token.run_sync_soon(call.give_up)
-                    call.is_over.wait(INTERRUPTED_WAIT_S)  # a second interrupt leaves it
+                    is_over.wait(INTERRUPTED_WAIT_S)  # a second interrupt leaves it
             raise
 
     def call_sync(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -201,16 +240,42 @@ class Portal(Generic[C]):
 
     def stop(self, *, gives_up: bool) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing."""
-        if self._thread.is_alive() and self._token is not None and self._stop is not None:
-            stop = self._stop
-            self._gives_up = gives_up
-            # The thread may have ended on its own; the failure below then says why.
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(stop.set)
+        if self._ask_stop(gives_up=gives_up):
             self._thread.join()
+        self._raise_failure()
+
+    def stop_at_exit(self) -> None:
+        """Closes a client that the program left open: as after an exception, for at most ``INTERRUPTED_WAIT_S``."""
+        if self._pid == os.getpid() and self._ask_stop(gives_up=True):
+            self._thread.join(INTERRUPTED_WAIT_S)
+
+    def _ask_stop(self, *, gives_up: bool) -> bool:
+        """Asks the thread to close the client; returns whether it runs."""
+        if not self._thread.is_alive() or self._token is None or self._stop is None:
+            return False
+        self._gives_up = gives_up
+        # The thread may have ended on its own; its failure then says why.
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._stop.set)
+        return True
+
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+
+_open_portals: weakref.WeakSet[Portal[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends the threads of clients that are open when the interpreter exits.
+
+    A consumer so leaves its group, and a producer aborts its transaction, instead of timing out at the broker.
+    """
+    for portal in list(_open_portals):
+        portal.stop_at_exit()
 
 
 class PortalClient:

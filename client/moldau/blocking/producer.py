@@ -1,55 +1,37 @@
-"""The producer for ordinary threads, and the queue between them and the trio thread."""
+"""The producer for ordinary threads."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 import trio
 
+from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
-from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.producer import Producer as TrioProducer
-from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.tasks.sync import Signal
-from moldau.values import Buffer
+from moldau.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
     from moldau.consumer import CommittedOffset
-    from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.producer import PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.runtime.config import Config
+    from moldau.runtime.tasks.sync import Signal
+    from moldau.values import Buffer
 
 
-HANDOVER_RECORDS_MAX = 10_000
-"""Records that wait for the trio thread of a producer; ``send`` blocks above it."""
-
-
-class BlockingDelivery:
+class BlockingDelivery(PendingDelivery):
     """The outcome of one record passed to a blocking producer."""
 
-    __slots__ = ("_delivery", "_error", "_producer")
+    __slots__ = ("_producer",)
 
     def __init__(self, producer: Producer) -> None:
+        super().__init__()
         self._producer = producer
-        self._delivery: Delivery | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._error is not None or (self._delivery is not None and self._delivery.is_done)
-
-    def resolve(self, delivery: Delivery | None, error: BaseException | None) -> None:
-        """Notes that the trio producer took or refused the record; the trio thread calls it."""
-        self._delivery = delivery
-        self._error = error
 
     def result(self, timeout_ms: float = 120_000) -> RecordMetadata:
         """Waits for the outcome and returns it, or raises the record's error.
@@ -60,17 +42,14 @@ class BlockingDelivery:
         arguments.milliseconds("result", timeout_ms)
         if not self.is_done:
             self._producer.wait_delivery(self, timeout_ms)
-        if self._error is not None:
-            raise self._error
-        assert self._delivery is not None
-        return self._delivery.result()
+        return self.outcome()
 
-    async def wait(self, taken: Signal) -> None:
+    async def wait(self, resolved: Signal) -> None:
         """Waits in the trio thread until the outcome is known."""
-        await taken.wait_until(lambda: self._delivery is not None or self._error is not None)
-        if self._delivery is not None:
+        await resolved.wait_until(lambda: self.is_resolved)
+        if self.taken is not None:
             try:
-                await self._delivery.wait()
+                await self.taken.wait()
             except KafkaError as error:
                 self._error = error
 
@@ -90,8 +69,8 @@ class Producer(PortalClient):
             ConfigError: a key is unknown or has a value that is not allowed.
         """
         self._trio_producer = TrioProducer(config, partitioner=partitioner)
-        self._portal: Portal[_Handover] = Portal("moldau-producer", _handed_over(self._trio_producer))
-        self._handover: _Handover | None = None
+        self._portal: Portal[Handover] = Portal("moldau-producer", handed_over(self._trio_producer))
+        self._handover: Handover | None = None
 
     def __enter__(self) -> Self:
         """Starts the thread. Does not wait for a broker."""
@@ -231,139 +210,3 @@ class Producer(PortalClient):
         """
         assert self._handover is not None
         self._portal.call_or_undo(self._undeliver, self._handover.abort_transaction, timeout_ms)
-
-
-_Handed = tuple[
-    str,
-    Buffer | None,
-    Buffer | None,
-    tuple[tuple[str, Buffer | None], ...],
-    int | None,
-    int | None,
-    BlockingDelivery,
-]
-
-
-class _Handover:
-    """The queue between the callers' threads and the producer, and the task that empties it."""
-
-    def __init__(self, producer: TrioProducer) -> None:
-        self._producer = producer
-        self._queue: deque[_Handed] = deque()
-        self._room = threading.Condition()
-        self._is_ended = False
-        self._is_called = False
-        self._wanted = Signal()
-        self.taken = Signal()
-        self._is_busy = False
-        self._refused: Exception | None = None  # why the trio producer refused a record of this transaction
-
-    def end(self) -> None:
-        """Refuses further records and fails the queued ones."""
-        with self._room:
-            self._is_ended = True
-            self._room.notify_all()
-        closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
-        while self._queue:
-            self._queue.popleft()[6].resolve(None, closed)
-        self.taken.notify()
-
-    def put(self, record: _Handed, token: trio.lowlevel.TrioToken) -> None:
-        """Adds a record to the queue; any thread may call it."""
-        with self._room:
-            while len(self._queue) >= HANDOVER_RECORDS_MAX and not self._is_ended:
-                self._room.wait()
-            if self._is_ended:
-                raise RuntimeError("the producer is closed")
-            self._queue.append(record)
-            if self._is_called:
-                return
-            self._is_called = True
-        try:
-            token.run_sync_soon(self._wanted.notify)
-        except trio.RunFinishedError as error:
-            raise RuntimeError("the producer is closed") from error
-
-    async def empty_forever(self) -> None:
-        """Passes records to the trio producer until cancelled."""
-        while True:
-            with self._room:
-                handed = list(self._queue)
-                self._queue.clear()
-                self._is_called = bool(handed)
-                self._room.notify_all()
-            if not handed:
-                self.taken.notify()
-                await self._wanted.wait()
-                continue
-            self._is_busy = True
-            for topic, value, key, headers, partition, timestamp, delivery in handed:
-                try:
-                    taken = await self._producer.send(
-                        topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-                    )
-                except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
-                    delivery.resolve(None, error)
-                    self._refused = error
-                else:
-                    delivery.resolve(taken, None)
-            self._is_busy = False
-            self.taken.notify()
-            await trio.lowlevel.checkpoint()
-
-    async def wait_empty(self) -> None:
-        """Waits until the producer has taken every record."""
-        await self.taken.wait_until(lambda: not self._queue and not self._is_busy)
-
-    async def flush(self, timeout_ms: float) -> None:
-        """Waits until the queue is empty and all records are delivered.
-
-        Raises:
-            trio.TooSlowError: records are pending after ``timeout_ms``.
-        """
-        with trio.fail_after(timeout_ms / 1000):
-            await self.wait_empty()
-            await self._producer.flush()
-
-    async def begin_transaction(self) -> None:
-        """Begins a transaction once the queue is empty."""
-        await self.wait_empty()
-        self._producer.begin_transaction()
-        self._refused = None
-
-    async def commit_transaction(self, timeout_ms: float | None) -> None:
-        """Commits once the queue is empty; refuses if the producer refused a record of the transaction."""
-        await self._check_taken()
-        await self._producer.commit_transaction(timeout_ms)
-
-    async def prepare_transaction(self, timeout_ms: float | None) -> PreparedTransaction:
-        """Hands the transaction over once the queue is empty; refuses as ``commit_transaction``."""
-        await self._check_taken()
-        return await self._producer.prepare_transaction(timeout_ms)
-
-    async def _check_taken(self) -> None:
-        await self.wait_empty()
-        if self._refused is not None and not isinstance(self._refused, TransactionError):
-            code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
-            why = f"a record of the transaction could not be sent: {self._refused}"
-            raise AbortableTransactionError(code, why) from self._refused
-
-    async def abort_transaction(self, timeout_ms: float | None) -> None:
-        """Aborts once the queue is empty."""
-        await self.wait_empty()
-        self._refused = None
-        await self._producer.abort_transaction(timeout_ms)
-
-
-@asynccontextmanager
-async def _handed_over(producer: TrioProducer) -> AsyncIterator[_Handover]:
-    """Opens the producer with the task that empties the queue; leaving delivers pending records."""
-    handover = _Handover(producer)
-    async with producer, trio.open_nursery() as nursery:
-        nursery.start_soon(handover.empty_forever)
-        try:
-            yield handover
-            await handover.wait_empty()
-        finally:
-            handover.end()
-            nursery.cancel_scope.cancel()

@@ -66,8 +66,7 @@ class Caller:
         kind = self._kind
         if in_asyncio_task():
             return RuntimeError(
-                f"moldau.{kind} runs under trio, and this is an asyncio event loop; "
-                f"use moldau.blocking.{kind} in a thread, for example with asyncio.to_thread"
+                f"moldau.{kind} runs under trio, and this is an asyncio event loop; use moldau.aio.{kind}"
             )
         return RuntimeError(
             f"moldau.{kind} runs under trio, and no trio run is active in this thread; use moldau.blocking.{kind}"

@@ -2,7 +2,7 @@
 
 from moldau.cluster.troubles import InvalidTopicError
 from moldau.consumer.consumer import Consumer
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
 from moldau.consumer.fetcher import CommittedOffset, LogTruncatedError, OffsetOutOfRangeError
 from moldau.consumer.group import CommitFailedError
 
@@ -11,8 +11,10 @@ __all__ = [
     "CommittedOffset",
     "ConsumedBatch",
     "ConsumedColumns",
+    "ConsumedRecord",
     "Consumer",
     "InvalidTopicError",
     "LogTruncatedError",
     "OffsetOutOfRangeError",
+    "RebalanceCallback",
 ]

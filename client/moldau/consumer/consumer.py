@@ -2,9 +2,8 @@
 
     async with Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "readers"}) as consumer:
         consumer.subscribe(["flights"])
-        async for batch in consumer:
-            for record in batch.records:
-                ...
+        async for record in consumer:
+            print(record.topic, record.partition, record.offset, record.value)
 
 The consumer prefetches records in the background, and ``poll`` returns them, a run of one partition at a time. ``poll``
 also performs rebalances (callbacks run inside it) and starts the background commits of positions. So the records of one
@@ -33,17 +32,18 @@ from moldau.consumer.core.membership import GroupIdentity, Membership
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_records
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, checked_callback
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
 from moldau.consumer.group import CommitFailedError, GroupClient
+from moldau.consumer.iteration import Iteration
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
 
 T = TypeVar("T")
+
+_RECORDS_PER_POLL = 256
+_POLL_INTERVAL_MS = 50
+"""Iteration polls (rebalances, commits, lets other tasks run) after as many records, or so much time."""
 
 
 class Consumer(AsyncOnly):
@@ -103,6 +107,7 @@ class Consumer(AsyncOnly):
         self._last_poll_ms = 0.0
         self._is_polled = False
         self._is_closed = False
+        self._since_poll = 0
 
     # --- life
 
@@ -356,13 +361,16 @@ class Consumer(AsyncOnly):
         arguments.milliseconds("poll", timeout_ms)
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
-        if self._is_polled:
-            raise RuntimeError("this consumer is being polled already, by another task or thread: one at a time may")
+        self._refuse_second_poll()
         self._is_polled = True
         try:
             return await self._poll_until(client, fetcher, client.now_ms + timeout_ms, take)
         finally:
             self._is_polled = False
+
+    def _refuse_second_poll(self) -> None:
+        if self._is_polled:
+            raise RuntimeError("this consumer is being polled already, by another task or thread: one at a time may")
 
     async def _poll_until(
         self, client: ClusterClient, fetcher: Fetcher, deadline_ms: float, take: Callable[[], list[T]]
@@ -391,10 +399,41 @@ class Consumer(AsyncOnly):
                 await fetcher.arrived.wait()
 
     def __aiter__(self) -> Self:
-        """Iterates over batches without end."""
+        """Iterates over records, without end until the consumer is closed.
+
+        Positions and commits cover the records that the loop has received, and a rebalance takes place between two of
+        them. ``batches`` is faster.
+        """
         return self
 
-    async def __anext__(self) -> ConsumedBatch:
+    async def __anext__(self) -> ConsumedRecord:
+        client = self._opened()[0]
+        self._since_poll += 1
+        # A poll per record would cost a pass of the scheduler; within these bounds a prefetched record needs none.
+        if self._since_poll < _RECORDS_PER_POLL and client.now_ms - self._last_poll_ms < _POLL_INTERVAL_MS:
+            self._refuse_second_poll()
+            chunks_ended = self._positions.chunks_ended
+            batches = take_records(self._positions, 1)
+            if self._positions.chunks_ended != chunks_ended:
+                self._opened()[1].wake()
+            if batches:
+                return next(batches[0].with_partition())
+        while not self._is_closed:
+            self._since_poll = 0
+            batches = await self._poll(1000, lambda: take_records(self._positions, 1))
+            if batches:
+                return next(batches[0].with_partition())
+        raise StopAsyncIteration
+
+    def batches(self) -> AsyncIterator[ConsumedBatch]:
+        """Iterates over the records of one partition at a time, without end until the consumer is closed.
+
+        The records of a batch count as processed when the loop asks for the next one.
+        """
+        self._opened()
+        return Iteration(self._next_batch)
+
+    async def _next_batch(self) -> ConsumedBatch:
         while not self._is_closed:
             # One partition at a time: the records of a poll count as processed when the next poll begins.
             batches = await self._poll(1000, lambda: take_records(self._positions, self._max_poll_records, 1))
@@ -498,6 +537,21 @@ class Consumer(AsyncOnly):
             for position in self._positions.by_partition.values()
             if position.has_position
         }
+
+    def offsets_to_commit(
+        self, unread: Mapping[TopicPartition, tuple[int, int]] | None = None
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        """Returns what ``commit`` commits by default: the positions of the assigned partitions.
+
+        Pass it to ``Producer.send_offsets_to_transaction``. ``unread`` holds offset and leader epoch where a part of
+        the records of the last poll is not to count.
+        """
+        self._opened()
+        offsets: dict[tuple[str, int], CommittedOffset] = dict(self._consumed().items())
+        for partition, (offset, leader_epoch) in (unread or {}).items():
+            if partition in offsets:
+                offsets[partition] = CommittedOffset(offset=offset, leader_epoch=leader_epoch)
+        return offsets
 
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commits offsets of the next records to read, by default the present positions.

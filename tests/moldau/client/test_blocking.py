@@ -44,8 +44,8 @@ def test_threads_share_a_producer_and_a_consumer_reads_it_all():
         with Consumer(config | {"group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
             consumer.subscribe(["t"])
             values = []
-            for batch in consumer:
-                values += [record.value for record in batch.records]
+            for record in consumer:
+                values.append(record.value)
                 if len(values) >= 1501:
                     break
             assert sorted(values) == whole_log(parts)
@@ -62,7 +62,7 @@ class Interrupt(Exception):
     """What a signal handler of the application raises."""
 
 
-@pytest.mark.parametrize("call", ["poll", "poll_columns", "__anext__"])
+@pytest.mark.parametrize("call", ["poll", "poll_columns", "iteration"])
 def test_an_interrupted_poll_loses_no_record_and_commits_none(call):
     """The signal comes when the records are taken already, and the thread that polls does not receive them."""
 
@@ -82,7 +82,8 @@ def test_an_interrupted_poll_loses_no_record_and_commits_none(call):
                 consumer.assign([("t", 0)])
                 (first,) = consumer.poll(1000 * WAIT_S, max_records=3)
                 assert [record.offset for record in first.records] == [0, 1, 2]
-                original = getattr(consumer._consumer, call)
+                name = "poll" if call == "iteration" else call
+                original = getattr(consumer._consumer, name)
                 taken = []
 
                 async def interrupted(*args: object, **kwargs: object) -> object:
@@ -91,10 +92,10 @@ def test_an_interrupted_poll_loses_no_record_and_commits_none(call):
                     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                     return answer
 
-                setattr(consumer._consumer, call, interrupted)
+                setattr(consumer._consumer, name, interrupted)
                 with pytest.raises(Interrupt):
-                    next(iter(consumer)) if call == "__anext__" else getattr(consumer, call)(1000 * WAIT_S)
-                setattr(consumer._consumer, call, original)
+                    next(iter(consumer)) if call == "iteration" else getattr(consumer, call)(1000 * WAIT_S)
+                setattr(consumer._consumer, name, original)
                 assert taken == [part.end]
                 assert consumer.position(("t", 0)) == 3
                 consumer.commit()

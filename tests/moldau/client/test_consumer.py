@@ -439,7 +439,7 @@ def test_iteration_yields_one_partition_at_a_time():
         async with open_consumer() as consumer:
             consumer.assign([T0, T1])
             seen = {}
-            async for batch in consumer:
+            async for batch in consumer.batches():
                 seen[batch.partition] = [record.value for record in batch.records]
                 if len(seen) == 2:
                     break

@@ -61,6 +61,8 @@ CALLS = {
         "pause": (T0,),
         "resume": (T0,),
         "commit": (),
+        "offsets_to_commit": (),
+        "batches": (),
         "committed": ([T0],),
         "beginning_offsets": ([T0],),
         "end_offsets": ([T0],),
@@ -113,7 +115,7 @@ NOT_CALLED = {
     "Admin": {"abort_transaction", "end_transaction"},
 }
 ALL_CALLS = [(kind, call) for kind, calls in CALLS.items() for call in calls]
-ASYNCIO = "runs under trio, and this is an asyncio event loop; use moldau.blocking.{} in a thread"
+ASYNCIO = "runs under trio, and this is an asyncio event loop; use moldau.aio.{}"
 NO_TRIO = "runs under trio, and no trio run is active in this thread; use moldau.blocking.{}"
 OTHER = "this {0} was opened in another thread, and only that one may call it; moldau.blocking.{0} is for other threads"
 

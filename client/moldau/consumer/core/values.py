@@ -6,12 +6,14 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.cluster.arguments import shown
 from moldau.cluster.metadata import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from moldau.records import Columns, Record
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
@@ -20,6 +22,23 @@ RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
+
+
+class ConsumedRecord(NamedTuple):
+    """One record with its place. Iteration over a consumer returns these."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one value."""
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +56,12 @@ class ConsumedBatch:
     def topic_partition(self) -> TopicPartition:
         """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
+
+    def with_partition(self) -> Iterator[ConsumedRecord]:
+        """Returns the records, each with topic and partition."""
+        topic, partition = self.topic, self.partition
+        for each in self.records:
+            yield ConsumedRecord(topic, partition, each.offset, each.timestamp, each.key, each.value, each.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

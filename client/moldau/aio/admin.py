@@ -1,0 +1,310 @@
+"""The admin client for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from moldau.admin import Admin as TrioAdmin
+from moldau.aio.portal import AioClient, AioPortal
+from moldau.values import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from moldau.admin import (
+        ClusterDescription,
+        ConfigAlteration,
+        ConfigEntry,
+        ConfigResource,
+        CreatedTopic,
+        FeatureDescription,
+        GroupDescription,
+        GroupListing,
+        LogDirDescription,
+        NewTopic,
+        PartitionReassignment,
+        ProducerDescription,
+        QuorumDescription,
+        TopicDescription,
+        TopicListing,
+        TransactionDescription,
+        TransactionListing,
+        UserCredential,
+    )
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer import CommittedOffset
+    from moldau.producer import PreparedTransaction
+    from moldau.runtime.config import Config
+
+
+class Admin(AioClient):
+    """An admin client for asyncio; see ``moldau.admin.Admin``. Tasks may share it."""
+
+    def __init__(self, config: Mapping[str, object] | Config) -> None:
+        """Takes Kafka's admin configuration keys.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
+        self._admin = TrioAdmin(config)
+        self._portal: AioPortal[TrioAdmin] = AioPortal("moldau-admin", self._admin)
+
+    async def __aenter__(self) -> Self:
+        """Starts the thread. Does not wait for a broker."""
+        await self._portal.open()
+        return self
+
+    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        """Creates topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.create_topics, topics, validate_only=validate_only)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.delete_topics, names)
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Increases the numbers of partitions of topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.create_partitions, counts)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
+        """Returns all topics, by name."""
+        return await self._portal.call_async(self._admin.list_topics, include_internal=include_internal)
+
+    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+        """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.describe_topics, names, node_id=node_id)
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource]
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Returns configurations.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.describe_configs, resources)
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
+    ) -> None:
+        """Changes single keys.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.alter_configs, changes, validate_only=validate_only)
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Returns the id, the controller and the live brokers of the cluster."""
+        return await self._portal.call_async(self._admin.describe_cluster)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Returns the state of the metadata quorum."""
+        return await self._portal.call_async(self._admin.describe_quorum)
+
+    async def add_voter(
+        self, voter_id: int, host: str, port: int, *, directory_id: UUID = ZERO_UUID, listener: str = "CONTROLLER"
+    ) -> None:
+        """Makes a running controller a voter; the change is committed on return.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        await self._portal.call_async(
+            self._admin.add_voter, voter_id, host, port, directory_id=directory_id, listener=listener
+        )
+
+    async def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
+        """Removes a voter; the change is committed on return.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        await self._portal.call_async(self._admin.remove_voter, voter_id, directory_id=directory_id)
+
+    async def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
+        """Returns the SCRAM credentials of all users or of the named ones, without their secrets.
+
+        Raises:
+            AdminError: a named user has none.
+        """
+        return await self._portal.call_async(self._admin.describe_users, names)
+
+    async def set_user_password(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = 4096
+    ) -> None:
+        """Adds or replaces a SCRAM credential; the password itself does not leave this client.
+
+        Raises:
+            AdminError: the cluster refused it.
+            ValueError: the mechanism or the number of iterations is not allowed.
+        """
+        await self._portal.call_async(
+            self._admin.set_user_password, user, password, mechanism=mechanism, iterations=iterations
+        )
+
+    async def remove_user_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
+        """Removes a SCRAM credential; connections that have authenticated with it stay.
+
+        Raises:
+            AdminError: there is no such credential.
+        """
+        await self._portal.call_async(self._admin.remove_user_credential, user, mechanism=mechanism)
+
+    async def describe_features(self) -> list[FeatureDescription]:
+        """Returns the features that a broker supports, with the finalized levels."""
+        return await self._portal.call_async(self._admin.describe_features)
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
+    ) -> None:
+        """Finalizes feature levels, all or none; see ``moldau.Admin``.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(
+            self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe
+        )
+
+    async def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
+        return await self._portal.call_async(self._admin.list_offsets, wanted)
+
+    async def list_transactions(
+        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+    ) -> list[TransactionListing]:
+        """Returns the transactional ids of all coordinators.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        return await self._portal.call_async(
+            self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+        )
+
+    async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Returns transactional ids with the partitions of their transactions.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.describe_transactions, transactional_ids)
+
+    async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
+        """Returns the active producers of a partition, from its leader.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        return await self._portal.call_async(self._admin.describe_producers, partition)
+
+    async def abort_transaction(
+        self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    ) -> None:
+        """Aborts a hanging transaction in one partition, without its coordinator.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        await self._portal.call_async(
+            self._admin.abort_transaction,
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    async def terminate_transaction(self, transactional_id: str) -> None:
+        """Fences the producer of a transactional id and aborts its open transaction.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        await self._portal.call_async(self._admin.terminate_transaction, transactional_id)
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Returns the groups of all coordinators."""
+        return await self._portal.call_async(self._admin.list_groups)
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Returns classic groups with their members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.describe_groups, group_ids)
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes empty groups.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.delete_groups, group_ids)
+
+    async def list_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Returns every committed offset of a group; ``require_stable`` waits for open transactions."""
+        return await self._portal.call_async(self._admin.list_group_offsets, group_id, require_stable=require_stable)
+
+    async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets committed offsets of a group without members."""
+        await self._portal.call_async(self._admin.alter_group_offsets, group_id, offsets)
+
+    async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Deletes the records below the offsets and returns the new log start offsets.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.delete_records, before)
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[TopicPartition]:
+        """Elects preferred leaders; returns the partitions that changed.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.elect_leaders, partitions, unclean=unclean)
+
+    async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Moves replicas; None cancels a move.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.alter_partition_reassignments, targets)
+
+    async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
+        """Returns the moves of replicas that are in progress."""
+        return await self._portal.call_async(self._admin.list_partition_reassignments)
+
+    async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
+        """Returns the log directories of brokers."""
+        return await self._portal.call_async(self._admin.describe_log_dirs, broker_ids)
+
+    async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
+        """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over."""
+        await self._portal.call_async(self._admin.end_transaction, prepared, commit=commit)

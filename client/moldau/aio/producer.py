@@ -1,0 +1,270 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from moldau.aio.portal import AioClient, AioPortal, LoopEvent
+from moldau.blocking.handover import Handover, PendingDelivery, handed_over
+from moldau.cluster import arguments
+from moldau.producer import Producer as TrioProducer
+from moldau.producer.delivery import wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.metadata import PartitionInfo
+    from moldau.consumer import CommittedOffset
+    from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.runtime.config import Config
+    from moldau.values import Buffer
+
+_SENDS_PER_STEP = 256
+"""Records after which ``send`` lets other tasks of the event loop run."""
+
+
+class AioDelivery(PendingDelivery):
+    """The outcome of one record: ``await delivery`` returns its ``RecordMetadata`` or raises its error.
+
+    Several tasks may await it, any number of times, or drop it. Cancelling the wait does not recall the record.
+    """
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__()
+        self._producer = producer
+
+    def result(self) -> RecordMetadata:
+        """Returns the outcome, or raises the record's error.
+
+        Raises:
+            RuntimeError: the outcome is not known yet.
+        """
+        if not self.is_done:
+            raise RuntimeError("the record has not been delivered yet; await the delivery")
+        return self.outcome()
+
+    async def wait(self) -> RecordMetadata:
+        """Waits for the outcome, at most ``delivery.timeout.ms`` after ``send``."""
+        if not self.is_done:
+            await self._producer.wait_delivery(self)
+        return self.outcome()
+
+    def __await__(self) -> Generator[object, object, RecordMetadata]:
+        return self.wait().__await__()
+
+
+class Producer(AioClient):
+    """A producer for asyncio; see ``moldau.producer.Producer``. Tasks of one event loop may share it.
+
+    Closing delivers pending records. After an exception it drops them and aborts an open transaction.
+    """
+
+    def __init__(
+        self, config: Mapping[str, object] | Config, *, partitioner: PartitionerFunction | None = None
+    ) -> None:
+        """Takes Kafka's producer configuration keys.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
+        self._trio_producer = TrioProducer(config, partitioner=partitioner)
+        self._portal: AioPortal[Handover] = AioPortal("moldau-producer", handed_over(self._trio_producer))
+        self._handover: Handover | None = None
+        self._since_step = 0
+        self._room: LoopEvent | None = None
+        self._awaited: deque[tuple[AioDelivery, LoopEvent]] = deque()
+
+    async def __aenter__(self) -> Self:
+        """Starts the thread. Does not wait for a broker."""
+        self._handover = await self._portal.open()
+        return self
+
+    def _opened(self) -> Handover:
+        if self._handover is None:
+            raise RuntimeError("the client is not open; use it as `async with ... as ...`")
+        return self._handover
+
+    # --- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> AioDelivery:
+        """Queues a record and returns its delivery; waits only while ``HANDOVER_RECORDS_MAX`` records wait.
+
+        Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
+        and ``ValueError``, for invalid arguments; awaiting the delivery raises all other errors.
+        """
+        token = self._portal.token
+        handover = self._opened()
+        delivery = AioDelivery(self)
+        given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
+        record = (topic, value, key, tuple(given), partition, timestamp, delivery)
+        while not handover.put_nowait(record, token, self._note_room):
+            room = self._room
+            if room is None:
+                self._room = LoopEvent(self._portal.loop)
+                continue  # the event must exist before the trio thread is asked to set it
+            await room.wait()
+            if self._room is room:
+                self._room = None
+        self._since_step += 1
+        if self._since_step >= _SENDS_PER_STEP:
+            self._since_step = 0
+            await asyncio.sleep(0)
+        return delivery
+
+    def _note_room(self) -> None:
+        room = self._room
+        if room is not None:
+            room.set()
+
+    async def wait_delivery(self, delivery: AioDelivery) -> None:
+        """Waits until a delivery is done."""
+        token = self._portal.token
+        is_settled = LoopEvent(self._portal.loop)
+        self._awaited.append((delivery, is_settled))
+        if len(self._awaited) == 1:
+            try:
+                token.run_sync_soon(self._watch)
+            except trio.RunFinishedError:
+                self._awaited.clear()
+        await is_settled.wait()
+        if not delivery.is_done:
+            raise RuntimeError("the client was closed during the call")
+
+    def _watch(self) -> None:
+        """Starts a task for the deliveries that tasks of the event loop have begun to await."""
+        awaited = []
+        while self._awaited:
+            awaited.append(self._awaited.popleft())
+        try:
+            trio.lowlevel.spawn_system_task(self._watch_deliveries, awaited)
+        except RuntimeError:  # the trio run ends and takes no more tasks
+            for _, is_settled in awaited:
+                is_settled.set()
+
+    async def _watch_deliveries(self, awaited: list[tuple[AioDelivery, LoopEvent]]) -> None:
+        """Waits for records, one batch at a time: records of one batch settle together."""
+        try:
+            await self._opened().taken.wait_until(lambda: all(delivery.is_resolved for delivery, _ in awaited))
+            batches: dict[int, list[tuple[Delivery, LoopEvent]]] = {}
+            for delivery, is_settled in awaited:
+                if delivery.taken is None or delivery.is_done:
+                    is_settled.set()
+                else:
+                    batches.setdefault(id(delivery.taken._batch), []).append((delivery.taken, is_settled))
+            async with trio.open_nursery() as nursery:
+                for waiting in batches.values():
+                    nursery.start_soon(_settle, waiting)
+        finally:
+            for _, is_settled in awaited:
+                is_settled.set()
+
+    async def flush(self, timeout_ms: float = 120_000) -> None:
+        """Waits until every record sent before is delivered or failed.
+
+        Raises:
+            TimeoutError: records are pending after ``timeout_ms``.
+        """
+        arguments.milliseconds("flush", timeout_ms)
+        await self._portal.call_async(self._flush, timeout_ms)
+
+    async def _flush(self, timeout_ms: float) -> None:
+        await self._opened().flush(timeout_ms)
+
+    async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
+        """Returns the partitions of a topic.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
+        return await self._portal.call_async(self._trio_producer.partitions_for, topic)
+
+    # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
+    # commit belong to it.
+
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Takes over the transactional id.
+
+        Raises:
+            FatalTransactionError: the coordinator refuses.
+            KafkaError: REQUEST_TIMED_OUT.
+        """
+        await self._portal.call_async_or_undo(self._undeliver, self._trio_producer.init_transactions, timeout_ms)
+
+    def _undeliver(self, _: None) -> None:
+        """Keeps the outcome of a transaction call whose task was cancelled."""
+        self._trio_producer.undeliver_outcome()
+
+    async def begin_transaction(self) -> None:
+        """Begins a transaction.
+
+        Raises:
+            RuntimeError: a transaction is open.
+            TransactionError: the producer has failed.
+        """
+        await self._portal.call_async(lambda: self._opened().begin_transaction())
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Commits a consumer's offsets with the transaction.
+
+        Raises:
+            TransactionError: the producer has failed.
+            KafkaError: the broker or the client reports an error.
+        """
+        await self._portal.call_async(self._trio_producer.send_offsets_to_transaction, offsets, group, timeout_ms)
+
+    async def commit_transaction(self, timeout_ms: float | None = None) -> None:
+        """Delivers the transaction's records and commits it.
+
+        Raises:
+            AbortableTransactionError: the transaction must be aborted.
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again, also after a cancellation, to learn whether it is committed.
+        """
+        await self._portal.call_async_or_undo(self._undeliver, lambda: self._opened().commit_transaction(timeout_ms))
+
+    async def prepare_transaction(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Delivers the transaction's records and hands it over to ``Admin.end_transaction``; the producer is closed.
+
+        Raises:
+            AbortableTransactionError: the transaction must be aborted.
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+        """
+        return await self._portal.call_async(lambda: self._opened().prepare_transaction(timeout_ms))
+
+    async def abort_transaction(self, timeout_ms: float | None = None) -> None:
+        """Aborts the transaction.
+
+        Raises:
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+            RuntimeError: an earlier commit without a known outcome has committed the transaction.
+        """
+        await self._portal.call_async_or_undo(self._undeliver, lambda: self._opened().abort_transaction(timeout_ms))
+
+
+async def _settle(waiting: list[tuple[Delivery, LoopEvent]]) -> None:
+    await wait_settled(waiting[0][0]._batch)
+    for _, is_settled in waiting:
+        is_settled.set()

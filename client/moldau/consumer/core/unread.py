@@ -1,0 +1,50 @@
+"""Records that a face of the consumer has fetched ahead of the loop that reads them one by one. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from moldau.cluster.metadata import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
+
+
+class Unread:
+    """The rest of one poll. Positions that count must lie before it: ``starts`` names them."""
+
+    __slots__ = ("_epochs", "_records")
+
+    def __init__(self) -> None:
+        self._records: deque[ConsumedRecord] = deque()
+        self._epochs: dict[TopicPartition, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def fill(self, batches: Iterable[ConsumedBatch]) -> None:
+        """Adds the records of a poll."""
+        self._epochs.clear()
+        for batch in batches:
+            self._epochs[batch.topic_partition] = batch.leader_epoch
+            self._records.extend(batch.with_partition())
+
+    def take(self) -> ConsumedRecord | None:
+        """Removes the next record and returns it; None if all are read."""
+        return self._records.popleft() if self._records else None
+
+    def starts(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns offset and leader epoch of the first unread record of each partition."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for record in self._records:
+            partition = TopicPartition(record.topic, record.partition)
+            if partition not in found:
+                found[partition] = (record.offset, self._epochs[partition])
+        return found
+
+    def clear(self) -> None:
+        """Forgets the records."""
+        self._records.clear()

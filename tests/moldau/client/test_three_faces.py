@@ -1,0 +1,261 @@
+"""One suite for the three faces of the clients: trio, asyncio and ordinary threads.
+
+Goal: the same calls have the same effects and raise the same errors in each face.
+Method: each scenario is written once, as a coroutine. A driver runs it under trio or asyncio; the thread's driver wraps
+the blocking clients, whose calls return at once. All run against one real cluster; trio also runs in the simulation,
+on the fake cluster.
+"""
+
+import asyncio
+import inspect
+import itertools
+
+import pytest
+import trio
+
+import moldau
+import moldau.aio
+import moldau.blocking
+from moldau import AdminError, ConfigError, KafkaError, NewTopic
+from moldau_jepsen.testing import cluster
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.processes
+NUMBERS = itertools.count()
+LIMIT_MS = 120_000
+
+
+class Awaited:
+    """A blocking object whose calls can be awaited, so that one scenario serves all faces."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    async def __aenter__(self):
+        return Awaited(self._inner.__enter__())
+
+    async def __aexit__(self, *raised):
+        return self._inner.__exit__(*raised)
+
+    def __aiter__(self):
+        return Awaited(iter(self._inner))
+
+    async def __anext__(self):
+        try:
+            return next(self._inner)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def __getattr__(self, name):
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        async def call(*args, **kwargs):
+            answer = found(*args, **kwargs)
+            return Awaited(answer) if hasattr(answer, "result") or name == "batches" else answer
+
+        return call
+
+    def __await__(self):
+        return self.result().__await__()
+
+
+async def done(answer):
+    """Awaits the answer of a call that is a coroutine in some faces only."""
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def iterated(answer):
+    return await answer if inspect.iscoroutine(answer) else answer
+
+
+class Face:
+    def __init__(self, name, bootstrap, environment=None):
+        self.name = name
+        self.config = {"bootstrap.servers": bootstrap}
+        self.extra = {} if environment is None else {"environment": environment}
+
+    def make(self, kind, **settings):
+        config = self.config | {key.replace("_", "."): value for key, value in settings.items()}
+        if self.name == "blocking":
+            return Awaited(getattr(moldau.blocking, kind)(config))
+        home = moldau.aio if self.name == "asyncio" else moldau
+        return getattr(home, kind)(config, **self.extra)
+
+    def run(self, scenario):
+        return trio.run(scenario, self) if self.name == "trio" else asyncio.run(scenario(self))
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with cluster(brokers=1) as local:
+        yield local.bootstrap
+
+
+@pytest.fixture(params=["trio", "asyncio", "blocking"])
+def face(request, bootstrap):
+    return Face(request.param, bootstrap)
+
+
+def new_topic():
+    return f"topic-{next(NUMBERS)}"
+
+
+async def created(face, partitions=1):
+    topic = new_topic()
+    async with face.make("Admin") as admin:
+        (answer,) = await admin.create_topics([NewTopic(name=topic, partitions=partitions, replication_factor=1)])
+        assert answer.name == topic
+        assert [listed.name for listed in await admin.list_topics()].count(topic) == 1
+    return topic
+
+
+def reading(face, topic, **settings):
+    return face.make("Consumer", group_id=f"group-{topic}", auto_offset_reset="earliest", **settings)
+
+
+async def records_then_commit(face, topic):
+    """Iteration gives every record its place, and a commit in the loop covers what the loop has received."""
+    async with face.make("Producer") as producer:
+        deliveries = [await producer.send(topic, b"%d" % n, key=b"k", headers=[("n", b"%d" % n)]) for n in range(40)]
+        metadata = [await each for each in deliveries]
+        assert [each.offset for each in metadata] == list(range(40))
+        assert {(each.topic, each.partition) for each in metadata} == {(topic, 0)}
+        await producer.flush(LIMIT_MS)
+    async with reading(face, topic, enable_auto_commit=False) as consumer:
+        await done(consumer.subscribe([topic]))
+        seen = []
+        async for record in consumer:
+            seen.append(record)
+            if len(seen) == 15:
+                break
+        assert [(each.topic, each.partition, each.offset, each.value) for each in seen] == [
+            (topic, 0, n, b"%d" % n) for n in range(15)
+        ]
+        assert seen[3].headers == (("n", b"3"),)
+        assert seen[3].key == b"k"
+        assert seen[3].topic_partition == (topic, 0)
+        assert await consumer.position((topic, 0)) == 15
+        await consumer.commit()
+        committed = await consumer.committed([(topic, 0)])
+        assert {partition: each.offset for partition, each in committed.items()} == {(topic, 0): 15}
+        async for record in consumer:
+            assert record.offset == 15
+            break
+        batches = await iterated(consumer.batches())
+        async for batch in batches:
+            assert batch.records[0].offset == 16
+            break
+        await done(consumer.seek((topic, 0), 20))
+        polled = await consumer.poll(LIMIT_MS, max_records=5)
+        assert [each.offset for each in polled[0].records] == list(range(20, 25))
+        assert await consumer.position((topic, 0)) == 25
+        ends = await consumer.end_offsets([(topic, 0)])
+        assert ends == {(topic, 0): 40}
+
+
+async def closing_commits_what_was_received(face, topic):
+    async with face.make("Producer") as producer:
+        for n in range(30):
+            await producer.send(topic, b"%d" % n)
+    async with reading(face, topic) as consumer:
+        await done(consumer.subscribe([topic]))
+        async for record in consumer:
+            if record.offset == 6:
+                break
+    async with reading(face, topic) as consumer:
+        await done(consumer.subscribe([topic]))
+        async for record in consumer:
+            assert record.offset == 7
+            break
+
+
+async def errors_are_the_same(face, topic):
+    async with face.make("Producer", max_block_ms=1000) as producer:
+        with pytest.raises(KafkaError, match="partitions 0 to 0, not 7"):
+            await (await producer.send(topic, b"", partition=7))
+        with pytest.raises(TypeError, match="value must be"):
+            await producer.send(topic, 5)
+        with pytest.raises(ConfigError, match=r"transactional\.id"):
+            await producer.init_transactions()
+    async with face.make("Consumer") as consumer:
+        with pytest.raises(ConfigError, match=r"group\.id"):
+            await done(consumer.subscribe([topic]))
+        with pytest.raises(RuntimeError, match="nothing to poll"):
+            await consumer.poll(10)
+        with pytest.raises(LookupError, match="not assigned"):
+            await done(consumer.seek((topic, 0), 1))
+
+
+async def admin_errors_name_the_item(face, topic):
+    async with face.make("Admin") as admin:
+        with pytest.raises(AdminError, match="missing: UNKNOWN_TOPIC"):
+            await admin.describe_topics([topic, "missing"])
+        described = await admin.describe_topics([topic])
+        assert len(described[topic].partitions) == 1
+
+
+async def transactions_end_as_told(face, topic):
+    async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
+        await producer.init_transactions()
+        await done(producer.begin_transaction())
+        await producer.send(topic, b"aborted")
+        await producer.abort_transaction()
+        await done(producer.begin_transaction())
+        await producer.send(topic, b"committed")
+        await producer.commit_transaction()
+    async with reading(face, topic, isolation_level="read_committed") as consumer:
+        await done(consumer.assign([(topic, 0)]))
+        polled = await consumer.poll(LIMIT_MS)
+        assert [each.value for each in polled[0].records] == [b"committed"]
+
+
+SCENARIOS = [
+    records_then_commit,
+    closing_commits_what_was_received,
+    errors_are_the_same,
+    admin_errors_name_the_item,
+    transactions_end_as_told,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+def test_each_face_passes(face, scenario):
+    async def main(face):
+        await scenario(face, await created(face))
+
+    face.run(main)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=lambda each: each.__name__)
+def test_trio_passes_in_the_simulation(scenario):
+    async def main(world):
+        fake = FakeCluster(world, 1)
+        fake.start()
+        fake.add_topic("t")
+        await scenario(Face("trio", fake.bootstrap, world.node("client").environment), "t")
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin"])
+def test_faces_have_the_same_calls(kind):
+    """Names and parameters agree; what a face leaves out is listed here."""
+    left_out = {"Producer": {"send_nowait", "send_columns", "has_leader", "abandon", "undeliver_outcome"}}
+    left_out |= {"Consumer": {"abandon"}, "Admin": set()}
+
+    def calls(home):
+        found = inspect.getmembers(getattr(home, kind), inspect.isfunction)
+        return {name: call for name, call in found if not name.startswith("_")}
+
+    native = {name: call for name, call in calls(moldau).items() if name not in left_out[kind]}
+    only_faces = "close" if kind == "Admin" else None
+    for home in (moldau.aio, moldau.blocking):
+        own = {name: call for name, call in calls(home).items() if name not in {"wait_delivery", only_faces}}
+        assert own.keys() == native.keys()
+        for name, call in own.items():
+            if name in {"close", "flush", "offsets_to_commit"}:
+                continue  # time limits and the faces' own buffers differ
+            assert list(inspect.signature(call).parameters) == list(inspect.signature(native[name]).parameters), name
