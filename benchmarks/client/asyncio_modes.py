@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
 import moldau
 import moldau.aio
+import moldau.blocking
 from moldau_jepsen.testing import cluster
 
 ROUND_TRIPS = 500
@@ -24,7 +27,7 @@ BUSY_S = 2.0
 TICK_S = 0.05
 
 
-async def guest(main):
+async def guest(main: Callable[[], Awaitable[Any]]) -> Any:
     """Runs a trio function in trio's guest mode inside the running event loop."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
@@ -37,7 +40,7 @@ async def guest(main):
     return (await ended).unwrap()
 
 
-async def trio_side(config):
+async def trio_side(config: dict[str, object]) -> tuple[float, float]:
     """Round trips and a burst with the trio client; the same code for native trio and guest mode."""
     async with moldau.Producer(config) as producer:
         await producer.partitions_for("t")
@@ -52,7 +55,7 @@ async def trio_side(config):
         return trips, time.perf_counter() - began
 
 
-async def portal_side(config):
+async def portal_side(config: dict[str, object]) -> tuple[float, float]:
     async with moldau.aio.Producer(config) as producer:
         await producer.partitions_for("t")
         began = time.perf_counter()
@@ -66,7 +69,7 @@ async def portal_side(config):
         return trips, time.perf_counter() - began
 
 
-async def ticks(stop):
+async def ticks(stop: list[bool]) -> float:
     """Returns the longest time between two ticks of the trio side."""
     longest = 0.0
     while not stop:
@@ -76,9 +79,9 @@ async def ticks(stop):
     return longest
 
 
-async def blocked(start):
-    stop = []
-    running = asyncio.create_task(start(stop))
+async def blocked(start: Callable[[list[bool]], Awaitable[float]]) -> float:
+    stop: list[bool] = []
+    running = asyncio.ensure_future(start(stop))
     await asyncio.sleep(0.3)
     until = time.perf_counter() + BUSY_S
     while time.perf_counter() < until:
@@ -87,12 +90,12 @@ async def blocked(start):
     return await running
 
 
-def show(name, seconds):
+def show(name: str, seconds: tuple[float, float]) -> None:
     trips, burst = seconds
     print(f"{name:12} {ROUND_TRIPS / trips:8.0f} round trips/s   {BURST / burst:10.0f} records/s in a burst")
 
 
-def main():
+def main() -> None:
     with cluster(brokers=1) as local:
         config = {"bootstrap.servers": local.bootstrap}
         with moldau.blocking.Admin(config) as admin:
@@ -108,6 +111,4 @@ def main():
 
 
 if __name__ == "__main__":
-    import moldau.blocking
-
     main()

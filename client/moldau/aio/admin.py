@@ -71,13 +71,15 @@ class Admin(AioClient):
         """
         await self._portal.call_async(self._admin.delete_topics, names)
 
-    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> None:
         """Increases the numbers of partitions of topics.
 
         Raises:
             AdminError: some of the items failed.
         """
-        await self._portal.call_async(self._admin.create_partitions, counts)
+        await self._portal.call_async(self._admin.create_partitions, counts, assignments=assignments)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
@@ -92,14 +94,16 @@ class Admin(AioClient):
         return await self._portal.call_async(self._admin.describe_topics, names, node_id=node_id)
 
     async def describe_configs(
-        self, resources: Iterable[ConfigResource]
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Returns configurations.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return await self._portal.call_async(self._admin.describe_configs, resources)
+        return await self._portal.call_async(
+            self._admin.describe_configs, resources, include_documentation=include_documentation
+        )
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
@@ -173,7 +177,12 @@ class Admin(AioClient):
         return await self._portal.call_async(self._admin.describe_features)
 
     async def update_features(
-        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
+        self,
+        levels: Mapping[str, int],
+        *,
+        allow_downgrade: bool = False,
+        unsafe: bool = False,
+        validate_only: bool = False,
     ) -> None:
         """Finalizes feature levels, all or none; see ``moldau.Admin``.
 
@@ -182,12 +191,18 @@ class Admin(AioClient):
             AdminError: some of the items failed.
         """
         await self._portal.call_async(
-            self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe
+            self._admin.update_features,
+            levels,
+            allow_downgrade=allow_downgrade,
+            unsafe=unsafe,
+            validate_only=validate_only,
         )
 
-    async def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+    async def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
-        return await self._portal.call_async(self._admin.list_offsets, wanted)
+        return await self._portal.call_async(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     async def list_transactions(
         self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
@@ -241,9 +256,9 @@ class Admin(AioClient):
         """
         await self._portal.call_async(self._admin.terminate_transaction, transactional_id)
 
-    async def list_groups(self) -> list[GroupListing]:
+    async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Returns the groups of all coordinators."""
-        return await self._portal.call_async(self._admin.list_groups)
+        return await self._portal.call_async(self._admin.list_groups, states=states, types=types)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Returns classic groups with their members.

@@ -72,13 +72,15 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.delete_topics, names)
 
-    def create_partitions(self, counts: Mapping[str, int]) -> None:
+    def create_partitions(
+        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> None:
         """Increases the numbers of partitions of topics.
 
         Raises:
             AdminError: some of the items failed.
         """
-        self._portal.call(self._admin.create_partitions, counts)
+        self._portal.call(self._admin.create_partitions, counts, assignments=assignments)
 
     def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
@@ -92,13 +94,15 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.describe_topics, names, node_id=node_id)
 
-    def describe_configs(self, resources: Iterable[ConfigResource]) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Returns configurations.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return self._portal.call(self._admin.describe_configs, resources)
+        return self._portal.call(self._admin.describe_configs, resources, include_documentation=include_documentation)
 
     def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
@@ -193,7 +197,12 @@ class Admin(PortalClient):
         return self._portal.call(self._admin.describe_features)
 
     def update_features(
-        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
+        self,
+        levels: Mapping[str, int],
+        *,
+        allow_downgrade: bool = False,
+        unsafe: bool = False,
+        validate_only: bool = False,
     ) -> None:
         """Finalizes feature levels, all or none; see ``moldau.Admin``.
 
@@ -201,11 +210,19 @@ class Admin(PortalClient):
             KafkaError: the broker or the client reports an error.
             AdminError: some of the items failed.
         """
-        self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
+        self._portal.call(
+            self._admin.update_features,
+            levels,
+            allow_downgrade=allow_downgrade,
+            unsafe=unsafe,
+            validate_only=validate_only,
+        )
 
-    def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+    def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
-        return self._portal.call(self._admin.list_offsets, wanted)
+        return self._portal.call(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     def list_transactions(
         self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
@@ -259,9 +276,9 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.terminate_transaction, transactional_id)
 
-    def list_groups(self) -> list[GroupListing]:
+    def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Returns the groups of all coordinators."""
-        return self._portal.call(self._admin.list_groups)
+        return self._portal.call(self._admin.list_groups, states=states, types=types)
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Returns classic groups with their members.
