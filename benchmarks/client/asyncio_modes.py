@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -21,13 +20,17 @@ import moldau.aio
 import moldau.blocking
 from moldau_jepsen.testing import cluster
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+R = TypeVar("R")
 ROUND_TRIPS = 500
 BURST = 50_000
 BUSY_S = 2.0
 TICK_S = 0.05
 
 
-async def guest(main: Callable[[], Awaitable[Any]]) -> Any:
+async def guest(main: Callable[[], Awaitable[R]]) -> R:
     """Runs a trio function in trio's guest mode inside the running event loop."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()

@@ -36,7 +36,7 @@ class ResourceType(enum.IntEnum):
     GROUP = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfigResource:
     """Names the owner of a configuration, such as a topic, broker or group.
 
@@ -82,7 +82,7 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create.
 

@@ -119,7 +119,7 @@ class Consumer(AioClient):
         """The assigned partitions."""
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
-    async def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
+    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, or nothing after ``timeout_ms``.
 
         An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and

@@ -117,7 +117,7 @@ class Consumer(PortalClient):
         """The assigned partitions."""
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
-    def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
+    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, or nothing after ``timeout_ms``.
 
         An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and

@@ -330,7 +330,7 @@ class Consumer(AsyncOnly):
 
     # --- polling
 
-    async def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
+    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, at most ``max_records`` (``max.poll.records``), or nothing after ``timeout_ms``.
 
         Cancelling loses no records. After a ``KafkaError`` the consumer can be polled again.

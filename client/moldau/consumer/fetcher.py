@@ -69,7 +69,7 @@ class LogTruncatedError(KafkaError):
         self.diverging_offset = diverging_offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """A committed offset, with the leader epoch of the record before it and a text of the application."""
 

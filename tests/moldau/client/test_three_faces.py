@@ -106,7 +106,7 @@ def new_topic():
 async def created(face, partitions=1):
     topic = new_topic()
     async with face.make("Admin") as admin:
-        (answer,) = await admin.create_topics([NewTopic(name=topic, partitions=partitions, replication_factor=1)])
+        (answer,) = await admin.create_topics([NewTopic(topic, partitions, 1)])
         assert answer.name == topic
         assert [listed.name for listed in await admin.list_topics()].count(topic) == 1
     return topic
@@ -119,7 +119,7 @@ def reading(face, topic, **settings):
 async def records_then_commit(face, topic):
     """Iteration gives every record its place, and a commit in the loop covers what the loop has received."""
     async with face.make("Producer") as producer:
-        deliveries = [await producer.send(topic, b"%d" % n, key=b"k", headers=[("n", b"%d" % n)]) for n in range(40)]
+        deliveries = [await producer.send(topic, b"%d" % n, b"k", headers=[("n", b"%d" % n)]) for n in range(40)]
         metadata = [await each for each in deliveries]
         assert [each.offset for each in metadata] == list(range(40))
         assert {(each.topic, each.partition) for each in metadata} == {(topic, 0)}
