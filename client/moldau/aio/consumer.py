@@ -258,6 +258,11 @@ class Consumer(AioClient):
         else:
             await self._portal.call_async(self._consumer.commit, offsets)
 
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
+        return self._consumer.commits_automatically
+
     def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
         """Returns what ``commit`` commits by default: the positions of the assigned partitions.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
@@ -13,14 +14,18 @@ from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.cluster import arguments
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.delivery import wait_settled
+from moldau.producer.steps import Steps, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
+    from moldau.aio.consumer import Consumer
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
     from moldau.consumer import CommittedOffset
     from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.producer.steps import Transform
     from moldau.runtime.config import Config
     from moldau.values import Buffer
 
@@ -77,6 +82,7 @@ class Producer(AioClient):
         self._trio_producer = TrioProducer(config, partitioner=partitioner)
         self._portal: AioPortal[Handover] = AioPortal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
+        self._steps = Steps()
         self._since_step = 0
         self._room: LoopEvent | None = None
         self._awaited: deque[tuple[AioDelivery, LoopEvent]] = deque()
@@ -126,6 +132,26 @@ class Producer(AioClient):
             self._since_step = 0
             await asyncio.sleep(0)
         return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        partition: int | None = None,
+    ) -> list[AioDelivery]:
+        """Sends a record for each value, with the keys in the same order, and returns the deliveries.
+
+        ``send`` documents the errors. Records before the one that raises are sent.
+
+        Raises:
+            ValueError: there are more or fewer keys than values.
+        """
+        if keys is None:
+            return [await self.send(topic, value, partition=partition) for value in values]
+        pairs = zip(values, keys, strict=True)
+        return [await self.send(topic, value, key, partition=partition) for value, key in pairs]
 
     def _note_room(self) -> None:
         room = self._room
@@ -262,6 +288,37 @@ class Producer(AioClient):
             RuntimeError: an earlier commit without a known outcome has committed the transaction.
         """
         await self._portal.call_async_or_undo(self._undeliver, lambda: self._opened().abort_transaction(timeout_ms))
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Begins a transaction for a block: ``async with producer.transaction():``.
+
+        The end of the block commits it. An exception aborts it and goes on, also one that the commit raises because
+        a record could not be written. Call ``init_transactions`` once before.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+        """
+        return transaction(self, contextlib.nullcontext)
+
+    async def transform(
+        self,
+        consumer: Consumer,
+        function: Transform,
+        timeout_ms: float = 1000,
+        *,
+        max_records: int | None = None,
+    ) -> int:
+        """Polls, sends what ``function`` returns for each record, and commits both in one transaction.
+
+        Returns the number of input records, 0 after ``timeout_ms``. Call it in a loop: each input record has its effect
+        exactly once for readers with ``isolation.level=read_committed``. After an exception the transaction is aborted,
+        the positions are set back, and the next call reads the records again.
+
+        Raises:
+            ConfigError: the consumer has ``enable.auto.commit``.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown. Close both clients and open them again.
+        """
+        return await self._steps.run(self, consumer, function, timeout_ms, max_records, contextlib.nullcontext)
 
 
 async def _settle(waiting: list[tuple[Delivery, LoopEvent]]) -> None:

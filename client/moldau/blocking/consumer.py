@@ -248,6 +248,11 @@ class Consumer(PortalClient):
         else:
             self._portal.call(self._consumer.commit, offsets)
 
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
+        return self._consumer.commits_automatically
+
     def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
         """Returns what ``commit`` commits by default: the positions of the assigned partitions.
 

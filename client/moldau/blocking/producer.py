@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -9,16 +10,19 @@ import trio
 from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
+from moldau.producer import AbortableTransactionError, FatalTransactionError
 from moldau.producer import Producer as TrioProducer
+from moldau.producer.steps import Steps, note_abort_failure, rewind
 from moldau.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from moldau.blocking.consumer import Consumer
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
-    from moldau.consumer import CommittedOffset
-    from moldau.producer import PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.consumer import CommittedOffset, ConsumedRecord
+    from moldau.producer import OutputRecord, PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.runtime.config import Config
     from moldau.runtime.tasks.sync import Signal
     from moldau.values import Buffer
@@ -71,6 +75,7 @@ class Producer(PortalClient):
         self._trio_producer = TrioProducer(config, partitioner=partitioner)
         self._portal: Portal[Handover] = Portal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
+        self._steps = Steps()
 
     def __enter__(self) -> Self:
         """Starts the thread. Does not wait for a broker."""
@@ -98,6 +103,26 @@ class Producer(PortalClient):
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
         self._handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
         return delivery
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        partition: int | None = None,
+    ) -> list[BlockingDelivery]:
+        """Sends a record for each value, with the keys in the same order, and returns the deliveries.
+
+        ``send`` documents the errors. Records before the one that raises are sent.
+
+        Raises:
+            ValueError: there are more or fewer keys than values.
+        """
+        if keys is None:
+            return [self.send(topic, value, partition=partition) for value in values]
+        pairs = zip(values, keys, strict=True)
+        return [self.send(topic, value, key, partition=partition) for value, key in pairs]
 
     def wait_delivery(self, delivery: BlockingDelivery, timeout_ms: float) -> None:
         """Waits until a delivery is done.
@@ -210,3 +235,77 @@ class Producer(PortalClient):
         """
         assert self._handover is not None
         self._portal.call_or_undo(self._undeliver, self._handover.abort_transaction, timeout_ms)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begins a transaction for a block: ``with producer.transaction():``.
+
+        The end of the block commits it. An exception aborts it and goes on, also one that the commit raises because
+        a record could not be written. Call ``init_transactions`` once before.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+        """
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except AbortableTransactionError as error:
+            self._abort_after(error)
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        if isinstance(error, FatalTransactionError):
+            return
+        try:
+            self.abort_transaction()
+        except (KafkaError, RuntimeError) as failure:
+            note_abort_failure(error, failure)
+
+    def transform(
+        self,
+        consumer: Consumer,
+        function: Callable[[ConsumedRecord], Iterable[OutputRecord]],
+        timeout_ms: float = 1000,
+        *,
+        max_records: int | None = None,
+    ) -> int:
+        """Polls, sends what ``function`` returns for each record, and commits both in one transaction.
+
+        Returns the number of input records, 0 after ``timeout_ms``. Call it in a loop: each input record has its effect
+        exactly once for readers with ``isolation.level=read_committed``. After an exception the transaction is aborted,
+        the positions are set back, and the next call reads the records again.
+
+        Raises:
+            ConfigError: the consumer has ``enable.auto.commit``.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown. Close both clients and open them again.
+        """
+        self._steps.check(consumer)
+        batches = consumer.poll(timeout_ms, max_records)
+        if not batches:
+            return 0
+        try:
+            self.begin_transaction()
+            for batch in batches:
+                for record in batch.with_partition():
+                    for topic, value, key, headers, partition, timestamp in function(record):
+                        self.send(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
+            self.send_offsets_to_transaction(consumer.offsets_to_commit(), consumer.group_metadata())
+        except BaseException as error:
+            rewind(consumer, batches)
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except AbortableTransactionError as error:
+            rewind(consumer, batches)
+            self._abort_after(error)
+            raise
+        except BaseException:
+            self._steps.is_undecided = True
+            raise
+        return sum(len(batch.records) for batch in batches)

@@ -538,6 +538,11 @@ class Consumer(AsyncOnly):
             if position.has_position
         }
 
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
+        return self._auto_commits
+
     def offsets_to_commit(
         self, unread: Mapping[TopicPartition, tuple[int, int]] | None = None
     ) -> dict[tuple[str, int], CommittedOffset]:

@@ -11,12 +11,14 @@ from moldau.producer.core.transaction_values import (
 )
 from moldau.producer.delivery import Delivery, RecordMetadata
 from moldau.producer.producer import BufferExhaustedError, Producer
+from moldau.producer.steps import OutputRecord
 
 __all__ = [
     "AbortableTransactionError",
     "BufferExhaustedError",
     "Delivery",
     "FatalTransactionError",
+    "OutputRecord",
     "PartitionerFunction",
     "PreparedTransaction",
     "Producer",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import trio
 
 from moldau.cluster import arguments
-from moldau.cluster.background import Background
+from moldau.cluster.background import FAREWELL_MS, Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
@@ -32,6 +32,7 @@ from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.sender import Sender
+from moldau.producer.steps import Steps, transaction
 from moldau.producer.topics import ProducerTopics
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -41,9 +42,12 @@ from moldau.runtime.config.schemas import idempotence_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from moldau.consumer import Consumer
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer.steps import Transform
     from moldau.records import RowColumns
     from moldau.runtime.ports.environment import Environment
     from moldau.values import Buffer
@@ -120,6 +124,7 @@ class Producer(AsyncOnly):
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
+        self._steps = Steps()
 
     # --- life
 
@@ -353,6 +358,26 @@ class Producer(AsyncOnly):
             sender.wake()
         return Delivery(batch, index, timestamp)
 
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        partition: int | None = None,
+    ) -> list[Delivery]:
+        """Sends a record for each value, with the keys in the same order, and returns the deliveries.
+
+        ``send`` documents the errors. Records before the one that raises are sent.
+
+        Raises:
+            ValueError: there are more or fewer keys than values.
+        """
+        if keys is None:
+            return [await self.send(topic, value, partition=partition) for value in values]
+        pairs = zip(values, keys, strict=True)
+        return [await self.send(topic, value, key, partition=partition) for value, key in pairs]
+
     async def send_columns(
         self, topic: str, columns: RowColumns, *, partitions: Buffer | None = None
     ) -> tuple[Delivery, ...]:
@@ -560,6 +585,37 @@ class Producer(AsyncOnly):
         """
         await self._transactional().abort(timeout_ms)
 
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Begins a transaction for a block: ``async with producer.transaction():``.
+
+        The end of the block commits it. An exception aborts it and goes on, also one that the commit raises because
+        a record could not be written. Call ``init_transactions`` once before.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+        """
+        return transaction(self, _farewell)
+
+    async def transform(
+        self,
+        consumer: Consumer,
+        function: Transform,
+        timeout_ms: float = 1000,
+        *,
+        max_records: int | None = None,
+    ) -> int:
+        """Polls, sends what ``function`` returns for each record, and commits both in one transaction.
+
+        Returns the number of input records, 0 after ``timeout_ms``. Call it in a loop: each input record has its effect
+        exactly once for readers with ``isolation.level=read_committed``. After an exception the transaction is aborted,
+        the positions are set back, and the next call reads the records again.
+
+        Raises:
+            ConfigError: the consumer has ``enable.auto.commit``.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown. Close both clients and open them again.
+        """
+        return await self._steps.run(self, consumer, function, timeout_ms, max_records, _farewell)
+
     def undeliver_outcome(self) -> None:
         """Keeps the last outcome of an init, commit or abort for a repetition of the same call.
 
@@ -620,3 +676,8 @@ def _real_environment() -> Environment:
     from moldau.runtime.ports.real import real_environment
 
     return real_environment()
+
+
+def _farewell() -> trio.CancelScope:
+    """Makes the scope in which a transaction is aborted after an exception or a cancellation."""
+    return trio.move_on_after(FAREWELL_MS / 1000, shield=True)

@@ -7,6 +7,7 @@ on the fake cluster.
 """
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 
@@ -17,6 +18,7 @@ import moldau
 import moldau.aio
 import moldau.blocking
 from moldau import AdminError, ConfigError, KafkaError, NewTopic
+from moldau.producer import OutputRecord
 from moldau_jepsen.testing import cluster
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
@@ -54,6 +56,8 @@ class Awaited:
 
         async def call(*args, **kwargs):
             answer = found(*args, **kwargs)
+            if isinstance(answer, list) and answer and hasattr(answer[0], "result"):
+                return [Awaited(each) for each in answer]
             return Awaited(answer) if hasattr(answer, "result") or name == "batches" else answer
 
         return call
@@ -212,12 +216,98 @@ async def transactions_end_as_told(face, topic):
         assert [each.value for each in polled[0].records] == [b"committed"]
 
 
+async def blocks_are_transactions(face, topic):
+    async with face.make("Producer", transactional_id=f"id-{topic}", max_block_ms=3000) as producer:
+        await producer.init_transactions()
+
+        async def fail():
+            async with opened(producer.transaction()):
+                await producer.send(topic, b"aborted")
+                raise ZeroDivisionError
+
+        async def refused():
+            async with opened(producer.transaction()):
+                await producer.send(topic, b"aborted too")
+                await (await producer.send(topic, b"", partition=9))
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        with pytest.raises(KafkaError, match="partitions 0 to 0, not 9"):
+            await refused()
+        async with opened(producer.transaction()):
+            await producer.send_many(topic, [b"1", b"2"], keys=[b"a", b"b"])
+    async with reading(face, topic, isolation_level="read_committed") as consumer:
+        await done(consumer.assign([(topic, 0)]))
+        polled = await consumer.poll(LIMIT_MS)
+        assert [(each.key, each.value) for each in polled[0].records] == [(b"a", b"1"), (b"b", b"2")]
+
+
+@contextlib.asynccontextmanager
+async def opened(block):
+    """Opens the transaction of any face; a blocking one arrives in a coroutine."""
+    if inspect.iscoroutine(block):
+        with await block:
+            yield
+    else:
+        async with block:
+            yield
+
+
+async def a_failed_transform_reads_again(face, topic):
+    """An exception aborts the step, and the next one has each input once."""
+    async with face.make("Producer") as producer:
+        for delivery in await producer.send_many(topic, [b"%d" % n for n in range(20)]):
+            await delivery
+    out = await created(face)
+    fails = [True]
+
+    def double(record):
+        if record.offset == 7 and fails.pop():
+            raise ZeroDivisionError
+        return [OutputRecord(out, b"%d" % (2 * int(record.value)), record.key)]
+
+    def never(record):
+        return []
+
+    settings = {"enable_auto_commit": False, "isolation_level": "read_committed"}
+    async with (
+        face.make("Producer", transactional_id=f"id-{topic}") as producer,
+        reading(face, topic, **settings) as consumer,
+        reading(face, out, isolation_level="read_committed") as reader,
+    ):
+        with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
+            await producer.transform(inner(reader), never)
+        await producer.init_transactions()
+        await done(consumer.subscribe([topic]))
+        fails.insert(0, False)
+        assert await producer.transform(inner(consumer), double, LIMIT_MS, max_records=5) == 5
+        with pytest.raises(ZeroDivisionError):
+            await producer.transform(inner(consumer), double, LIMIT_MS, max_records=5)
+        count = 5
+        while count < 20:
+            count += await producer.transform(inner(consumer), double, LIMIT_MS, max_records=5)
+        await done(reader.assign([(out, 0)]))
+        values = []
+        while len(values) < 20:
+            for batch in await reader.poll(LIMIT_MS):
+                values += [int(record.value) for record in batch.records]
+        assert values == [2 * n for n in range(20)]
+        committed = await consumer.committed([(topic, 0)])
+        assert {partition: each.offset for partition, each in committed.items()} == {(topic, 0): 20}
+
+
+def inner(client):
+    return client._inner if isinstance(client, Awaited) else client
+
+
 SCENARIOS = [
     records_then_commit,
     closing_commits_what_was_received,
     errors_are_the_same,
     admin_errors_name_the_item,
     transactions_end_as_told,
+    blocks_are_transactions,
+    a_failed_transform_reads_again,
 ]
 
 

@@ -1,0 +1,109 @@
+"""One step of consume, transform and produce, with a producer and a consumer that record the calls.
+
+Goal: positions go back whenever the transaction did not commit, and no step follows a commit without a known outcome:
+its offsets would cover records whose effect may be lost.
+"""
+
+import contextlib
+
+import pytest
+import trio
+
+from moldau import ErrorCode, KafkaError, TransactionError
+from moldau.consumer import ConsumedBatch
+from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
+from moldau.producer.steps import Steps
+from moldau.records import Record
+
+BATCH = ConsumedBatch(
+    topic="in", partition=0, records=[Record(4, 0, None, b"x")], next_offset=5, leader_epoch=3, high_watermark=5
+)
+
+
+class Client:
+    """Both clients in one; ``errors`` names calls that raise."""
+
+    commits_automatically = False
+
+    def __init__(self, **errors):
+        self.calls = []
+        self.errors = errors
+
+    def note(self, name):
+        self.calls.append(name)
+        if name in self.errors:
+            raise self.errors[name]
+
+    async def poll(self, timeout_ms, max_records):
+        return [BATCH]
+
+    def begin_transaction(self):
+        self.note("begin")
+
+    async def send(self, topic, value, key, **rest):
+        self.note(f"send {topic}")
+
+    def offsets_to_commit(self):
+        return {}
+
+    def group_metadata(self):
+        return "g"
+
+    async def send_offsets_to_transaction(self, offsets, group):
+        self.note("offsets")
+
+    async def commit_transaction(self):
+        self.note("commit")
+
+    async def abort_transaction(self):
+        self.note("abort")
+
+    def seek(self, partition, offset, *, leader_epoch):
+        self.note(f"seek {offset} {leader_epoch}")
+
+
+def step(steps, client):
+    return trio.run(steps.run, client, client, lambda _: [OutputRecord("out", b"y")], 10, None, contextlib.nullcontext)
+
+
+def test_a_step_commits_output_and_offsets():
+    client = Client()
+    assert step(Steps(), client) == 1
+    assert client.calls == ["begin", "send out", "offsets", "commit"]
+
+
+@pytest.mark.parametrize("at", ["send out", "offsets", "commit"])
+def test_a_failed_step_aborts_and_goes_back(at):
+    client = Client(**{at: AbortableTransactionError(ErrorCode.INVALID_RECORD, "refused")})
+    steps = Steps()
+    with pytest.raises(AbortableTransactionError):
+        step(steps, client)
+    assert client.calls[-3:] == [at, "seek 4 3", "abort"]
+    client.errors.clear()
+    assert step(steps, client) == 1
+
+
+def test_a_fatal_error_is_not_followed_by_an_abort():
+    client = Client(offsets=FatalTransactionError(ErrorCode.PRODUCER_FENCED, "fenced"))
+    with pytest.raises(TransactionError):
+        step(Steps(), client)
+    assert client.calls[-1] == "seek 4 3"
+
+
+def test_an_abort_that_fails_is_noted_at_the_first_error():
+    error = AbortableTransactionError(ErrorCode.INVALID_RECORD, "refused")
+    client = Client(offsets=error, abort=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"))
+    with pytest.raises(AbortableTransactionError):
+        step(Steps(), client)
+    assert "could not be aborted either" in error.__notes__[0]
+
+
+def test_no_step_follows_an_unknown_outcome():
+    client = Client(commit=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"))
+    steps = Steps()
+    with pytest.raises(KafkaError):
+        step(steps, client)
+    assert client.calls[-1] == "commit"
+    client.errors.clear()
+    with pytest.raises(RuntimeError, match="without a known outcome"):
+        step(steps, client)
