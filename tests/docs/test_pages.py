@@ -5,6 +5,7 @@ Method: the ``sh`` blocks of a page run in one shell, in a directory of their ow
 follows a comment ``<!-- not run: reason -->``. Relative links and anchors are looked up.
 """
 
+import asyncio
 import os
 import re
 import subprocess
@@ -25,6 +26,8 @@ LANGUAGES = {"sh", "python", "properties"}
 PYTHON_PAGES = {
     "README.md",  # here
     "docs/guides/application.md",  # here
+    "docs/guides/asyncio.md",  # here
+    "docs/guides/migrating.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
     "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
@@ -76,6 +79,34 @@ def test_code_of_the_application_guide_runs(capsys):
         for code in blocks(page, "python"):
             exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
     assert "payments 0 0 b'25 EUR'" in re.sub(r"payments \d+ ", "payments 0 ", capsys.readouterr().out)
+
+
+@pytest.mark.processes
+def test_code_of_the_asyncio_guide_runs(capsys):
+    """The application of FastAPI serves one call within its lifespan."""
+    page = ROOT / "docs" / "guides" / "asyncio.md"
+    with cluster(brokers=1) as local:
+        scope = {"BOOTSTRAP": local.bootstrap}
+        for code in blocks(page, "python"):
+            exec(compile(code, str(page), "exec"), scope)
+        out = capsys.readouterr().out
+        assert re.search(r"written at 0\norders \d+ 0 b'3 pianos'\nnothing arrived", out)
+        assert "transformed 1" in out
+
+        async def serve():
+            async with scope["app"].router.lifespan_context(scope["app"]):
+                return await scope["order"]("alice", "a violin")
+
+        assert asyncio.run(serve()) == {"offset": 1}
+
+
+@pytest.mark.processes
+def test_code_of_the_migration_guide_runs(capsys):
+    page = ROOT / "docs" / "guides" / "migrating.md"
+    with cluster(brokers=1) as local:
+        for code in blocks(page, "python"):
+            exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
+    assert capsys.readouterr().out == "ported 6\n"
 
 
 @pytest.mark.processes
