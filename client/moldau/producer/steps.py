@@ -6,21 +6,19 @@ import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.producer.core.transaction_values import AbortableTransactionError, FatalTransactionError
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractContextManager
 
-    from moldau.aio import Consumer as AioConsumer
-    from moldau.aio import Producer as AioProducer
-    from moldau.blocking import Consumer as BlockingConsumer
-    from moldau.consumer import ConsumedBatch, ConsumedRecord, Consumer
-    from moldau.producer.producer import Producer
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
+    from moldau.consumer.fetcher import CommittedOffset
     from moldau.values import Buffer
 
 Shield = Callable[[], "AbstractContextManager[object]"]
@@ -42,12 +40,66 @@ Transform = Callable[["ConsumedRecord"], "Iterable[OutputRecord] | Awaitable[Ite
 """Returns the output of an input record; it may be a coroutine function."""
 
 
+class TransactionalProducer(Protocol):
+    """The calls of a producer for trio or asyncio that a step makes."""
+
+    def begin_transaction(self) -> Awaitable[None] | None:
+        """Begins a transaction; a coroutine under asyncio."""
+
+    async def send(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> object:
+        """Sends a record."""
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[tuple[str, int], int | CommittedOffset], group: GroupMetadata | str
+    ) -> None:
+        """Commits offsets with the transaction."""
+
+    async def commit_transaction(self) -> None:
+        """Commits the transaction."""
+
+    async def abort_transaction(self) -> None:
+        """Aborts the transaction."""
+
+
+class Positioned(Protocol):
+    """What a step needs of the consumer of any face."""
+
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether the consumer commits positions by itself."""
+
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Sets a position."""
+
+
+class Source(Positioned, Protocol):
+    """What a step needs of a consumer for trio or asyncio."""
+
+    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
+        """Returns records."""
+
+    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
+        """Returns the positions."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Returns the member's group metadata."""
+
+
 def note_abort_failure(error: BaseException, failure: Exception) -> None:
     """Adds to an error that the abort after it has failed; the coordinator aborts after its timeout."""
     error.add_note(f"the transaction could not be aborted either: {failure}")
 
 
-async def _abort_after(producer: Producer | AioProducer, error: BaseException, shield: Shield) -> None:
+async def _abort_after(producer: TransactionalProducer, error: BaseException, shield: Shield) -> None:
     if isinstance(error, FatalTransactionError):
         return
     with shield():
@@ -57,14 +109,14 @@ async def _abort_after(producer: Producer | AioProducer, error: BaseException, s
             note_abort_failure(error, failure)
 
 
-async def _begin(producer: Producer | AioProducer) -> None:
+async def _begin(producer: TransactionalProducer) -> None:
     begun = producer.begin_transaction()
     if begun is not None:
         await begun
 
 
 @asynccontextmanager
-async def transaction(producer: Producer | AioProducer, shield: Shield) -> AsyncIterator[None]:
+async def transaction(producer: TransactionalProducer, shield: Shield) -> AsyncIterator[None]:
     """Begins a transaction, commits it at the end of the block, and aborts it after an exception."""
     await _begin(producer)
     try:
@@ -87,7 +139,7 @@ class Steps:
     def __init__(self) -> None:
         self.is_undecided = False
 
-    def check(self, consumer: Consumer | AioConsumer | BlockingConsumer) -> None:
+    def check(self, consumer: Positioned) -> None:
         """Refuses a step whose offsets would not be exactly those of its records.
 
         Raises:
@@ -103,8 +155,8 @@ class Steps:
 
     async def run(
         self,
-        producer: Producer | AioProducer,
-        consumer: Consumer | AioConsumer,
+        producer: TransactionalProducer,
+        consumer: Source,
         function: Transform,
         timeout_ms: float,
         max_records: int | None,
@@ -142,7 +194,7 @@ class Steps:
         return sum(len(batch.records) for batch in batches)
 
 
-def rewind(consumer: Consumer | AioConsumer | BlockingConsumer, batches: Iterable[ConsumedBatch]) -> None:
+def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch]) -> None:
     """Sets positions back before records whose transaction did not commit."""
     for batch in batches:
         with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
