@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     import trio
 
     from moldau.runtime.config import Config
+    from moldau.runtime.net.request_times import RequestTimes
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
+    from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_cli.telemetry import NodeTelemetry
+    from moldau_quorum.node.server import ControllerNode
 
 USAGE = "usage: moldau server CONFIG [--log-level LEVEL] [--with-parent]"
 HELP = f"""{USAGE}
@@ -185,6 +189,7 @@ class _Node:
         self.ready = False
         self.asked_to_stop = False
         self._broker_runs = False
+        self._telemetry: NodeTelemetry | None = None  # None without ``metrics.listener``
 
     async def run(self) -> None:
         """Runs the roles until a signal arrives.
@@ -203,9 +208,22 @@ class _Node:
                 if self._parent is not None:
                     watchers.start_soon(_watch_parent, self._parent)
                 with work:
+                    await self._serve_telemetry(watchers, log)
                     await self._run_roles(log)
                 watchers.cancel_scope.cancel()
         log.info("stopped", asked=self.asked_to_stop)
+
+    async def _serve_telemetry(self, nursery: trio.Nursery, log: EventLogger) -> None:
+        from moldau.runtime.config import metrics_listener
+
+        address = metrics_listener(self._config)
+        if address is None:
+            return
+        from moldau_cli.telemetry import NodeTelemetry
+
+        self._telemetry = NodeTelemetry(self._environment, self._config)
+        host, port = await nursery.start(self._telemetry.run, *address)
+        log.info("metrics-served", address=f"{host}:{port}")
 
     async def _run_roles(self, log: EventLogger) -> None:
         import trio
@@ -219,29 +237,40 @@ class _Node:
         broker_ended = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._set_when_cancelled, broker_ended)
+            telemetry = self._telemetry
             if "controller" in roles:
-                await nursery.start(self._run_controller, broker_ended)
+                controller: ControllerNode = await nursery.start(self._run_controller, broker_ended)
+                if telemetry is not None:
+                    telemetry.controller_started(controller)
             if "broker" in roles:
-                await nursery.start(self._run_broker, broker_ended)
+                broker: Broker = await nursery.start(self._run_broker, broker_ended)
+                if telemetry is not None:
+                    telemetry.broker_started(broker)
             gc.collect()
             gc.freeze()
             self.ready = True
             log.info("ready", roles=",".join(roles), pid=os.getpid())
 
-    async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[object]) -> None:
+    @property
+    def _requests(self) -> RequestTimes | None:
+        return None if self._telemetry is None else self._telemetry.requests
+
+    async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[ControllerNode]) -> None:
         import trio
 
         from moldau_quorum.node.server import run_controller
 
         with trio.CancelScope(shield=True):
-            await run_controller(self._environment, self._config, shutdown=shutdown, task_status=task_status)
+            await run_controller(
+                self._environment, self._config, shutdown=shutdown, requests=self._requests, task_status=task_status
+            )
 
-    async def _run_broker(self, ended: trio.Event, task_status: trio.TaskStatus[object]) -> None:
+    async def _run_broker(self, ended: trio.Event, task_status: trio.TaskStatus[Broker]) -> None:
         from moldau_broker.server import run_broker
 
         self._broker_runs = True
         try:
-            await run_broker(self._environment, self._config, task_status=task_status)
+            await run_broker(self._environment, self._config, requests=self._requests, task_status=task_status)
         finally:
             self._broker_runs = False
             ended.set()

@@ -196,6 +196,7 @@ class Work:
     complete: Callable[[], None]
     failed: Callable[[BaseException], None]
     directory: str = ""  # the log directory it works on; the number of concurrent works is limited per directory
+    is_flush: bool = False  # whether it does nothing but make records durable: shells measure these
 
 
 def run_work(work: Work) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.runtime.telemetry.metrics import Histogram
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
@@ -75,3 +76,8 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
     gauge(_RAFT + "high_watermark", "Last committed offset known here.", lambda: float(log.high_watermark))
     gauge(_RAFT + "log_end_offset", "Last offset written here.", lambda: float(log.status().log_end_index))
     gauge(_RAFT + "number_of_voters", "Voters of the quorum.", lambda: float(len(log.voters)))
+    sync_times = getattr(log, "sync_times", None)  # the engine pysyncobj has none
+    if isinstance(sync_times, Histogram):
+        registry.histogram(
+            "moldau_metadata_log_sync_ms", "Milliseconds until entries of the metadata log were durable (fsync)."
+        ).attach(sync_times)

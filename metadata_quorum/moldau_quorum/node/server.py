@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.runtime.net.answers import HandlerFactory
+    from moldau.runtime.net.request_times import RequestTimes
     from moldau.runtime.ports.environment import Connection, Environment, Listener
     from moldau.runtime.sasl.core.identity import Peer
     from moldau_quorum.log.port import MetadataLog
@@ -99,13 +100,15 @@ async def run_controller(
     make_log: MetadataLogFactory | None = None,
     shutdown: trio.Event | None = None,
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    requests: RequestTimes | None = None,
     task_status: trio.TaskStatus[ControllerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs one controller. Started when it listens and takes part in the quorum.
 
     It ends when ``shutdown`` is set, after it has handed its leadership to another voter (bounded), or at once, as a
     crash would end it, when it is cancelled. ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
-    ``features`` are the levels that the node supports (an older version of Moldau supports less).
+    ``features`` are the levels that the node supports (an older version of Moldau supports less). ``requests`` counts
+    the requests of its listeners.
 
     Raises:
         NodeDirectoryError: the directory is in use, or belongs to another node, cluster or engine.
@@ -133,7 +136,7 @@ async def run_controller(
             async with trio.open_nursery() as nursery:
                 if shutdown is not None:
                     nursery.start_soon(_end_when_asked, shutdown, machine, nursery.cancel_scope)
-                await _run(outgoing, config, make, machine, directory, bound, logger, features, task_status)
+                await _run(outgoing, config, make, machine, directory, bound, logger, features, requests, task_status)
         finally:
             for _, listener in bound:
                 listener.close()
@@ -162,6 +165,7 @@ async def _run(
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
     logger: EventLogger,
     features: Mapping[str, tuple[int, int]],
+    requests: RequestTimes | None,
     task_status: trio.TaskStatus[ControllerNode],
 ) -> None:
     """The node with its directory and listeners; connections through ``environment`` speak what controllers speak."""
@@ -268,7 +272,9 @@ async def _run(
         tally = ConnectionTally()
         for endpoint, listener in bound:
             secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-            await nursery.start(_serve, environment, listener, handlers(endpoint), limits, tally, secure, logger)
+            await nursery.start(
+                _serve, environment, listener, handlers(endpoint), limits, tally, secure, logger, requests
+            )
         search = QuorumSearch(
             environment,
             log,
@@ -304,10 +310,19 @@ async def _serve(
     tally: ConnectionTally,
     secure: ListenerTls | None,
     logger: EventLogger,
+    requests: RequestTimes | None,
     task_status: trio.TaskStatus[Server],
 ) -> None:
     await serve(
-        environment, listener, connect, limits, tally=tally, secure=secure, logger=logger, task_status=task_status
+        environment,
+        listener,
+        connect,
+        limits,
+        tally=tally,
+        secure=secure,
+        logger=logger,
+        times=requests,
+        task_status=task_status,
     )
 
 

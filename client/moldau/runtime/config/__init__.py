@@ -34,6 +34,7 @@ from moldau.runtime.config.listeners import (
     listeners,
     log_dirs,
     metadata_log_dir,
+    metrics_listener,
     parse_address,
     quorum_voters,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "listeners",
     "log_dirs",
     "metadata_log_dir",
+    "metrics_listener",
     "not_served",
     "parse_address",
     "parse_config_text",

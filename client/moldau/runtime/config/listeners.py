@@ -285,6 +285,19 @@ def addresses(config: Config, key: str) -> tuple[tuple[str, int], ...]:
         raise ConfigError([f"{key}: {error}"]) from None
 
 
+def metrics_listener(config: Config) -> tuple[str, int] | None:
+    """Returns host and port of ``metrics.listener``; None where it is not set.
+
+    Raises:
+        ConfigError: it is not host:port.
+    """
+    given = config.get_str_or_none("metrics.listener")
+    try:
+        return None if given is None else parse_address(given)
+    except ValueError as error:
+        raise ConfigError([f"metrics.listener: {error}"]) from None
+
+
 def log_dirs(config: Config) -> tuple[str, ...]:
     """Returns the log directories: ``log.dirs``, or where that is not set ``log.dir``."""
     given = config.get("log.dirs")
@@ -305,6 +318,7 @@ def check_server(config: Config) -> list[str]:
         voters = quorum_voters(config)
         advertised = advertised_listeners(config)
         addresses(config, "controller.quorum.bootstrap.servers")
+        metrics_listener(config)
     except ConfigError as error:
         return list(error.problems)
     names = {endpoint.listener_name: endpoint for endpoint in endpoints}

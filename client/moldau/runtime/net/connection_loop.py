@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Connection
 
 _unpack_size = struct.Struct(">i").unpack_from
+_unpack_api = struct.Struct(">hh").unpack_from  # API key and version, at the start of a request
 
 SIZE_BYTES = 4
 """The size prefix of a frame."""
@@ -93,6 +94,7 @@ class ConnectionLoop:
 
     __slots__ = (
         "_answers",
+        "_begun",
         "_buffer",
         "_connection",
         "_end",
@@ -129,6 +131,8 @@ class ConnectionLoop:
         self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
         self._parked = False  # the reader waits for bytes and holds no view of the buffer
         self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
+        self._begun: deque[tuple[int, float]] = deque()
+        """API keys of the answers that have not left, in order, and when their requests arrived; see ``times``."""
         self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
         self._work = Signal()  # notified when ``_answers`` changes
         self._scope = trio.CancelScope()
@@ -139,7 +143,8 @@ class ConnectionLoop:
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
         self._noted_pending = -1  # bytes of the frame that has begun, when it had last come quickly enough; -1: none
         self._noted_ms = 0.0  # and when that was
-        self._preparing: tuple[Preparation, int] | None = None  # the next request and its size, before it is handled
+        # The next request with its size and its API key, before it is handled.
+        self._preparing: tuple[Preparation, int, int] | None = None
 
     # --- life of the connection
 
@@ -382,6 +387,7 @@ class ConnectionLoop:
         assert handler is not None
         limits = self._limits
         buffer, view = self._buffer, self._view
+        times, api_key = self._server.times, -1
         start, end = self._start, self._end
         gate = self._gate
         least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
@@ -409,6 +415,9 @@ class ConnectionLoop:
                 self._start = start = stop
                 self._frame_deadline_ms = NEVER_MS
                 answer = handler.handle(view[stop - size : stop])
+                if times is not None:
+                    api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
+                    times.received(api_key, version)
                 if answer is None:
                     continue
                 if isinstance(answer, (list, tuple)):
@@ -416,12 +425,14 @@ class ConnectionLoop:
                         if not isinstance(part, FileRange):
                             ready_bytes += byte_count(part)
                 elif isinstance(answer, Preparation):
-                    self._preparing = (answer, size)
+                    self._preparing = (answer, size, api_key)
                     return True
                 else:
                     answer, kept = self._hold(answer, size)
                     ready_bytes += kept
                 answers.append(answer)
+                if times is not None:
+                    self._begun.append((api_key, self._last_active_ms))
                 room -= 1
             return False
         finally:
@@ -430,11 +441,13 @@ class ConnectionLoop:
     def _handle_prepared(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         """Handles the request that was prepared."""
         assert self._preparing is not None
-        (preparation, size), self._preparing = self._preparing, None
+        (preparation, size, api_key), self._preparing = self._preparing, None
         try:
             answer = preparation.handle()
             if answer is not None:
                 answers.append(answer if isinstance(answer, (list, tuple)) else self._hold(answer, size)[0])
+                if self._server.times is not None:
+                    self._begun.append((api_key, self._last_active_ms))
         finally:
             self._flush(answers)
 
@@ -558,6 +571,17 @@ class ConnectionLoop:
         else:
             ready = cast("list[Sequence[ResponsePart]]", answers)
             await self._transmission.send([part for parts in ready for part in parts])
+        if self._begun:
+            self._note_answered(len(answers))
+
+    def _note_answered(self, count: int) -> None:
+        """Counts the time of the first ``count`` answers, which have left; a farewell has no request of its own."""
+        times = self._server.times
+        if times is not None:
+            now_ms = self._server.clock.monotonic_ms()
+            for _ in range(min(count, len(self._begun))):
+                api_key, begun_ms = self._begun.popleft()
+                times.answered(api_key, now_ms - begun_ms)
 
     async def _write(self) -> None:
         """The writer: waits for answers that were not ready, and sends them in order."""
@@ -577,5 +601,7 @@ class ConnectionLoop:
                 del answer
                 answers.popleft()
                 self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
+                if self._begun:
+                    self._note_answered(1)
                 self._work.notify()
             await self._work.wait()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.net.answers import HandlerFactory
+    from moldau.runtime.net.request_times import RequestTimes
     from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener
 
 
@@ -80,8 +81,10 @@ class Server:
         tally: ConnectionTally | None = None,
         *,
         is_protected: bool = False,
+        times: RequestTimes | None = None,
     ) -> None:
         """Nothing is connected."""
+        self.times = times
         self.tally = tally if tally is not None else ConnectionTally()
         self.is_protected = is_protected
         self.clock = clock
@@ -241,6 +244,7 @@ async def serve(
     is_protected: bool = False,
     secure: Callable[[Connection], Connection] | None = None,
     logger: EventLogger | None = None,
+    times: RequestTimes | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
@@ -248,15 +252,17 @@ async def serve(
     ``budget`` shares ``limits.buffered_bytes_max`` among several listeners, and ``tally`` the bounds on connections.
     ``is_protected`` marks the listener that brokers use among themselves. ``secure`` wraps each accepted connection
     (TLS: ``moldau.runtime.tls.context.ListenerTls``); a method ``handshake`` of the wrapper runs within
-    ``limits.handshake_ms`` and reports each time bytes of the peer arrive. Started with the ``Server``, whose
-    ``statistics()`` shells export.
+    ``limits.handshake_ms`` and reports each time bytes of the peer arrive. ``times`` counts the requests. Started
+    with the ``Server``, whose ``statistics()`` shells export.
 
     Raises:
         OSError: the listener failed.
     """
     logger = logger if logger is not None else EventLogger("moldau.server")
     shared = budget if budget is not None else ByteBudget(limits.buffered_bytes_max)
-    server = Server(environment.clock, handler_factory, limits, shared, logger, tally, is_protected=is_protected)
+    server = Server(
+        environment.clock, handler_factory, limits, shared, logger, tally, is_protected=is_protected, times=times
+    )
     shared.add_user(server)
     server.tally.add_owner(server)
     try:

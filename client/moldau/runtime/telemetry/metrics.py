@@ -143,6 +143,15 @@ class Family(Generic[M]):
             child = self._children[key] = self._make()
         return child
 
+    def attach(self, child: M, *values: object) -> None:
+        """Shows ``child``, which its owner counts into, under these label values."""
+        self.labels(*values)
+        self._children[tuple(str(value) for value in values)] = child
+
+    def clear(self) -> None:
+        """Forgets all children, before those that exist now are set."""
+        self._children.clear()
+
     def remove(self, *values: object) -> None:
         """Forgets a child (a deleted topic's); an unknown one is no error."""
         self._children.pop(tuple(str(value) for value in values), None)
@@ -155,11 +164,16 @@ class Family(Generic[M]):
 class Registry:
     """The metrics of one node. Asking for a family twice returns the same one."""
 
-    __slots__ = ("_families",)
+    __slots__ = ("_families", "_updates")
 
     def __init__(self) -> None:
         """No metric."""
         self._families: dict[str, Family[Counter] | Family[Gauge] | Family[Histogram]] = {}
+        self._updates: list[Callable[[], None]] = []
+
+    def on_expose(self, update: Callable[[], None]) -> None:
+        """Calls ``update`` before each ``expose``, to copy the statistics of a core into its families."""
+        self._updates.append(update)
 
     def counter(self, name: str, text: str, *label_names: str) -> Family[Counter]:
         """Returns a family of counters; by convention ``name`` ends with ``_total``."""
@@ -199,6 +213,8 @@ class Registry:
 
     def expose(self) -> str:
         """Returns all metrics in the Prometheus text format, version 0.0.4, sorted by name."""
+        for update in self._updates:
+            update()
         lines: list[str] = []
         for name in sorted(self._families):
             family = self._families[name]

@@ -211,7 +211,7 @@ class Housekeeping:
             work.failed(error)
             self._store.work_failed(work.directory, error)
 
-        return Work(name=work.name, run=work.run, complete=complete, failed=failed, directory=work.directory)
+        return replace(work, complete=complete, failed=failed)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

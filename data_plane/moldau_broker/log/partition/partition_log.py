@@ -397,6 +397,7 @@ class PartitionLog:
             complete=complete,
             failed=flush.failed,
             directory=self.parent_directory,
+            is_flush=True,
         )
 
     def flush(self) -> None:

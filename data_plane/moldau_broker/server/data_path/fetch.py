@@ -260,6 +260,15 @@ class FetchService:
             plan.results.append((wanted, result))
         return plan
 
+    def _count_sent(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
+        partition = self.lookup(query, wanted)
+        if partition is None:
+            return
+        if query.from_follower:
+            partition.traffic.replication_bytes_out += count
+        else:
+            partition.traffic.bytes_out += count
+
     def _nothing_new(self, query: FetchQuery, wanted: FetchPartition) -> bool:
         """Whether a follower has all records, the high watermark and the log start offset of a partition."""
         partition = self.lookup(query, wanted)
@@ -437,6 +446,8 @@ class FetchService:
                     continue
                 if result.records_size:
                     answered.append(wanted.key)
+            if result.records_size:
+                self._count_sent(query, wanted, result.records_size)
             if result.current_leader is not None:
                 leaders[BrokerId(result.current_leader[0])] = None
             topics.setdefault(wanted.topic, []).append(result)

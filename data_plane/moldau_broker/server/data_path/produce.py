@@ -212,7 +212,10 @@ class ProduceService:
                         else:  # the request names the partition twice
                             wait.required_offset = max(wait.required_offset, Offset(required_offset))
                             wait.indexes.append(number)
-                failed = failed or bool(result.error_code)
+                if result.error_code:
+                    failed = True
+                    if partition is not None:
+                        partition.traffic.failed_produce += 1
                 topic_results.append(result)
                 number += 1
         results += denied  # behind the others: a waiting request finds its results by number

@@ -87,10 +87,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from moldau.runtime.config import Config, ListenerEndpoint
+    from moldau.runtime.net.request_times import RequestTimes
     from moldau.runtime.net.server import Server
     from moldau.runtime.ports.environment import Environment, Listener
+    from moldau.runtime.telemetry.metrics import Histogram
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.server.lifecycle.phases import Phase
+    from moldau_broker.server.replicas.isr import IsrStatistics
     from moldau_quorum.metadata.image import MetadataDelta, MetadataImage
 
 
@@ -98,14 +101,21 @@ class Broker:
     """A running broker, which ``run_broker`` creates."""
 
     def __init__(
-        self, environment: Environment, config: Config, features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
+        self,
+        environment: Environment,
+        config: Config,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+        requests: RequestTimes | None = None,
     ) -> None:
         """Builds the parts that need only the configuration; ``features`` are the levels that the broker supports.
+
+        ``requests`` counts the requests of all listeners, if they are to be counted.
 
         Raises:
             ConfigError: the configuration cannot be used.
         """
         self._features = features
+        self._requests = requests
         self._environment = environment
         self._config = config
         self.broker_id = BrokerId(config.get_int("node.id"))
@@ -157,6 +167,27 @@ class Broker:
     def is_serving(self) -> bool:
         """Whether the broker serves clients: it has been unfenced at least once."""
         return bool(self._servers)
+
+    @property
+    def is_unfenced(self) -> bool:
+        """Whether the last heartbeat's answer counted this broker among those that may lead."""
+        return self._session is not None and not self._session.fenced
+
+    def servers(self) -> list[tuple[str, Server]]:
+        """Returns the listeners that serve, by name."""
+        return [
+            (endpoint.listener_name, server)
+            for (endpoint, _), server in zip(self._listeners, self._servers, strict=False)
+        ]
+
+    def isr_statistics(self) -> IsrStatistics:
+        """Returns how often ISRs changed; only when ``is_built``."""
+        return self._built.isr.statistics()
+
+    @property
+    def flush_times(self) -> Histogram:
+        """Milliseconds until flushes of logs were durable."""
+        return self._log_tasks.flush_times
 
     @property
     def broker_epoch(self) -> int:
@@ -458,6 +489,7 @@ class Broker:
                     tally=tally,
                     is_protected=len(self._listeners) > 1 and endpoint.listener_name == self._inter_broker_listener,
                     secure=self._tls[endpoint.listener_name],
+                    times=self._requests,
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )
             )
@@ -551,13 +583,14 @@ async def run_broker(
     *,
     shutdown: trio.Event | None = None,
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    requests: RequestTimes | None = None,
     task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a broker, and reports it as started when it is unfenced and serves.
 
-    ``features`` are the levels that it supports (an older version of Moldau supports less). Without ``shutdown``,
-    cancellation asks for a controlled shutdown, which takes bounded time. With it, the event does, and cancellation
-    ends the broker at once, like a crash.
+    ``features`` are the levels that it supports (an older version of Moldau supports less). ``requests`` counts the
+    requests of its listeners. Without ``shutdown``, cancellation asks for a controlled shutdown, which takes bounded
+    time. With it, the event does, and cancellation ends the broker at once, like a crash.
 
     Raises:
         BrokerStartError: a port is in use, the directories belong to another cluster or node, or the controllers
@@ -566,7 +599,7 @@ async def run_broker(
         LogDirectoriesFailedError: all log directories have failed, or one has failed and no controller could be
             informed.
     """
-    broker = Broker(environment, config, features)
+    broker = Broker(environment, config, features, requests)
     try:
         if shutdown is not None:
             await broker.run(shutdown, task_status)

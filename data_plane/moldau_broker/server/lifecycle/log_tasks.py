@@ -8,6 +8,7 @@ import trio
 
 from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
 from moldau.runtime.tasks.supervision import TaskHost
+from moldau.runtime.telemetry.metrics import Histogram
 from moldau_broker.log.config import LogConfig
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 
@@ -58,6 +59,8 @@ class LogTasks:
     def __init__(self, environment: Environment, logger: EventLogger) -> None:
         self._environment = environment
         self._logger = logger
+        self.flush_times = Histogram()
+        """Milliseconds until a flush was durable, as the event loop sees it."""
 
     async def recover(self, logs: LogManager, threads: int) -> None:
         """Loads all logs, at most ``threads`` of a directory at a time."""
@@ -139,12 +142,16 @@ class LogTasks:
 
     async def perform(self, work: Work) -> None:
         """Runs one piece of blocking work, like ``offload`` but without a limiter."""
+        clock = self._environment.clock
+        begun_ms = clock.monotonic_ms()
         try:
             await self._environment.disk.offload(work.run)
         except Exception as error:  # noqa: BLE001 - the log manager handles it
             self._logger.error("work-failed", work=work.name, error=error)
             work.failed(error)
         else:
+            if work.is_flush:
+                self.flush_times.observe(clock.monotonic_ms() - begun_ms)
             work.complete()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_MS = 30_000.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrStatistics:
+    """Counts since the start of the process."""
+
+    shrinks: int  # accepted changes after which the ISR had fewer members
+    expands: int  # and more
+    failed: int  # refused changes, and requests without an answer
+
+
 class IsrAlterations:
     """One task that sends the proposals of the replicas, one request at a time."""
 
@@ -44,6 +54,11 @@ class IsrAlterations:
         self._work = Signal()
         self._logger = EventLogger("moldau.broker.isr", node=broker_id)
         self._broker_epoch = broker_epoch
+        self._shrinks = self._expands = self._failed = 0
+
+    def statistics(self) -> IsrStatistics:
+        """Returns the present counts."""
+        return IsrStatistics(shrinks=self._shrinks, expands=self._expands, failed=self._failed)
 
     def notify(self) -> None:
         """Wakes the task: there may be a proposal to send."""
@@ -94,10 +109,12 @@ class IsrAlterations:
         try:
             response = await self._controller.request(request, AlterPartitionResponse, timeout_ms=REQUEST_TIMEOUT_MS)
         except ControllerUnavailableError as error:
+            self._failed += 1
             self._logger.warning("isr-change-not-answered", error=error)
             replicas.alterations.failed(self._clock.monotonic_ms())
             return
         if response.error_code != ErrorCode.NONE:
+            self._failed += 1
             self._logger.warning("isr-change-refused", error=ErrorCode(response.error_code).name)
             replicas.alterations.failed(self._clock.monotonic_ms())
             return
@@ -120,10 +137,14 @@ class IsrAlterations:
                     continue
                 error = ErrorCode(answer.error_code)
                 proposal = proposals[key]
+                before = len(partition.replica.state.isr)
                 effects = partition.replica.alter_answered(proposal, error, now_ms, replicas.eligible)
                 if error is ErrorCode.NONE:
+                    self._shrinks += len(proposal.isr) < before
+                    self._expands += len(proposal.isr) > before
                     self._logger.info("isr-changed", partition=key, isr=proposal.isr)
                 else:
+                    self._failed += 1
                     self._logger.info("isr-change-refused", partition=key, isr=proposal.isr, error=error.name)
                 if effects.proposal is proposal:
                     replicas.alterations.back_off(now_ms)

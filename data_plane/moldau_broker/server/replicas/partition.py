@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import NO_BROKER, PartitionState, Replica
+from moldau_broker.server.metrics.traffic import Traffic
 
 if TYPE_CHECKING:
     import uuid
@@ -44,9 +45,18 @@ class Partition:
         "replica",
         "staged_failures",
         "topic_id",
+        "traffic",
     )
 
-    def __init__(self, key: TopicPartition, topic_id: uuid.UUID, log: PartitionLog, replica: Replica) -> None:
+    def __init__(
+        self,
+        key: TopicPartition,
+        topic_id: uuid.UUID,
+        log: PartitionLog,
+        replica: Replica,
+        traffic: Traffic | None = None,
+    ) -> None:
+        """``traffic`` holds the counts of the topic; None: the partition counts for itself."""
         self.key = key
         self.topic_id = topic_id
         self.log = log
@@ -56,6 +66,7 @@ class Partition:
         self.committed = WatchKey(self)  # consumers' fetches wait for the high watermark
         self.leader_throttled = self.follower_throttled = False  # by configuration, while outside the ISR
         self.marker_count = 0  # transaction markers that were appended here as leader
+        self.traffic = Traffic() if traffic is None else traffic
         self.staged_failures = 0  # how often staged batches were lost to a disk error
 
     def close(self, error: ErrorCode) -> None:

@@ -346,11 +346,12 @@ class _Source:
         answer = step.answer
         log = partition.log
         if len(answer.records):
-            log.append_as_follower(
+            info = log.append_as_follower(
                 memoryview(answer.records),
                 now_ms=self._environment.clock.wall_ms(),
                 leader_epoch=step.followed.leader_epoch,
             )
+            partition.traffic.replication_bytes_in += info.size_bytes
         self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
         self.claims(partition)

@@ -28,6 +28,7 @@ from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
 from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
+from moldau_broker.server.metrics.traffic import BrokerTraffic
 from moldau_broker.server.replicas.log_changes import LogChanges
 from moldau_broker.server.replicas.partition import Partition, offline_replicas, partition_state
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
@@ -141,6 +142,7 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_raw_name: dict[tuple[bytes, int], Partition] = {}  # the same, by the bytes on the wire
         self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self.traffic = BrokerTraffic()
         self.leader_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
         self.follower_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
         self.alterations = AlterPartitionQueue(
@@ -192,6 +194,9 @@ class ReplicaManager:
             self.directory_failed(error_)
             raise
         self._dirty[partition] = None
+        if not info.duplicate:
+            partition.traffic.messages_in += info.record_count
+            partition.traffic.bytes_in += info.size_bytes
         return info
 
     def flush(self) -> None:
@@ -484,7 +489,7 @@ class ReplicaManager:
             lag_time_max_ms=self._settings.lag_time_max_ms,
             min_insync_replicas=settings.min_insync_replicas,
         )
-        partition = Partition(key, topic_id, log, replica)
+        partition = Partition(key, topic_id, log, replica, self.traffic.join(key.topic))
         self._mark_throttled(partition, settings)
         self.partitions[key] = partition
         self.by_raw_name[key.topic.encode(), key.partition] = partition
@@ -538,7 +543,8 @@ class ReplicaManager:
         partition.close(error)
         self._following.unfollow(partition.key)
         self.alterations.withdraw(partition.key)
-        self.partitions.pop(partition.key, None)
+        if self.partitions.pop(partition.key, None) is not None:
+            self.traffic.leave(partition.key.topic)
         self.by_raw_name.pop((partition.key.topic.encode(), partition.key.partition), None)
         self.by_raw_id.pop((partition.topic_id.bytes, partition.key.partition), None)
         self._dirty.pop(partition, None)

@@ -20,6 +20,7 @@ import trio
 
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.telemetry.metrics import Histogram
 from moldau_quorum.log.port import (
     CommittedRange,
     Leadership,
@@ -68,6 +69,8 @@ class RaftLog:
         self._inbox_bytes = 0
         self.inbox_dropped = 0
         """Messages that did not fit."""
+        self.sync_times = Histogram()
+        """Milliseconds until appended entries were durable, as the event loop sees it."""
         self._kick = trio.Event()
         self._sync_wanted = trio.Event()
         self._job_wanted = trio.Event()
@@ -192,14 +195,16 @@ class RaftLog:
                 link.heard_ms = now_ms
 
     async def _sync_loop(self) -> None:
-        node, disk = self.node, self._environment.disk
+        node, disk, clock = self.node, self._environment.disk, self._environment.clock
         while True:
             work = node.begin_sync()
             if work is None:
                 self._sync_wanted = trio.Event()
                 await self._sync_wanted.wait()
                 continue
+            begun_ms = clock.monotonic_ms()
             await disk.offload(work.run)
+            self.sync_times.observe(clock.monotonic_ms() - begun_ms)
             node.sync_done(work)
             self._kick.set()
 

@@ -85,7 +85,10 @@ NODE_KEYS = (
         default=None,
         group="Node",
         is_own=True,
-        doc="Address host:port where metrics (Prometheus) and health are served over HTTP; none without it.",
+        doc=(
+            "Address host:port where metrics (/metrics, for Prometheus) and health (/health/live, /health/ready) are "
+            "served over HTTP, without authentication; none without it."
+        ),
     ),
 )
 

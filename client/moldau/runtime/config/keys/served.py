@@ -11,7 +11,6 @@ REFUSED = frozenset(
     {
         "max.connection.creation.rate",
         "max.connections.per.ip.overrides",
-        "metrics.listener",
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "ssl.cipher.suites",
     }

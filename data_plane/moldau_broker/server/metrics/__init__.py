@@ -1,0 +1,1 @@
+"""Statistics of a broker, and their export under Kafka's names."""

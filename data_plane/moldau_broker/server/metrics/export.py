@@ -1,0 +1,147 @@
+"""Exports the statistics of a broker under Kafka's names, in the form of its JMX exporter's rules (lower case).
+
+Values are read when they are asked for. A scrape looks once at every local replica and every topic. Topics and
+partitions have series of their own up to ``TOPICS_MAX`` and ``PARTITIONS_MAX``, in the order of their names, so that a
+scrape stays bounded; ``moldau_series_left_out`` says how many have none. Sums cover all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau_broker.server.metrics.replicas import replica_statistics
+
+if TYPE_CHECKING:
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau_broker.server.lifecycle.broker import Broker
+
+TOPICS_MAX: Final = 1_000
+PARTITIONS_MAX: Final = 1_000
+_TOPIC: Final = "kafka_server_brokertopicmetrics_"
+_REPLICAS: Final = "kafka_server_replicamanager_"
+_SOCKETS: Final = "kafka_server_socketservermetrics_"
+_TRAFFIC: Final = {
+    "messages_in": ("messagesin_total", "Records appended as leader."),
+    "bytes_in": ("bytesin_total", "Bytes appended as leader."),
+    "bytes_out": ("bytesout_total", "Bytes sent to consumers."),
+    "replication_bytes_in": ("replicationbytesin_total", "Bytes appended as follower."),
+    "replication_bytes_out": ("replicationbytesout_total", "Bytes sent to followers."),
+    "failed_produce": ("failedproducerequests_total", "Batches of Produce requests that were refused."),
+}
+
+
+def register_metrics(registry: Registry, broker: Broker) -> None:
+    """Adds the metrics of a started broker to the registry of its process."""
+    _register_traffic(registry, broker)
+    _register_replicas(registry, broker)
+    _register_listeners(registry, broker)
+    _register_logs(registry, broker)
+
+
+def _register_traffic(registry: Registry, broker: Broker) -> None:
+    families = {field: registry.counter(_TOPIC + name, text, "topic") for field, (name, text) in _TRAFFIC.items()}
+    left_out = registry.gauge(
+        "moldau_series_left_out", "Topics and partitions without series of their own.", "kind"
+    ).labels("topic")
+
+    def update() -> None:
+        traffic = broker.context.replicas.traffic
+        topics = sorted(traffic.topics)
+        left_out.set(max(0, len(topics) - TOPICS_MAX))
+        rows = [("", traffic.total()), *((topic, traffic.topics[topic]) for topic in topics[:TOPICS_MAX])]
+        for field, family in families.items():
+            family.clear()
+            for topic, counts in rows:
+                family.labels(topic).value = getattr(counts, field)
+
+    registry.on_expose(update)
+
+
+def _register_replicas(registry: Registry, broker: Broker) -> None:
+    gauges = {
+        field: registry.gauge(name, text).labels()
+        for field, name, text in (
+            ("partitions", _REPLICAS + "partitioncount", "Partitions with a replica here."),
+            ("leaders", _REPLICAS + "leadercount", "Partitions that this broker leads."),
+            ("under_replicated", _REPLICAS + "underreplicatedpartitions", "Led partitions with replicas out of sync."),
+            ("under_min_isr", _REPLICAS + "underminisrpartitioncount", "Led partitions that refuse acks=all."),
+            ("at_min_isr", _REPLICAS + "atminisrpartitioncount", "Led partitions that no replica may leave."),
+            ("reassigning", _REPLICAS + "reassigningpartitions", "Led partitions that move to other replicas."),
+            ("lag_max", "moldau_replica_lag_max", "The most records that a follower of a led partition lacks."),
+        )
+    }
+    offline = registry.gauge(_REPLICAS + "offlinereplicacount", "Replicas in failed log directories.").labels()
+    changes = {
+        field: registry.counter(_REPLICAS + name, text).labels()
+        for field, name, text in (
+            ("shrinks", "isrshrinks_total", "Replicas' removals from ISRs that the controller accepted."),
+            ("expands", "isrexpands_total", "Replicas' returns to ISRs that the controller accepted."),
+            ("failed", "failedisrupdates_total", "Changes of ISRs that were refused or not answered."),
+        )
+    }
+    fenced = registry.gauge("moldau_broker_fenced", "1 while the controller has this broker fenced.").labels()
+
+    def update() -> None:
+        statistics = replica_statistics(broker.context.replicas.partitions.values())
+        for field, gauge in gauges.items():
+            gauge.set(getattr(statistics, field))
+        offline.set(len(broker.context.directories.offline))
+        isr = broker.isr_statistics()
+        for field, counter in changes.items():
+            counter.value = getattr(isr, field)
+        fenced.set(not broker.is_unfenced)
+
+    registry.on_expose(update)
+
+
+def _register_listeners(registry: Registry, broker: Broker) -> None:
+    open_now = registry.gauge(_SOCKETS + "connection_count", "Open connections.", "listener")
+    counters = {
+        field: registry.counter(name, text, "listener")
+        for field, name, text in (
+            ("accepted", _SOCKETS + "connection_creation_total", "Accepted connections."),
+            ("refused", "moldau_connections_refused_total", "Connections refused because of a limit."),
+            (
+                "closed_for_cause",
+                "moldau_connections_closed_for_cause_total",
+                "Connections closed after an error.",
+            ),
+        )
+    }
+    buffered = registry.gauge("moldau_request_buffer_bytes", "Bytes of received requests and waiting answers.").labels()
+
+    def update() -> None:
+        for name, server in broker.servers():
+            statistics = server.statistics()
+            open_now.labels(name).set(statistics.connections)
+            for field, family in counters.items():
+                family.labels(name).value = getattr(statistics, field)
+            buffered.set(statistics.buffered_bytes)  # one budget for all listeners
+
+    registry.on_expose(update)
+
+
+def _register_logs(registry: Registry, broker: Broker) -> None:
+    registry.histogram(
+        "kafka_log_logflushstats_logflushrateandtimems",
+        "Milliseconds until the records of a log were durable (fsync), with the wait for a thread.",
+    ).attach(broker.flush_times)
+    directories = registry.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log directories.").labels()
+    ends = registry.gauge("kafka_log_log_logendoffset", "Log end offset (exclusive).", "topic", "partition")
+    starts = registry.gauge("kafka_log_log_logstartoffset", "First offset of the log.", "topic", "partition")
+    left_out = registry.gauge(
+        "moldau_series_left_out", "Topics and partitions without series of their own.", "kind"
+    ).labels("partition")
+
+    def update() -> None:
+        directories.set(sum(not directory.online for directory in broker.context.logs.directories))
+        partitions = broker.context.replicas.partitions
+        left_out.set(max(0, len(partitions) - PARTITIONS_MAX))
+        ends.clear()
+        starts.clear()
+        for key in sorted(partitions)[:PARTITIONS_MAX]:
+            log = partitions[key].log
+            ends.labels(*key).set(log.log_end_offset)
+            starts.labels(*key).set(log.log_start_offset)
+
+    registry.on_expose(update)

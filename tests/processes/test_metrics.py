@@ -1,0 +1,142 @@
+"""Goal: a node tells over HTTP what it does, and the dashboard and alert rules ask for nothing that no node exports.
+Method: a real process that is broker and controller, a real client, and real scrapes.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
+
+pytestmark = pytest.mark.processes
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+METRIC = re.compile(r"\b(?:kafka|moldau|process)_[a-z0-9_]+\b")
+LABELS = re.compile(r"\{[^}]*\}")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("node")
+    broker, controller, metrics = take_free_ports(3)
+    config = home / "server.properties"
+    config.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+metrics.listener=127.0.0.1:{metrics}
+log.dirs={home}/data
+offsets.topic.replication.factor=1
+log.flush.interval.messages=1
+"""
+    )
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moldau_cli", "server", str(config)], stdout=log, stderr=subprocess.STDOUT
+        )
+    process.bootstrap = f"127.0.0.1:{broker}"
+    process.url = f"http://127.0.0.1:{metrics}"
+    process.log = home / "log"
+    try:
+        wait_until(lambda: _is_ready(process), "the node is ready")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_ready(process):
+    assert process.poll() is None, process.log.read_text()
+    try:
+        return get(process, "/health/ready")[0] == 200
+    except OSError:
+        return False
+
+
+def get(process, path, method="GET"):
+    request = urllib.request.Request(process.url + path, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def scrape(process):
+    """Returns all samples by their names with labels."""
+    status, text = get(process, "/metrics")
+    assert status == 200
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def asked_for(deploy):
+    """Returns the names of all metrics in the dashboard and in the alert rules."""
+    dashboard = json.loads((deploy / "grafana" / "moldau.json").read_text())
+    rules = yaml.safe_load((deploy / "prometheus" / "alerts.yml").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"]]
+    asked += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    return {name for expression in asked for name in METRIC.findall(LABELS.sub("", expression))}
+
+
+@pytest.fixture(scope="module")
+def traffic(node):
+    create_topic(node.bootstrap, "seen", 1, 1)
+    client = ConfluentClient(node.bootstrap)
+    client.produce("seen", [(b"k", b"%d" % number, []) for number in range(10)])
+    assert len(client.consume("seen", 1, 10)) == 10
+    return node
+
+
+def test_dashboard_and_alerts_ask_for_exported_metrics(traffic):
+    exported = {name.partition("{")[0] for name in scrape(traffic)}
+    asked = asked_for(DEPLOY)
+    assert len(asked) > 30
+    assert sorted(asked - exported) == []
+
+
+def test_traffic_counts_by_topic_and_in_sum(traffic):
+    samples = scrape(traffic)
+    prefix = "kafka_server_brokertopicmetrics_"
+    assert samples[prefix + 'messagesin_total{topic="seen"}'] == 10
+    assert samples[prefix + 'messagesin_total{topic=""}'] >= 10
+    assert samples[prefix + 'bytesin_total{topic="seen"}'] > 10
+    assert samples[prefix + 'bytesout_total{topic="seen"}'] >= samples[prefix + 'bytesin_total{topic="seen"}']
+    assert samples['kafka_log_log_logendoffset{topic="seen",partition="0"}'] == 10
+
+
+def test_requests_have_counts_and_times(traffic):
+    samples = scrape(traffic)
+    produced = [value for name, value in samples.items() if 'requests_total{request="Produce"' in name]
+    assert sum(produced) >= 1
+    assert samples['kafka_network_requestmetrics_totaltimems_count{request="Produce"}'] == sum(produced)
+    assert samples["kafka_log_logflushstats_logflushrateandtimems_count"] >= 1
+    assert samples["moldau_metadata_log_sync_ms_count"] >= 1
+    assert samples["moldau_event_loop_lag_ms_count"] >= 1
+
+
+def test_roles_and_process_are_described(traffic):
+    samples = scrape(traffic)
+    assert samples["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+    assert samples["kafka_server_replicamanager_leadercount"] >= 1
+    assert samples["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+    assert samples["process_resident_memory_bytes"] > 1 << 20
+    assert 0 < samples["process_open_fds"] < samples["process_max_fds"]
+
+
+def test_health_and_refusals(traffic):
+    assert get(traffic, "/health/live")[0] == 200
+    assert get(traffic, "/health/ready") == (200, "broker: ready\ncontroller: ready\n")
+    assert get(traffic, "/secrets")[0] == 404
+    assert get(traffic, "/metrics", "POST")[0] == 405
+    assert get(traffic, "/metrics", "HEAD") == (200, "")
