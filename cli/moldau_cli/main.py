@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-REQUIREMENTS = {"server": ("msgpack", "xxhash"), "cli": ("typer", "rich", "msgpack", "xxhash")}
+REQUIREMENTS = {"server": ("msgpack", "xxhash", "h11"), "cli": ("typer", "rich", "msgpack", "xxhash", "h11")}
 """Packages that each extra installs; ``pip install moldau`` alone installs the clients."""
 
 

@@ -209,7 +209,7 @@ class _Node:
                     watchers.start_soon(_watch_parent, self._parent)
                 with work:
                     await self._serve_telemetry(watchers, log)
-                    await self._run_roles(log)
+                    await self._run_roles(log, watchers)
                 watchers.cancel_scope.cancel()
         log.info("stopped", asked=self.asked_to_stop)
 
@@ -225,10 +225,11 @@ class _Node:
         host, port = await nursery.start(self._telemetry.run, *address)
         log.info("metrics-served", address=f"{host}:{port}")
 
-    async def _run_roles(self, log: EventLogger) -> None:
+    async def _run_roles(self, log: EventLogger, watchers: trio.Nursery) -> None:
         import trio
 
         from moldau.runtime.config import unserved_keys
+        from moldau_cli.watchdog import SystemdNotifier, supervise
 
         unserved = unserved_keys(self._config)
         if unserved:
@@ -249,6 +250,8 @@ class _Node:
             gc.collect()
             gc.freeze()
             self.ready = True
+            notifier = SystemdNotifier(os.environ, os.getpid())
+            watchers.start_soon(supervise, self._config.get_int("node.watchdog.ms"), notifier, log)
             log.info("ready", roles=",".join(roles), pid=os.getpid())
 
     @property

@@ -80,6 +80,7 @@ def start(
     timeout: TimeoutS = 120.0,
 ) -> None:
     """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
+    from moldau.runtime.config import BROKER_CONFIG
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
     from moldau_jepsen.launcher.cluster import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
@@ -101,7 +102,7 @@ def start(
                 brokers=brokers,
                 controllers=controllers,
                 base_port=usual_base_port(brokers + controllers) if base_port is None else base_port,
-                settings=parsed,
+                settings={"node.watchdog.ms": str(BROKER_CONFIG.key("node.watchdog.ms").default), **parsed},
             )
             cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
     took_ms = (time.monotonic() - began) * 1000
@@ -185,7 +186,7 @@ def kill(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 @commands.command()
 def pause(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Freeze a node with SIGSTOP."""
+    """Freeze a node with SIGSTOP; its watchdog kills it if that lasts longer than node.watchdog.ms."""
     with _changing(directory) as cluster:
         cluster.pause(node)
     output.answer({"node": node, "state": "paused"}, "")

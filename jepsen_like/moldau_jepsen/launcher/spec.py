@@ -195,6 +195,7 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
         "transaction.state.log.min.isr": str(max(1, replicas - 1)),
         "transaction.state.log.num.partitions": "8",
         **PROMPT_GROUPS,
+        "node.watchdog.ms": "0",  # harnesses pause nodes on purpose and resume them
     }
     if node.advertised_port and node.role == "broker":
         values["advertised.listeners"] = f"{node.listener_name}://{node.address}"

@@ -80,6 +80,17 @@ NODE_KEYS = (
         minimum=0,
         doc="How long a node may take to start before it gives up, in milliseconds.",
     ),
+    integer(
+        name="node.watchdog.ms",
+        default=2000,
+        group="Node",
+        is_own=True,
+        minimum=0,
+        doc=(
+            "How long the event loop of a ready node may stand still before its guard, a small process of its own, "
+            "kills the node, in milliseconds; 0 starts no guard."
+        ),
+    ),
     string(
         name="metrics.listener",
         default=None,

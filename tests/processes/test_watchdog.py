@@ -1,0 +1,111 @@
+"""Goal: a node that hangs is ended, so that clients write on within seconds; one that pauses briefly is left alone.
+Method: real processes, SIGSTOP of the leader of a partition, and the time until the next acknowledged write.
+"""
+
+import socket
+import time
+
+import pytest
+import trio
+
+from moldau.producer import Producer
+from moldau_cli.watchdog import BEATS_PER_LIMIT, SystemdNotifier, supervise
+from moldau_jepsen.launcher import ClusterSpec, start_cluster
+from moldau_jepsen.launcher.process import ProcessState
+from support.interop.clients import create_topic, wait_for, wait_until
+
+pytestmark = pytest.mark.processes
+
+WATCHDOG_MS = 2000
+NEXT_WRITE_S_MAX = 8.0
+"""Below broker.session.timeout.ms, after which the controller fences a silent broker without any watchdog. On a machine
+with idle cores the write comes in less than 4 s."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    spec = ClusterSpec(settings={"node.watchdog.ms": str(WATCHDOG_MS)})
+    running = start_cluster(tmp_path_factory.mktemp("cluster") / "moldau", spec)
+    try:
+        create_topic(running.bootstrap, "t", 1, 3)
+        wait_until(running.is_whole, "all replicas are in sync")
+        yield running
+    finally:
+        running.shut_down()
+
+
+def write_with_librdkafka(bootstrap, hang):
+    from confluent_kafka import Producer as LibrdkafkaProducer
+
+    errors = []
+    producer = LibrdkafkaProducer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+    producer.produce("t", b"before", partition=0)
+    assert producer.flush(60) == 0
+    begun = hang()
+    producer.produce("t", b"after", partition=0, on_delivery=lambda error, message: errors.append(error))
+    assert producer.flush(60) == 0
+    assert errors == [None]
+    return time.monotonic() - begun
+
+
+def write_with_own_client(bootstrap, hang):
+    async def main():
+        async with Producer({"bootstrap.servers": bootstrap, "acks": "all"}) as producer:
+            await (await producer.send("t", b"before", partition=0))
+            begun = hang()
+            await (await producer.send("t", b"after", partition=0))
+            return time.monotonic() - begun
+
+    return trio.run(main)
+
+
+@pytest.mark.parametrize("write", [write_with_librdkafka, write_with_own_client])
+def test_hung_leader_is_killed_and_succeeded(cluster, write):
+    """SIGSTOP of the leader: the guard kills it, another broker leads, and the next write is acknowledged."""
+    leader = wait_for(lambda: cluster.partition_leader("t", 0), "partition 0 has a leader")
+
+    def hang():
+        cluster.pause(leader)
+        return time.monotonic()
+
+    took = write(cluster.bootstrap, hang)
+    print(f"{write.__name__}: next acknowledged write {took:.2f} s after SIGSTOP")
+    assert took < NEXT_WRITE_S_MAX
+    wait_until(lambda: cluster.state(leader) is ProcessState.STOPPED, "the guard kills the node")
+    cluster.start_node(leader)
+    wait_until(cluster.is_whole, "all replicas are in sync")
+
+
+def test_short_pause_kills_no_node(cluster):
+    """A pause of a quarter of the limit changes nothing: the same process runs on."""
+    node = cluster.brokers[0]
+    pid = node.pid
+    cluster.pause(node.node_id)
+    time.sleep(WATCHDOG_MS / 4000)
+    cluster.resume(node.node_id)
+    time.sleep(2 * WATCHDOG_MS / 1000)
+    assert cluster.state(node.node_id) is ProcessState.RUNNING
+    assert cluster.node(node.node_id).pid == pid
+
+
+def test_systemd_hears_ready_beats_and_stopping(tmp_path):
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(address)
+        systemd.settimeout(10)
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "500000", "WATCHDOG_PID": "7"}, 7)
+        assert notifier.limit_ms == 500
+
+        async def main():
+            with trio.move_on_after(0.35):
+                await supervise(0, notifier, None)
+
+        trio.run(main)
+        heard = [systemd.recv(100).decode()]
+        while heard[-1] != "STOPPING=1":
+            heard.append(systemd.recv(100).decode())
+    assert heard[0] == "READY=1"
+    assert heard.count("WATCHDOG=1") >= 2
+    assert BEATS_PER_LIMIT >= 2
+    other = SystemdNotifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "100000", "WATCHDOG_PID": "8"}, 7)
+    assert other.limit_ms == 0
