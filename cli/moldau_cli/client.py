@@ -26,7 +26,7 @@ BootstrapServer = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT,...",
-        help="Brokers to ask. Default: the cluster in ./moldau-cluster, otherwise 127.0.0.1:9092.",
+        help="Brokers to ask. Default: MOLDAU_BOOTSTRAP, the cluster in ./moldau-cluster, or 127.0.0.1:9092.",
     ),
 ]
 ClientSettings = Annotated[
@@ -116,13 +116,13 @@ def command_environment() -> Environment:
 def bootstrap_of(given: str | None) -> str:
     """Returns the bootstrap addresses.
 
-    These are the given ones (also by ``--command-config``), else those of the cluster in ./moldau-cluster, else
-    Kafka's usual address.
+    These are the given ones (also by ``--command-config``), else those of the environment variable MOLDAU_BOOTSTRAP,
+    else those of the cluster in ./moldau-cluster, else Kafka's usual address.
 
     Raises:
         UsageError: the file of the cluster in ./moldau-cluster cannot be used.
     """
-    given = given or _command_config.get("bootstrap.servers")
+    given = given or _command_config.get("bootstrap.servers") or os.environ.get("MOLDAU_BOOTSTRAP") or None
     if given is not None:
         return given
     try:

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from moldau_cli.telemetry import NodeTelemetry
     from moldau_quorum.node.server import ControllerNode
 
-USAGE = "usage: moldau server CONFIG [--log-level LEVEL] [--with-parent]"
+USAGE = "usage: moldau server CONFIG [--check] [--log-level LEVEL] [--with-parent]"
 HELP = f"""{USAGE}
 
 Run one node from a properties or TOML file (roles broker, controller, or both).
 MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is node.id.
 
+  --check            say whether the configuration can be used, and start nothing
   --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
   --with-parent      end when the process that started this one ends
 """
@@ -58,11 +59,15 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         sys.stdout.write(HELP)
         return EXIT_DONE
     try:
-        path, level, with_parent = _parse(arguments)
+        rest = [argument for argument in arguments if argument != "--check"]
+        path, level, with_parent = _parse(rest)
         config = _read_config(path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
+    if len(rest) < len(arguments):
+        sys.stdout.write(f"{path}: node {config.get_int('node.id')} ({', '.join(config.get_list('process.roles'))})\n")
+        return EXIT_DONE
     if make_environment is None:
         from moldau.runtime.ports.real import real_environment
 

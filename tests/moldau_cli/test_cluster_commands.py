@@ -79,7 +79,8 @@ def shell(tmp_path_factory):
     run.json = run_json
     run.home = home
     base_port = str(free_row(4))
-    settings = ("group.initial.rebalance.delay.ms=0", "broker.session.timeout.ms=120000")
+    # One test pauses a node for as long as its commands take.
+    settings = ("group.initial.rebalance.delay.ms=0", "broker.session.timeout.ms=120000", "node.watchdog.ms=0")
     words = [word for setting in settings for word in ("--set", setting)]
     run.started = run.json("cluster", "start", "--controllers", "1", "--base-port", base_port, *words)
     try:
@@ -111,6 +112,26 @@ def test_status_shows_every_node(shell):
     document = wait_for(reported, "all nodes are well")
     assert all(0 < node["rss_mb"] < 200 for node in document["nodes"])
     assert shell("cluster", "status").stdout.splitlines()[0].split()[:3] == ["NODE", "ROLE", "ADDRESS"]
+
+
+def test_status_judges_a_cluster_from_afar(shell, monkeypatch):
+    """The verdict on a cluster of which only the address is known."""
+    brokers = shell.started["bootstrap"]
+
+    def healthy():
+        return shell("cluster", "status", "-b", brokers, code=None).stdout.startswith("healthy: 0 problems; 3 brokers")
+
+    wait_until(healthy, "the cluster is healthy")
+    document = shell.json("cluster", "status", "-b", brokers)
+    assert (document["verdict"], document["brokers"], document["problems"]) == ("healthy", 3, [])
+
+
+def test_the_environment_names_the_brokers(shell, monkeypatch):
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", "127.0.0.1:1")
+    assert "127.0.0.1:1" in shell("topics", "list", code=1).stderr
+    shell("topics", "list", "-b", shell.started["bootstrap"])
+    config = open_cluster(shell.home / "moldau-cluster").nodes[0].config
+    assert shell("server", config, "--check").stdout == f"{config}: node 1 (broker)\n"
 
 
 def test_a_topic_lives_and_dies(shell):

@@ -2,7 +2,10 @@
 Method: real processes, SIGSTOP of the leader of a partition, and the time until the next acknowledged write.
 """
 
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -86,6 +89,31 @@ def test_short_pause_kills_no_node(cluster):
     time.sleep(2 * WATCHDOG_MS / 1000)
     assert cluster.state(node.node_id) is ProcessState.RUNNING
     assert cluster.node(node.node_id).pid == pid
+
+
+STUCK = """
+import time, trio
+from moldau_cli.watchdog import SystemdNotifier, supervise
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervise, 1000, SystemdNotifier({}, 0), None)
+        await trio.sleep(2)
+        print("turned for 2 s", flush=True)
+        time.sleep(30)
+
+trio.run(main)
+"""
+
+
+def test_stuck_event_loop_is_killed():
+    """The loop turns for twice the limit unharmed; then a call blocks it, as a hung system call would."""
+    begun = time.monotonic()
+    stuck = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
+    assert stuck.returncode == -signal.SIGKILL
+    assert stuck.stdout == "turned for 2 s\n"
+    assert "watchdog-killed" in stuck.stderr
+    assert time.monotonic() - begun < 25
 
 
 def test_systemd_hears_ready_beats_and_stopping(tmp_path):

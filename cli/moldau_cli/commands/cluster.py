@@ -15,6 +15,7 @@ from moldau_cli.errors import CommandError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from moldau import Admin
     from moldau_jepsen.launcher import LocalCluster
 
 commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
@@ -122,12 +123,70 @@ def start(
         )
 
 
-@commands.command()
-def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show every node: process, state, memory, and its state in the quorum or as a broker.
+def _report_health(bootstrap_server: str) -> None:
+    """Answers with a verdict on a cluster that is asked over the network, and what is wrong with it."""
+    from moldau.admin import ConfigResource, ResourceType
+    from moldau_cli.client import with_admin
+    from moldau_cli.health import Problem, judge, verdict
 
-    Exit code 1 if a node is down.
+    async def work(admin: Admin) -> tuple[list[Problem], int, int, int]:
+        quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster()
+        names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+        topics = await admin.describe_topics(names) if names else {}
+        short = [
+            ConfigResource(ResourceType.TOPIC, name)
+            for name, topic in topics.items()
+            if any(len(partition.isr) < len(partition.replicas) for partition in topic.partitions)
+        ]
+        configs = await admin.describe_configs(short) if short else {}
+        min_isr = {
+            resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()
+        }
+        brokers = [broker.node_id for broker in cluster.brokers]
+        partitions = sum(len(topic.partitions) for topic in topics.values())
+        return judge(topics, min_isr, quorum, brokers), len(brokers), len(topics), partitions
+
+    problems, brokers, topics, partitions = with_admin(bootstrap_server, work)
+    found = verdict(problems)
+    rows: list[dict[str, output.Json]] = [
+        {"problem": problem.kind, "subject": problem.subject, "detail": problem.detail} for problem in problems
+    ]
+    if output.wants_json():
+        document: dict[str, output.Json] = {
+            "verdict": found,
+            "brokers": brokers,
+            "topics": topics,
+            "partitions": partitions,
+            "problems": list(rows),
+        }
+        output.answer(document, "")
+    else:
+        output.write_line(
+            f"{found}: {len(problems)} problems; {brokers} brokers, {topics} topics, {partitions} partitions"
+        )
+        if rows:
+            output.answer_rows("problems", ["problem", "subject", "detail"], rows)
+    if problems:
+        raise typer.Exit(1)
+
+
+@commands.command()
+def status(
+    directory: Directory = DEFAULT_DIRECTORY,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", "-b", metavar="HOST:PORT,...", help="A running cluster to judge, wherever it runs."
+        ),
+    ] = None,
+) -> None:
+    """Show every node of a local cluster, or with -b what is wrong with any cluster, the most serious first.
+
+    Exit code 1 if a node is down, or with -b unless the cluster is healthy.
     """
+    if bootstrap_server is not None:
+        _report_health(bootstrap_server)
+        return
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.process import ProcessState
 

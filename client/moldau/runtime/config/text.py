@@ -17,6 +17,7 @@ ENVIRONMENT_PREFIX = "MOLDAU_"
 OTHER_VARIABLES = frozenset(
     {
         "MOLDAU_BENCH_DIR",
+        "MOLDAU_BOOTSTRAP",
         "MOLDAU_FAULT_FIRST_SEED",
         "MOLDAU_FAULT_SEEDS",
         "MOLDAU_PURE_PYTHON",
@@ -24,7 +25,7 @@ OTHER_VARIABLES = frozenset(
         "MOLDAU_QUORUM_SEEDS",
     }
 )
-"""Variables of the tests and benchmarks, which nodes inherit from them."""
+"""Variables of commands, tests and benchmarks, which nodes inherit from them."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 

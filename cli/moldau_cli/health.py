@@ -1,0 +1,81 @@
+"""Judges a cluster by what its brokers and its quorum report, the most serious first. Pure.
+
+``failing`` means that some clients are not served now: a partition has no leader or refuses acks=all, or the quorum has
+no leader. ``degraded`` means that one more failure may have such an effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.admin import QuorumDescription, TopicDescription
+
+FAILING: Final = ("no-quorum-leader", "offline", "under-min-isr")
+VOTER_LAG_MAX: Final = 1_000
+"""Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
+KINDS: Final = (*FAILING, "voter-lags", "broker-down", "under-replicated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong. ``kind`` is one of ``KINDS``."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+def judge(
+    topics: Mapping[str, TopicDescription],
+    min_isr: Mapping[str, int],
+    quorum: QuorumDescription,
+    brokers: Sequence[int],
+) -> list[Problem]:
+    """Returns the problems, ordered by ``KINDS``; ``min_isr`` is needed of topics with replicas out of sync."""
+    problems = _of_quorum(quorum)
+    missing: dict[int, int] = {}
+    for name, topic in sorted(topics.items()):
+        for partition in topic.partitions:
+            subject = f"{name}-{partition.partition}"
+            isr, replicas = list(partition.isr), list(partition.replicas)
+            for replica in set(replicas) - set(brokers):
+                missing[replica] = missing.get(replica, 0) + 1
+            if partition.leader < 0:
+                detail = f"has no leader; replicas {replicas}, last in sync {isr}"
+                problems.append(Problem(kind="offline", subject=subject, detail=detail))
+            elif len(isr) < len(replicas):
+                least = min(min_isr.get(name, 1), len(replicas))
+                kind = "under-min-isr" if len(isr) < least else "under-replicated"
+                detail = f"ISR {isr} of replicas {replicas}, min.insync.replicas {least}"
+                problems.append(Problem(kind=kind, subject=subject, detail=detail))
+    for broker, count in sorted(missing.items()):
+        detail = f"is down or fenced, and has {count} replicas"
+        problems.append(Problem(kind="broker-down", subject=f"broker {broker}", detail=detail))
+    return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
+
+
+def _of_quorum(quorum: QuorumDescription) -> list[Problem]:
+    if quorum.leader_id < 0:
+        detail = "no controller leads: no leader is elected and no topic changes"
+        return [Problem(kind="no-quorum-leader", subject="quorum", detail=detail)]
+    end = max((voter.log_end_offset for voter in quorum.voters), default=0)
+    return [
+        Problem(
+            kind="voter-lags",
+            subject=f"voter {voter.replica_id}",
+            detail=f"lacks {end - max(0, voter.log_end_offset)} records of the metadata log",
+        )
+        for voter in quorum.voters
+        if end - max(0, voter.log_end_offset) > VOTER_LAG_MAX
+    ]
+
+
+def verdict(problems: Sequence[Problem]) -> str:
+    """Returns ``healthy``, ``degraded`` or ``failing``."""
+    if any(problem.kind in FAILING for problem in problems):
+        return "failing"
+    return "degraded" if problems else "healthy"

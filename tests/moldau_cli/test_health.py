@@ -1,0 +1,51 @@
+"""Goal: the verdict on a cluster names the most serious problem first. Method: descriptions made by hand."""
+
+from uuid import UUID
+
+from moldau.admin import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
+from moldau_cli.health import judge, verdict
+
+
+def partition(number, leader, isr, replicas=(1, 2, 3)):
+    return PartitionDescription(partition=number, leader=leader, leader_epoch=1, replicas=replicas, isr=isr)
+
+
+def topic(*partitions):
+    return {"t": TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=partitions)}
+
+
+def quorum(leader=101, ends=(500, 500, 500)):
+    voters = tuple(
+        QuorumReplica(replica_id=101 + index, log_end_offset=end, last_fetch_ms=-1, last_caught_up_ms=-1)
+        for index, end in enumerate(ends)
+    )
+    return QuorumDescription(leader_id=leader, leader_epoch=3, high_watermark=500, voters=voters, observers=())
+
+
+def kinds(problems):
+    return [problem.kind for problem in problems]
+
+
+def test_a_whole_cluster_is_healthy():
+    assert verdict(judge(topic(partition(0, 1, (1, 2, 3))), {}, quorum(), [1, 2, 3])) == "healthy"
+
+
+def test_serious_problems_come_first():
+    found = judge(
+        topic(partition(0, 1, (1, 2)), partition(1, 1, (1,)), partition(2, -1, (3,))), {"t": 2}, quorum(), [1, 2]
+    )
+    assert kinds(found) == ["offline", "under-min-isr", "broker-down", "under-replicated"]
+    assert [problem.subject for problem in found] == ["t-2", "t-1", "broker 3", "t-0"]
+    assert verdict(found) == "failing"
+
+
+def test_a_replica_out_of_sync_degrades():
+    found = judge(topic(partition(0, 1, (1, 2))), {"t": 2}, quorum(), [1, 2, 3])
+    assert (kinds(found), verdict(found)) == (["under-replicated"], "degraded")
+
+
+def test_the_quorum_is_judged():
+    assert kinds(judge({}, {}, quorum(leader=-1), [1])) == ["no-quorum-leader"]
+    found = judge({}, {}, quorum(ends=(5000, 5000, 10)), [1])
+    assert [(problem.kind, problem.subject) for problem in found] == [("voter-lags", "voter 103")]
+    assert verdict(found) == "degraded"
