@@ -134,7 +134,7 @@ def _report_health(bootstrap_server: str) -> None:
         names = [topic.name for topic in await admin.list_topics(include_internal=True)]
         topics = await admin.describe_topics(names) if names else {}
         short = [
-            ConfigResource(ResourceType.TOPIC, name)
+            ConfigResource(type=ResourceType.TOPIC, name=name)
             for name, topic in topics.items()
             if any(len(partition.isr) < len(partition.replicas) for partition in topic.partitions)
         ]
