@@ -42,7 +42,8 @@ class SystemdNotifier:
         """Sends ``state``. A socket that takes nothing is left alone: systemd is then gone or busy."""
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
             try:
                 sender.sendto(state.encode(), self._address)
             except (BlockingIOError, ConnectionError, FileNotFoundError):

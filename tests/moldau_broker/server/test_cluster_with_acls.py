@@ -170,7 +170,11 @@ def named(struct):
             if spec.struct is not None:
                 setattr(struct, name, [named(each) for each in value][:1])
             elif isinstance(value[0], str):
-                setattr(struct, name, [{"transactional_ids": "x", "topic_names": "t"}.get(name, "g")])
+                setattr(
+                    struct,
+                    name,
+                    [{"transactional_ids": "x", "topic_names": "t", "subscribed_topic_names": "t"}.get(name, "g")],
+                )
     for name, value in {"key_type": 0, "resource_type": 2, "replica_id": -1, "timeout_ms": 5_000}.items():
         if name in struct.__fields__:
             setattr(struct, name, value)
@@ -216,12 +220,7 @@ BY_NAME = {
 
 def request_for(api):
     """Returns a sampled request with at least one entry, and its version."""
-    version = {
-        ApiKey.ADD_PARTITIONS_TO_TXN: 3,
-        ApiKey.METADATA: 9,
-        ApiKey.DELETE_TOPICS: 5,
-        ApiKey.OFFSET_COMMIT: 9,
-    }.get(api.key, min(api.last_version, 9 if api.key is ApiKey.OFFSET_FETCH else 99))
+    version = BY_NAME.get(api.key, api.last_version)
     for seed in range(300):
         request = named(Sampler(seed).message(APIS[api.key].request, version))
         if is_filled(request, version):
@@ -245,13 +244,7 @@ def test_matrix_of_apis_and_principals(part):
                 needs = api.rules.needs
                 permits = [acl("bob", *need) for need in needs] + [acl("carol", *need) for need in needs]
                 await allow(root, cluster, *permits, *(acl("carol", *need, permission=DENY) for need in needs))
-                for user, is_refused in (
-                    (None, True),
-                    ("alice", True),
-                    ("bob", False),
-                    ("carol", True),
-                    ("root", False),
-                ):
+                for user, is_refused in EXPECTED:
                     if not is_refused and api.key in DISRUPTIVE:
                         continue
                     async with connected(cluster, user) as connection:

@@ -57,6 +57,8 @@ KAFKA = {
     "LeaveGroup": "READ GROUP",
     "SyncGroup": "READ GROUP",
     "DescribeGroups": "DESCRIBE GROUP",
+    "ConsumerGroupHeartbeat": "READ GROUP, DESCRIBE TOPIC",
+    "ConsumerGroupDescribe": "DESCRIBE GROUP, DESCRIBE TOPIC",
     "ListGroups": "DESCRIBE CLUSTER, DESCRIBE GROUP",
     "SaslHandshake": "",
     "ApiVersions": "",
@@ -232,7 +234,7 @@ def test_each_right_is_asked_for():
         if missing:
             never[role, api.key.name] = missing
     in_answers = {"METADATA", "LIST_GROUPS", "DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "CREATE_TOPICS"}
-    in_answers |= {"DESCRIBE_CLUSTER", "FIND_COORDINATOR", "DELETE_TOPICS"}
+    in_answers |= {"DESCRIBE_CLUSTER", "FIND_COORDINATOR", "DELETE_TOPICS", "CONSUMER_GROUP_DESCRIBE"}
     assert {name for _, name in never} <= in_answers
 
 
