@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c 'import sys; 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.moldau-installed
-EXTRAS := spark,chaos,demo,test,lint
+EXTRAS := jobs,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --durations=10

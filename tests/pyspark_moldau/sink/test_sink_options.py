@@ -26,6 +26,11 @@ def parse(streaming=False, **given):
     )
 
 
+def test_the_name_of_a_query_is_no_mistake():
+    """Spark passes ``writeStream.queryName`` to the sink as an option."""
+    assert parse(streaming=True, topic="t", queryName="copies").topic == "t"
+
+
 def test_defaults_are_those_of_sparks_sink():
     options = parse(topic="t")
     assert (options.topic, options.is_exactly_once, options.app_id, options.version) == ("t", False, None, 0)

@@ -21,7 +21,16 @@ EXACTLY_ONCE: Final = "exactly-once"
 
 _KNOWN = {
     name.lower(): name
-    for name in ("topic", "includeHeaders", "deliveryGuarantee", "txnAppId", "txnVersion", "checkpointLocation", "path")
+    for name in (
+        "topic",
+        "includeHeaders",
+        "deliveryGuarantee",
+        "txnAppId",
+        "txnVersion",
+        "checkpointLocation",
+        "path",
+        "queryName",  # Spark passes the name of a query as an option
+    )
 }
 
 _REFUSED = {

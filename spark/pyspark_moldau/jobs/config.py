@@ -1,0 +1,225 @@
+"""The TOML file of a pipeline job, read and checked before Spark starts.
+
+Relative paths are relative to the file. Every job has the sections ``cluster``, ``run`` and its own; most have
+``source`` and ``sink``. docs/pipelines.md lists all keys.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.settings import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMATS: Final = ("raw", "json", "avro", "protobuf")
+TABLE_FORMATS: Final = ("parquet", "delta")
+AVAILABLE_NOW: Final = "available-now"
+SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
+COUNT_MAX: Final = 2**31 - 1
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_DURATION = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day|week)s?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadConfig:
+    """How values are decoded. ``schema`` is the text of the schema file; empty for ``raw``.
+
+    Instances are picklable, because Spark sends them to the tasks.
+    """
+
+    format: str = "raw"
+    schema: bytes = b""
+    registry: str = ""
+    message: str = ""
+    dead_letter_topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """The topics of a job, where reading starts, and how values are decoded."""
+
+    topics: tuple[str, ...]
+    starting_offsets: str
+    options: Mapping[str, str]
+    payload: PayloadConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkConfig:
+    """Where rows go: a table below ``path``, or ``topic``. Exactly one of them is set."""
+
+    path: Path | None
+    format: str
+    partition_by: tuple[str, ...]
+    topic: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """What all jobs share. ``root`` is the whole file; a job takes its own sections and then calls ``root.finish``."""
+
+    cluster: Mapping[str, str]
+    checkpoint: Path
+    trigger: str
+    cores: int
+    session: Mapping[str, str]
+    folder: Path
+    root: Section
+
+
+def load_config(path: Path) -> JobConfig:
+    """Reads what all jobs share.
+
+    Raises:
+        JobConfigError: The file cannot be read, is no TOML, or has a wrong value.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobConfigError(f"{path}: {error.strerror}; give the TOML file of a job") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobConfigError(f"{path}: not a TOML file: {error}") from error
+    root = Section(str(path), "", document)
+    folder = path.absolute().parent
+    cluster = root.mapping("cluster")
+    if not cluster.get("bootstrap.servers"):
+        raise root.error("cluster", '"bootstrap.servers" must be given, as "host:port,..."')
+    run = root.section("run")
+    checkpoint = folder / run.text("checkpoint")
+    trigger = duration_or(run, "trigger", AVAILABLE_NOW)
+    cores = run.number("cores", 2, at_least=1, at_most=1024)
+    run.finish()
+    return JobConfig(
+        cluster=cluster,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        cores=cores,
+        session=root.mapping("spark", required=False),
+        folder=folder,
+        root=root,
+    )
+
+
+def source_of(config: JobConfig, name: str = "source") -> SourceConfig:
+    """Takes a section that describes topics to read.
+
+    Raises:
+        JobConfigError: A value is wrong.
+    """
+    section = config.root.section(name)
+    topics = section.texts("topics")
+    for each in topics:
+        check_topic(section, "topics", each)
+    starting = section.choice("starting_offsets", ("earliest", "latest"), "earliest")
+    options = {}
+    for key, option in (
+        ("max_offsets_per_trigger", "maxOffsetsPerTrigger"),
+        ("max_records_per_task", "maxRecordsPerPartition"),
+    ):
+        if section.has(key):
+            options[option] = str(section.number(key, 0, at_least=1, at_most=COUNT_MAX))
+    isolation = section.choice("isolation_level", ("read_committed", "read_uncommitted"), "read_committed")
+    options["kafka.isolation.level"] = isolation
+    payload = _payload_of(section.section("payload", required=False), config.folder)
+    if payload.dead_letter_topic in topics:
+        raise section.error("topics", f"{payload.dead_letter_topic} is the dead-letter topic too; name another one")
+    section.finish()
+    return SourceConfig(topics=topics, starting_offsets=starting, options=options, payload=payload)
+
+
+def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig:
+    """Takes the section ``sink``.
+
+    Raises:
+        JobConfigError: A value is wrong, or not exactly one of ``table`` and ``topic`` is given.
+    """
+    section = config.root.section("sink")
+    if section.has("table") == section.has("topic"):
+        raise section.error("table", "give either table (a folder) or topic")
+    if section.has("topic"):
+        topic = check_topic(section, "topic", section.text("topic"))
+        key, value = section.text("key", ""), section.text("value", "")
+        section.finish()
+        return SinkConfig(path=None, format="", partition_by=(), topic=topic, key=key, value=value)
+    path = config.folder / section.text("table")
+    table_format = section.choice("format", TABLE_FORMATS, "parquet")
+    columns = section.texts("partition_by", partition_by)
+    section.finish()
+    return SinkConfig(path=path, format=table_format, partition_by=columns, topic="", key="", value="")
+
+
+def check_topic(section: Section, key: str, name: str) -> str:
+    """Returns the name of a topic.
+
+    Raises:
+        JobConfigError: Kafka allows no such name.
+    """
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise section.error(key, f"{name!r} is no name of a topic: at most 249 letters, digits, '.', '_' and '-'")
+    return name
+
+
+def duration(section: Section, key: str, default: str | None = None) -> str:
+    """Takes a duration such as ``10 seconds`` or ``1 hour``.
+
+    Raises:
+        JobConfigError: It is something else.
+    """
+    value = section.text(key, default)
+    if not _DURATION.fullmatch(value):
+        raise section.error(key, f"expected a duration such as '10 seconds', '1 hour' or '2 days', got {value!r}")
+    return value
+
+
+def duration_or(section: Section, key: str, word: str) -> str:
+    """Takes a duration, or ``word``, which is the default.
+
+    Raises:
+        JobConfigError: It is something else.
+    """
+    value = section.text(key, word)
+    if value != word and not _DURATION.fullmatch(value):
+        raise section.error(key, f"expected {word}, or a duration such as '10 seconds', got {value!r}")
+    return value
+
+
+def _payload_of(section: Section, folder: Path) -> PayloadConfig:
+    kind = section.choice("format", FORMATS, "raw")
+    if kind == "raw":
+        section.finish()
+        return PayloadConfig()
+    registry = section.text("registry", "")
+    if registry and kind != "avro":
+        raise section.error("registry", f"is for avro; {kind} takes its schema from a file")
+    if registry and not registry.startswith(("http://", "https://")):
+        raise section.error("registry", f"expected a URL such as http://127.0.0.1:8081, got {registry!r}")
+    payload = PayloadConfig(
+        format=kind,
+        schema=_schema_bytes(section, folder),
+        registry=registry.rstrip("/"),
+        message=section.text("message") if kind == "protobuf" else "",
+        dead_letter_topic=check_topic(section, "dead_letter_topic", section.text("dead_letter_topic")),
+    )
+    section.finish()
+    return payload
+
+
+def _schema_bytes(section: Section, folder: Path) -> bytes:
+    path = folder / section.text("schema")
+    try:
+        with path.open("rb") as file:
+            data = file.read(SCHEMA_BYTES_MAX + 1)
+    except OSError as error:
+        raise section.error("schema", f"{path}: {error.strerror}") from error
+    if len(data) > SCHEMA_BYTES_MAX:
+        raise section.error("schema", f"{path} has more than {SCHEMA_BYTES_MAX} bytes")
+    return data

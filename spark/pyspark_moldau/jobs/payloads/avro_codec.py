@@ -1,0 +1,161 @@
+"""Avro values in Confluent's wire format, decoded by ``fastavro``.
+
+With a registry, each value is decoded by the schema with its id and resolved to the schema of the file, as Avro defines
+it. Without one, all values must have been written with the schema of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, Final
+
+import fastavro
+import pyarrow as pa
+from fastavro.schema import SchemaParseException, UnknownType
+
+from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
+from pyspark_moldau.jobs.payloads.framing import split_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REGISTRY_TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+SCHEMAS_MAX: Final = 1000
+"""Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
+
+_PRIMITIVE = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "uuid": pa.string(),
+}
+
+
+class Registry:
+    """Reads writer schemas from a schema registry by their ids."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._known: dict[int, Any] = {}
+
+    def schema(self, schema_id: int) -> Any:
+        """Returns the parsed schema.
+
+        Raises:
+            PoisonError: The registry has no such id, or no Avro schema under it.
+            JobError: The registry does not answer; the task fails, and Spark tries it again.
+        """
+        if schema_id not in self._known:
+            if len(self._known) >= SCHEMAS_MAX:
+                self._known.clear()
+            self._known[schema_id] = self._fetch(schema_id)
+        if self._known[schema_id] is None:
+            raise PoisonError(f"the registry has no Avro schema with id {schema_id}")
+        return self._known[schema_id]
+
+    def _fetch(self, schema_id: int) -> Any:
+        address = f"{self._url}/schemas/ids/{schema_id}"
+        try:
+            with urllib.request.urlopen(address, timeout=REGISTRY_TIMEOUT_S) as answer:
+                document = json.loads(answer.read(ANSWER_BYTES_MAX))
+            if document.get("schemaType", "AVRO") != "AVRO":
+                return None
+            return fastavro.parse_schema(json.loads(document["schema"]))
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise JobError(f"registry: {address} answers {error.code}") from error
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
+
+
+class AvroDecoder:
+    """Decodes values in Confluent's wire format to one schema."""
+
+    def __init__(self, schema: bytes, registry: str = "") -> None:
+        try:
+            self._schema = fastavro.parse_schema(json.loads(schema))
+        except (ValueError, SchemaParseException, UnknownType) as error:
+            raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
+        if not isinstance(self._schema, dict) or self._schema.get("type") != "record":
+            raise JobConfigError("the Avro schema must be a record: its fields become the columns")
+        self.type = _type_of(self._schema, {}, ())
+        self._registry = Registry(registry) if registry else None
+
+    def decode(self, value: bytes) -> Any:
+        """Returns one value as the struct's Python form.
+
+        Raises:
+            PoisonError: It is not in the wire format, or not of the schema.
+            JobError: The registry does not answer.
+        """
+        schema_id, body = split_frame(value)
+        writer = self._registry.schema(schema_id) if self._registry else self._schema
+        stream = io.BytesIO(body)
+        try:
+            found = fastavro.schemaless_reader(stream, writer, self._schema)
+        except Exception as error:
+            raise PoisonError(f"not of the Avro schema: {error!r}") from error
+        if left := len(body) - stream.tell():
+            raise PoisonError(f"not of the Avro schema: {left} bytes are left")
+        return found
+
+
+def _type_of(schema: Any, named: dict[str, pa.DataType], within: tuple[str, ...]) -> pa.DataType:
+    """Returns the Arrow type. ``named`` holds the types by name, ``within`` the records that are being read."""
+    if isinstance(schema, list):
+        kinds = [each for each in schema if each != "null"]
+        if len(kinds) != 1:
+            raise JobConfigError(f"Avro union {schema!r}: only a union of null and one other type can be a column")
+        return _type_of(kinds[0], named, within)
+    if isinstance(schema, str):
+        return _named(schema, named, within)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return _type_of(kind, named, within)
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    name = schema.get("name", "")  # a full one, because fastavro parsed the schema
+    if kind == "record":
+        fields = [pa.field(each["name"], _type_of(each["type"], named, (*within, name))) for each in schema["fields"]]
+        return _keep(named, name, pa.struct(fields))
+    if kind == "enum":
+        return _keep(named, name, pa.string())
+    if kind == "fixed":
+        return _keep(named, name, pa.binary())
+    if kind == "array":
+        return pa.list_(_type_of(schema["items"], named, within))
+    if kind == "map":
+        return pa.map_(pa.string(), _type_of(schema["values"], named, within))
+    return _named(kind, named, within)
+
+
+def _keep(named: dict[str, pa.DataType], name: str, found: pa.DataType) -> pa.DataType:
+    named[name] = found
+    return found
+
+
+def _named(name: str, named: Mapping[str, pa.DataType], within: tuple[str, ...]) -> pa.DataType:
+    if name in _PRIMITIVE:
+        return _PRIMITIVE[name]
+    if name in named:
+        return named[name]
+    if name in within:
+        raise JobConfigError(f"the Avro record {name} contains itself; Spark has no such column type")
+    raise JobConfigError(f"the Avro type {name} cannot be a column")

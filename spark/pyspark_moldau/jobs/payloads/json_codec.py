@@ -1,0 +1,124 @@
+"""JSON values, checked by a JSON Schema (drafts 4, 6 and 7), from whose properties the columns come.
+
+``date-time`` and ``date`` strings become timestamps and dates. A value may carry Confluent's five bytes in front; JSON
+text never begins with a zero byte.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import fastjsonschema
+import pyarrow as pa
+
+from pyspark_moldau.jobs.errors import JobConfigError, PoisonError
+from pyspark_moldau.jobs.payloads.framing import split_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Convert = "Callable[[Any], Any] | None"
+_SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": int, "number": float}
+
+
+class JsonDecoder:
+    """Decodes values by one JSON Schema."""
+
+    def __init__(self, schema: bytes) -> None:
+        try:
+            document = json.loads(schema)
+        except ValueError as error:
+            raise JobConfigError(f"the schema file is no JSON: {error}") from error
+        if not isinstance(document, dict) or document.get("type") != "object" or not document.get("properties"):
+            raise JobConfigError("the JSON Schema must have type object, and properties: they become the columns")
+        try:
+            self._validate = fastjsonschema.compile(document)
+        except fastjsonschema.JsonSchemaDefinitionException as error:
+            raise JobConfigError(f"the JSON Schema is wrong: {error}") from error
+        self.type, self._convert = _type_of(document, "")
+
+    def decode(self, value: bytes) -> Any:
+        """Returns one value as the struct's Python form.
+
+        Raises:
+            PoisonError: It is no JSON, or the schema forbids it.
+        """
+        text = split_frame(value)[1] if value[:1] == b"\0" else value
+        try:
+            document = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise PoisonError(f"not JSON: {error}") from error
+        try:
+            self._validate(document)
+            return self._convert(document) if self._convert else document
+        except fastjsonschema.JsonSchemaValueException as error:
+            raise PoisonError(f"against the schema: {error.message}") from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise PoisonError(f"against the schema: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _type_of(schema: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callable[[Any], Any] | None]:
+    """Returns the Arrow type of a schema, and the function that turns a checked value into it, if one is needed."""
+    kinds = schema.get("type")
+    names = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    names = [name for name in names if name != "null"]
+    if len(names) != 1:
+        raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
+    kind = names[0]
+    if kind in _SCALARS:
+        return _SCALARS[kind], _optional(_CONVERSIONS.get(kind))
+    if kind == "string":
+        match schema.get("format"):
+            case "date-time":
+                return pa.timestamp("us", tz="UTC"), _optional(_moment)
+            case "date":
+                return pa.date32(), _optional(datetime.date.fromisoformat)
+        return pa.string(), None
+    if kind == "array" and isinstance(schema.get("items"), dict):
+        element, convert = _type_of(schema["items"], f"{place}/items")
+        each = convert
+        return pa.list_(element), _optional((lambda found: [each(one) for one in found]) if each else None)
+    if kind == "object" and isinstance(schema.get("properties"), dict) and schema["properties"]:
+        return _struct_of(schema["properties"], place)
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        element, of_values = _type_of(schema["additionalProperties"], f"{place}/additionalProperties")
+        change = of_values or (lambda one: one)
+        return pa.map_(pa.string(), element), _optional(lambda found: [(k, change(v)) for k, v in found.items()])
+    raise JobConfigError(f"JSON Schema {place or '/'}: type {kind} without items, properties or additionalProperties")
+
+
+def _struct_of(properties: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callable[[Any], Any] | None]:
+    fields, conversions = [], {}
+    for name, schema in properties.items():
+        kind, convert = _type_of(schema, f"{place}/properties/{name}")
+        fields.append(pa.field(name, kind))
+        conversions[name] = convert
+
+    def change(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: convert(found[name]) if convert and name in found else found.get(name)
+            for name, convert in conversions.items()
+        }
+
+    return pa.struct(fields), _optional(change)
+
+
+def _optional(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if convert is None:
+        return None
+    function = convert
+    return lambda value: None if value is None else function(value)
+
+
+def _moment(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment

@@ -1,0 +1,112 @@
+"""The source of a job as a DataFrame: its topics, with decoded values, and its dead letters.
+
+A record whose value cannot be decoded never reaches a job. A query of its own, with a checkpoint of its own, copies it
+to the dead-letter topic exactly once, with the reason and the record's place in the headers that Kafka Connect uses.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+    from pyspark_moldau.jobs.config import JobConfig, PayloadConfig, SourceConfig
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
+ERROR: Final = "_error"
+RAW: Final = "_raw"
+
+
+def read_stream(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame:
+    """Returns the records whose values could be decoded, as a stream with the columns ``COLUMNS``."""
+    return _good(_decoded(_raw(session, config, source, streaming=True), source.payload), source.payload)
+
+
+def read_batch(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame:
+    """Returns the same records up to the present ends of the topics, as a table."""
+    return _good(_decoded(_raw(session, config, source, streaming=False), source.payload), source.payload)
+
+
+def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame | None:
+    """Returns the rows for the dead-letter topic as a stream; None for values that are not decoded."""
+    if source.payload.format == "raw":
+        return None
+    from pyspark.sql import functions
+
+    def header(name: str, expression: str) -> str:
+        return f"named_struct('key', '__connect.errors.{name}', 'value', cast({expression} as binary))"
+
+    headers = ", ".join(
+        (
+            header("topic", "topic"),
+            header("partition", "cast(partition as string)"),
+            header("offset", "cast(offset as string)"),
+            header("exception.message", ERROR),
+        )
+    )
+    decoded = _decoded(_raw(session, config, source, streaming=True), source.payload)
+    return decoded.where(functions.col(ERROR).isNotNull()).selectExpr(
+        "key", f"{RAW} as value", f"array({headers}) as headers", "timestamp"
+    )
+
+
+def value_type(payload: PayloadConfig) -> DataType:
+    """Returns Spark's type of decoded values.
+
+    Raises:
+        JobConfigError: The schema is wrong.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import BinaryType
+
+    return BinaryType() if payload.format == "raw" else from_arrow_type(decoder_of(payload).type)
+
+
+def _raw(session: SparkSession, config: JobConfig, source: SourceConfig, *, streaming: bool) -> DataFrame:
+    options = {f"kafka.{key}": value for key, value in config.cluster.items()} | dict(source.options)
+    options |= {"subscribe": ",".join(source.topics), "columns": ",".join(COLUMNS)}
+    if not streaming:
+        options.pop("maxOffsetsPerTrigger", None)
+        return session.read.format("moldau").options(**options).load()
+    options["startingOffsets"] = source.starting_offsets
+    return session.readStream.format("moldau").options(**options).load()
+
+
+def _decoded(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
+    if payload.format == "raw":
+        return frame
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+    schema = StructType(
+        [
+            StructField(field.name, value_type(payload)) if field.name == "value" else field
+            for field in frame.schema.fields
+        ]
+        + [StructField(ERROR, StringType()), StructField(RAW, BinaryType())]
+    )
+    return frame.mapInArrow(partial(_decode_batches, payload), schema)
+
+
+def _decode_batches(payload: PayloadConfig, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in tasks."""
+    decoder = decoder_of(payload)
+    for batch in batches:
+        raw = batch.column("value")
+        values, errors = decode_values(decoder, raw.to_pylist())
+        failed = [None if error is None else value for value, error in zip(raw.to_pylist(), errors, strict=True)]
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns |= {"value": values, ERROR: pa.array(errors, pa.string()), RAW: pa.array(failed, pa.binary())}
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _good(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
+    return frame if payload.format == "raw" else frame.where(f"{ERROR} is null").select(*COLUMNS)

@@ -1,0 +1,134 @@
+"""Starts the queries of a job and waits for their end.
+
+A query that Spark gave up before its first batch, because the Python process of its source did not answer in time on a
+busy machine, is started again: its checkpoint says where it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_moldau.jobs.config import AVAILABLE_NOW
+from pyspark_moldau.jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from pyspark_moldau.jobs.config import JobConfig
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.2
+STARTS_MAX: Final = 4
+SLOW_START: Final = "connect back"
+"""Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """What the queries of one run did. ``late_rows`` came after the watermark, as Spark's state operators count."""
+
+    rows: Mapping[str, int]
+    batches: Mapping[str, int]
+    late_rows: int = 0
+
+
+@dataclass(slots=True)
+class _Progress:
+    rows: dict[int, int] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
+
+    def take(self, query: StreamingQuery) -> None:
+        for report in query.recentProgress:
+            number = int(report["batchId"])
+            self.rows[number] = max(self.rows.get(number, 0), int(report["numInputRows"]))
+            operators: list[Mapping[str, Any]] = list(report["stateOperators"])
+            late = sum(int(one["numRowsDroppedByWatermark"]) for one in operators)
+            self.late[number] = max(self.late.get(number, 0), late)
+
+
+def job_session(config: JobConfig) -> SparkSession:
+    """Starts (or returns) the session of a job.
+
+    Raises:
+        NoJavaError: No suitable Java was found.
+        UnsupportedSparkError: PySpark is too old.
+    """
+    from pyspark_moldau.session import local_session
+
+    return local_session("moldau-pipeline", cores=config.cores, settings=config.session)
+
+
+def started(writer: DataStreamWriter, name: str, config: JobConfig, checkpoint: Path) -> StreamingQuery:
+    """Starts a query with the job's trigger."""
+    writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
+    if config.trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=config.trigger).start()
+
+
+def topic_writer(rows: DataFrame, config: JobConfig, topic: str) -> DataStreamWriter:
+    """Returns the writer of a stream to a topic, exactly once."""
+    options = {f"kafka.{key}": value for key, value in config.cluster.items()}
+    options |= {"topic": topic, "deliveryGuarantee": "exactly-once"}
+    return rows.writeStream.format("moldau").options(**options)
+
+
+def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: float | None = None) -> JobReport:
+    """Runs queries until all have ended; the first failure stops the others.
+
+    Without a timeout, queries with an interval as their trigger run until the process is interrupted.
+
+    Raises:
+        JobError: A query failed, or did not end in time.
+    """
+    progress = {name: _Progress() for name in starts}
+    tries = dict.fromkeys(starts, 1)
+    queries: dict[str, StreamingQuery] = {}
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        queries.update((name, start()) for name, start in starts.items())
+        while True:
+            active = False
+            for name, query in list(queries.items()):
+                is_active = query.isActive
+                progress[name].take(query)
+                if is_active:
+                    active = True
+                elif (failure := query.exception()) is not None:
+                    text = str(failure)
+                    if SLOW_START not in text or tries[name] == STARTS_MAX:
+                        raise JobError(f"query {name} failed: {first_line(text)}") from failure
+                    logger.warning("slow-start query=%s try=%d", name, tries[name])
+                    tries[name] += 1
+                    queries[name] = starts[name]()
+                    active = True
+            if not active:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                raise JobError(f"the queries {', '.join(starts)} did not end within {timeout_s:g} s")
+            time.sleep(POLL_S)
+    finally:
+        for query in queries.values():
+            query.stop()
+    return JobReport(
+        rows={name: sum(one.rows.values()) for name, one in progress.items()},
+        batches={name: len(one.rows) for name, one in progress.items()},
+        late_rows=sum(sum(one.late.values()) for one in progress.values()),
+    )
+
+
+def first_line(text: str) -> str:
+    """Returns the line of a Spark error that tells most: the last Python or Java exception, or the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    chosen = told[-1] if told else (lines or ["unknown"])[0]
+    return chosen[:1000]

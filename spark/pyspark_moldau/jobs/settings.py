@@ -1,0 +1,128 @@
+"""Reads sections of a TOML file with checks: types, choices, and names that no section knows."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from pyspark_moldau.jobs.errors import JobConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Section:
+    """One table of the file. Each key is taken once; ``finish`` refuses the keys that are left.
+
+    ``name`` is the table's name for messages, for example ``source.payload``.
+    """
+
+    def __init__(self, file: str, name: str, values: Mapping[str, object]) -> None:
+        self._file = file
+        self.name = name
+        self._values = dict(values)
+        self._known: list[str] = []
+
+    def error(self, key: str, text: str) -> JobConfigError:
+        """Returns the error that names file, section and key."""
+        place = f"[{self.name}] {key}" if self.name else key
+        return JobConfigError(f"{self._file}: {place}: {text}")
+
+    def has(self, key: str) -> bool:
+        """Returns whether the key is still there to be taken."""
+        self._known.append(key)
+        return key in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Takes a string; without a default it must be given, and it must not be empty.
+
+        Raises:
+            JobConfigError: it is absent or not a string.
+        """
+        value = self._take(key, default)
+        if not isinstance(value, str) or (not value and default != ""):
+            raise self.error(key, f"expected a string, got {value!r}")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        """Takes one of some words.
+
+        Raises:
+            JobConfigError: it is absent or another word.
+        """
+        value = self.text(key, default)
+        if value not in choices:
+            raise self.error(key, f"expected one of {', '.join(choices)}, got {value!r}")
+        return value
+
+    def number(self, key: str, default: int, *, at_least: int, at_most: int) -> int:
+        """Takes an integer within bounds.
+
+        Raises:
+            JobConfigError: it is something else.
+        """
+        value = self._take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
+            raise self.error(key, f"expected an integer from {at_least} to {at_most}, got {value!r}")
+        return value
+
+    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Takes a list of strings.
+
+        Raises:
+            JobConfigError: it is absent, empty without a default, or something else.
+        """
+        value = self._take(key, None if default is None else list(default))
+        is_list = isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+        if not is_list or (not value and default is None):
+            raise self.error(key, f"expected a list of strings, got {value!r}")
+        assert isinstance(value, list)
+        return tuple(value)
+
+    def mapping(self, key: str, *, required: bool = True) -> dict[str, str]:
+        """Takes a table of strings; numbers and booleans become Kafka's and Spark's text for them.
+
+        Raises:
+            JobConfigError: it is absent or something else.
+        """
+        value = self._take(key, None if required else {})
+        if not isinstance(value, dict) or (required and not value):
+            raise self.error(key, f"expected a table of names and values, got {value!r}")
+        found = {}
+        for name, each in value.items():
+            if isinstance(each, bool):
+                found[name] = "true" if each else "false"
+            elif isinstance(each, str | int | float):
+                found[name] = str(each)
+            else:
+                raise self.error(key, f"{name}: expected a string or a number, got {each!r}")
+        return found
+
+    def section(self, key: str, *, required: bool = True) -> Section:
+        """Takes a table as a section; an absent one is empty unless it is required.
+
+        Raises:
+            JobConfigError: it is absent or not a table.
+        """
+        value = self._take(key, None if required else {})
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected a table, got {value!r}")
+        return Section(self._file, f"{self.name}.{key}" if self.name else key, value)
+
+    def finish(self) -> None:
+        """Refuses keys that were not taken.
+
+        Raises:
+            JobConfigError: with the nearest known key.
+        """
+        for key in self._values:
+            near = difflib.get_close_matches(key, self._known, 1)
+            hint = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(sorted(set(self._known)))
+            raise self.error(key, f"unknown key; {hint}")
+
+    def _take(self, key: str, default: object) -> object:
+        self._known.append(key)
+        value = self._values.pop(key, default)
+        if value is None:
+            raise self.error(key, "must be given")
+        return value

@@ -1,0 +1,280 @@
+"""Goal: values in JSON, Avro and Protobuf become the right columns, and a value that does not fit is told apart.
+
+Method: values are encoded by the libraries of the formats, or damaged by hand; a registry runs as an HTTP server.
+"""
+
+import datetime
+import http.server
+import io
+import json
+import struct
+import threading
+from decimal import Decimal
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+from pyspark_moldau.jobs.config import PayloadConfig
+from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
+
+MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
+JSON_SCHEMA = {
+    "type": "object",
+    "required": ["carrier"],
+    "properties": {
+        "carrier": {"type": "string", "maxLength": 2},
+        "delay": {"type": ["integer", "null"]},
+        "scheduled": {"type": "string", "format": "date-time"},
+        "legs": {"type": "array", "items": {"type": "object", "properties": {"miles": {"type": "number"}}}},
+        "tags": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "Flight",
+    "namespace": "air",
+    "fields": [
+        {"name": "carrier", "type": "string"},
+        {"name": "delay", "type": ["null", "int"], "default": None},
+        {"name": "scheduled", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["CARGO", "PEOPLE"]}},
+        {"name": "legs", "type": {"type": "array", "items": {"type": "record", "name": "Leg", "fields": [
+            {"name": "miles", "type": "double"}]}}},
+        {"name": "spare", "type": ["null", "air.Leg"]},
+        {"name": "tags", "type": {"type": "map", "values": "long"}},
+    ],
+}  # fmt: skip
+FLIGHT = {
+    "carrier": "UA",
+    "delay": 11,
+    "scheduled": MOMENT,
+    "price": Decimal("19.90"),
+    "kind": "CARGO",
+    "legs": [{"miles": 1400.0}],
+    "spare": None,
+    "tags": {"a": 1},
+}
+
+
+def json_payload(schema=None):
+    return PayloadConfig(format="json", schema=json.dumps(schema or JSON_SCHEMA).encode())
+
+
+def avro_value(schema_id, value, schema):
+    stream = io.BytesIO(struct.pack(">bI", 0, schema_id))
+    stream.seek(0, io.SEEK_END)
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def only_error(payload, value):
+    (decoded,), (error,) = decode_values(decoder_of(payload), [value])
+    assert decoded.as_py() is None
+    assert error is not None
+    return error
+
+
+def descriptor_set():
+    """Two messages, the second with everything in it, and one inside it."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="Other").field.add(name="x", number=1, type=field.TYPE_INT32, label=1)
+    flight = file.message_type.add(name="Flight")
+    leg = flight.nested_type.add(name="Leg")
+    leg.field.add(name="miles", number=1, type=field.TYPE_DOUBLE, label=1)
+    entry = flight.nested_type.add(name="TagsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=1)
+    entry.field.add(name="value", number=2, type=field.TYPE_INT64, label=1)
+    kind = flight.enum_type.add(name="Kind")
+    kind.value.add(name="CARGO", number=0)
+    kind.value.add(name="PEOPLE", number=1)
+    flight.field.add(name="carrier", number=1, type=field.TYPE_STRING, label=1)
+    flight.field.add(name="delay", number=2, type=field.TYPE_SINT32, label=1, proto3_optional=True, oneof_index=0)
+    flight.oneof_decl.add(name="_delay")
+    flight.field.add(name="big", number=3, type=field.TYPE_UINT64, label=1)
+    flight.field.add(
+        name="scheduled", number=4, type=field.TYPE_MESSAGE, label=1, type_name=".google.protobuf.Timestamp"
+    )
+    flight.field.add(name="kind", number=5, type=field.TYPE_ENUM, label=1, type_name=".air.Flight.Kind")
+    flight.field.add(name="legs", number=6, type=field.TYPE_MESSAGE, label=3, type_name=".air.Flight.Leg")
+    flight.field.add(name="tags", number=7, type=field.TYPE_MESSAGE, label=3, type_name=".air.Flight.TagsEntry")
+    flight.field.add(name="data", number=8, type=field.TYPE_BYTES, label=1)
+    stamp = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
+    return descriptor_pb2.FileDescriptorSet(file=[stamp, file])
+
+
+def proto_payload(message="air.Flight"):
+    return PayloadConfig(format="protobuf", schema=descriptor_set().SerializeToString(), message=message)
+
+
+def proto_class(name):
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_set().file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def test_json_becomes_columns():
+    document = {
+        "carrier": "UA",
+        "delay": 2.0,
+        "scheduled": "2013-01-01T00:15:00-05:00",
+        "legs": [{"miles": 3}, {}],
+        "tags": {"a": 1},
+        "unknown": 1,
+    }
+    text = json.dumps(document).encode()
+    decoded, errors = decode_values(decoder_of(json_payload()), [text, None, b"\0\0\0\0\7" + text, b'{"carrier":"B6"}'])
+    assert errors == [None, None, None, None]
+    first, tombstone, framed, short = decoded.to_pylist()
+    assert first == framed
+    assert tombstone is None
+    assert first["delay"] == 2
+    assert first["scheduled"] == MOMENT
+    assert first["legs"] == [{"miles": 3.0}, {"miles": None}]
+    assert first["tags"] == [("a", 1)]
+    assert short == {"carrier": "B6", "delay": None, "scheduled": None, "legs": None, "tags": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"carrier":"UA","legs":[{"miles":NaN}]}', "NaN is no JSON number"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"delay":1}', "carrier"),
+        (b'{"carrier":"long"}', "shorter than or equal to 2"),
+        (b'{"carrier":"UA","delay":"x"}', "delay"),
+        (b'{"carrier":"UA","scheduled":"yesterday"}', "scheduled"),
+        (b'{"carrier":"UA","scheduled":"2013-01-01T00:15:00"}', ""),
+        (b'{"carrier":"UA","delay":99999999999999999999}', "does not fit its column"),
+        (b'{"carrier":"\\ud800"}', "does not fit its column"),
+        (b"\0\0", "2 bytes"),
+    ],
+)
+def test_poison_json_is_told_apart(value, told):
+    assert told in only_error(json_payload(), value)
+
+
+def test_one_bad_value_leaves_its_neighbours():
+    """A number that is too large fails in Arrow, after the schema accepted it."""
+    values = [b'{"carrier":"%d","delay":%d}' % (n, 10**20 if n == 2 else n) for n in range(5)]
+    decoded, errors = decode_values(decoder_of(json_payload()), values)
+    assert [each and each["delay"] for each in decoded.to_pylist()] == [0, 1, None, 3, 4]
+    assert [error is None for error in errors] == [True, True, False, True, True]
+
+
+def test_avro_becomes_columns():
+    payload = PayloadConfig(format="avro", schema=json.dumps(AVRO_SCHEMA).encode())
+    value = avro_value(5, FLIGHT, AVRO_SCHEMA)
+    decoded, errors = decode_values(decoder_of(payload), [value])
+    assert errors == [None]
+    assert decoded.to_pylist() == [FLIGHT | {"tags": [("a", 1)]}]
+    for broken in (value[:-1], value + b"x", b"", b"\1" + value[1:], value[:5], b"\0\0\0\0\5" + b"\xff" * 40):
+        only_error(payload, broken)
+
+
+@pytest.fixture
+def registry():
+    """A schema registry: schema 1 lacks a field, schema 2 is the reader's, 3 is not Avro, 4 answers 500."""
+    old = AVRO_SCHEMA | {"fields": [field for field in AVRO_SCHEMA["fields"] if field["name"] != "delay"]}
+    answers = {
+        "/schemas/ids/1": (200, {"schema": json.dumps(old)}),
+        "/schemas/ids/2": (200, {"schema": json.dumps(AVRO_SCHEMA)}),
+        "/schemas/ids/3": (200, {"schema": "syntax", "schemaType": "PROTOBUF"}),
+        "/schemas/ids/4": (500, {}),
+    }
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            code, document = answers.get(self.path, (404, {}))
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked, old
+        server.shutdown()
+        thread.join()
+
+
+def test_a_registry_gives_the_writers_schema(registry):
+    url, asked, old = registry
+    payload = PayloadConfig(format="avro", schema=json.dumps(AVRO_SCHEMA).encode(), registry=url)
+    shorter = {name: value for name, value in FLIGHT.items() if name != "delay"}
+    values = [avro_value(1, shorter, old), avro_value(2, FLIGHT, AVRO_SCHEMA), avro_value(1, shorter, old)]
+    decoded, errors = decode_values(decoder_of(payload), values)
+    assert errors == [None] * 3
+    assert [each["delay"] for each in decoded.to_pylist()] == [None, 11, None]
+    assert asked == ["/schemas/ids/1", "/schemas/ids/2"]
+    assert "no Avro schema with id 3" in only_error(payload, avro_value(3, FLIGHT, AVRO_SCHEMA))
+    assert "no Avro schema with id 9" in only_error(payload, avro_value(9, FLIGHT, AVRO_SCHEMA))
+    with pytest.raises(JobError, match="ids/4 answers 500"):  # not the record's fault
+        decode_values(decoder_of(payload), [avro_value(4, FLIGHT, AVRO_SCHEMA)])
+
+
+def test_protobuf_becomes_columns():
+    flight = proto_class("air.Flight")(carrier="UA", big=2**64 - 1, kind=1, legs=[{"miles": 2.5}], tags={"a": 1})
+    flight.scheduled.FromDatetime(MOMENT)
+    value = b"\0\0\0\0\5\2\2" + flight.SerializeToString()  # one index: 1
+    decoded, errors = decode_values(decoder_of(proto_payload()), [value])
+    assert errors == [None]
+    assert decoded.to_pylist() == [
+        {
+            "carrier": "UA",
+            "delay": None,
+            "big": Decimal(2**64 - 1),
+            "scheduled": MOMENT,
+            "kind": "PEOPLE",
+            "legs": [{"miles": 2.5}],
+            "tags": [("a", 1)],
+            "data": b"",
+        }
+    ]
+    first = proto_payload("air.Other")
+    other = proto_class("air.Other")(x=7).SerializeToString()
+    assert decode_values(decoder_of(first), [b"\0\0\0\0\5\0" + other])[0].to_pylist() == [{"x": 7}]
+    nested = decode_values(decoder_of(proto_payload("air.Flight.Leg")), [b"\0\0\0\0\5\4\2\0"])
+    assert nested[0].to_pylist() == [{"miles": 0.0}]
+    assert "message indexes [0]" in only_error(proto_payload(), b"\0\0\0\0\5\0" + other)
+    assert "cut off" in only_error(proto_payload(), b"\0\0\0\0\5\x80")
+    assert "plausible" in only_error(proto_payload(), b"\0\0\0\0\5\xfe\xff\x03")
+    only_error(proto_payload(), value[:-3])
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (PayloadConfig(format="json", schema=b"{"), "no JSON"),
+        (PayloadConfig(format="json", schema=b'{"type":"string"}'), "type object"),
+        (json_payload({"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}), "/properties/a"),
+        (PayloadConfig(format="avro", schema=b'{"type":"recrod"}'), "no Avro schema"),
+        (PayloadConfig(format="avro", schema=b'"string"'), "must be a record"),
+        (
+            PayloadConfig(
+                format="avro",
+                schema=b'{"type":"record","name":"N","fields":[{"name":"n","type":["null","N"]}]}',
+            ),
+            "contains itself",
+        ),
+        (PayloadConfig(format="protobuf", schema=b"syntax = 'proto3'", message="air.Flight"), "descriptor set"),
+        (proto_payload("air.Fligth"), "air.Other, air.Flight"),
+    ],
+)
+def test_a_wrong_schema_is_refused(payload, told):
+    with pytest.raises(JobConfigError, match=told):
+        decoder_of(payload)
