@@ -27,6 +27,9 @@ ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMAS_MAX: Final = 1000
 """Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
 
+Schema = str | dict[str, Any] | list[Any]
+"""A schema as fastavro parsed it: a name, a complex type, or a union."""
+
 _PRIMITIVE = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -49,9 +52,9 @@ class Registry:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._known: dict[int, Any] = {}
+        self._known: dict[int, Schema | None] = {}
 
-    def schema(self, schema_id: int) -> Any:
+    def schema(self, schema_id: int) -> Schema:
         """Returns the parsed schema.
 
         Raises:
@@ -62,11 +65,12 @@ class Registry:
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()
             self._known[schema_id] = self._fetch(schema_id)
-        if self._known[schema_id] is None:
+        found = self._known[schema_id]
+        if found is None:
             raise PoisonError(f"the registry has no Avro schema with id {schema_id}")
-        return self._known[schema_id]
+        return found
 
-    def _fetch(self, schema_id: int) -> Any:
+    def _fetch(self, schema_id: int) -> Schema | None:
         address = f"{self._url}/schemas/ids/{schema_id}"
         try:
             with urllib.request.urlopen(address, timeout=REGISTRY_TIMEOUT_S) as answer:
@@ -95,7 +99,7 @@ class AvroDecoder:
         self.type = _type_of(self._schema, {}, ())
         self._registry = Registry(registry) if registry else None
 
-    def decode(self, value: bytes) -> Any:
+    def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.
 
         Raises:
@@ -114,7 +118,7 @@ class AvroDecoder:
         return found
 
 
-def _type_of(schema: Any, named: dict[str, pa.DataType], within: tuple[str, ...]) -> pa.DataType:
+def _type_of(schema: Schema, named: dict[str, pa.DataType], within: tuple[str, ...]) -> pa.DataType:
     """Returns the Arrow type. ``named`` holds the types by name, ``within`` the records that are being read."""
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]

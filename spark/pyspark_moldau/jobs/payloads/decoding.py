@@ -7,7 +7,7 @@ where that fails, for example because a number is too large for its column.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ class Decoder(Protocol):
 
     type: pa.DataType
 
-    def decode(self, value: bytes) -> Any:
+    def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form; raises ``PoisonError`` if it does not fit."""
 
 
@@ -54,7 +54,7 @@ def decoder_of(payload: PayloadConfig) -> Decoder:
 
 def decode_values(decoder: Decoder, values: Sequence[bytes | None]) -> tuple[pa.Array, list[str | None]]:
     """Returns the structs, and for each value None or why it could not be decoded. A null stays null."""
-    found: list[Any] = []
+    found: list[object] = []
     errors: list[str | None] = []
     for value in values:
         decoded, error = None, None

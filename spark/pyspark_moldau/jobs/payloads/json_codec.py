@@ -19,7 +19,6 @@ from pyspark_moldau.jobs.payloads.framing import split_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Convert = "Callable[[Any], Any] | None"
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": int, "number": float}
 
@@ -40,7 +39,7 @@ class JsonDecoder:
             raise JobConfigError(f"the JSON Schema is wrong: {error}") from error
         self.type, self._convert = _type_of(document, "")
 
-    def decode(self, value: bytes) -> Any:
+    def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from pyspark_moldau.jobs.errors import JobConfigError, PoisonError
 from pyspark_moldau.jobs.payloads.framing import split_frame
@@ -42,7 +42,7 @@ class ProtobufDecoder:
             files = descriptor_pb2.FileDescriptorSet.FromString(schema)
             pool = descriptor_pool.DescriptorPool()
             for file in files.file:
-                pool.Add(file)  # type: ignore[no-untyped-call]
+                pool.Add(file)
             descriptor = pool.FindMessageTypeByName(message)
         except (DecodeError, TypeError) as error:
             raise JobConfigError(
@@ -57,7 +57,7 @@ class ProtobufDecoder:
         self._indexes = _indexes_of(descriptor)
         self.type = _struct_of(descriptor, ())
 
-    def decode(self, value: bytes) -> Any:
+    def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.
 
         Raises:
@@ -140,7 +140,7 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _values_of(message: Any) -> dict[str, Any]:
+def _values_of(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -156,7 +156,7 @@ def _values_of(message: Any) -> dict[str, Any]:
     return found
 
 
-def _single(field: FieldDescriptor, value: Any) -> Any:
+def _single(field: FieldDescriptor, value: Any) -> object:  # noqa: ANN401 - a field's value
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         if field.message_type.full_name == _TIMESTAMP:
             return value.seconds * 1_000_000 + value.nanos // 1000

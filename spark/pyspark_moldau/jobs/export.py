@@ -1,0 +1,94 @@
+"""Writes a table back to a topic, exactly once.
+
+An export is a batch: its name and version say whether it was done already (``txnAppId`` and ``txnVersion`` of the
+sink), so a killed or repeated export writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_moldau.jobs.config import COUNT_MAX, load_config, sink_of
+from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.running import first_line, job_session
+from pyspark_moldau.jobs.tables import OWNER, read_table
+from pyspark_moldau.jobs.writing import to_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from pyspark_moldau.jobs.config import JobConfig, SinkConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJob:
+    """An export, read from its file. ``where`` is an SQL condition; ``version`` grows with each new export."""
+
+    config: JobConfig
+    sink: SinkConfig
+    table: Path
+    where: str
+    order_by: tuple[str, ...]
+    name: str
+    version: int
+
+
+def export_job(path: Path) -> ExportJob:
+    """Reads the file of an export.
+
+    Raises:
+        JobConfigError: A value is wrong.
+    """
+    config = load_config(path)
+    sink = sink_of(config)
+    section = config.root.section("export")
+    if sink.path is not None:
+        raise section.error("sink", "an export writes a topic; give [sink] topic")
+    job = ExportJob(
+        config=config,
+        sink=sink,
+        table=config.folder / section.text("table"),
+        where=section.text("where", ""),
+        order_by=section.texts("order_by", ()),
+        name=section.text("name"),
+        version=section.number("version", -1, at_least=0, at_most=COUNT_MAX),
+    )
+    section.finish()
+    config.root.finish()
+    return job
+
+
+def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
+    """Writes the rows, and returns how many the table has for this export. A version that is written stays as it is.
+
+    The table is one that a job wrote, or any folder of Parquet files.
+
+    Raises:
+        JobError: The table cannot be read, or the cluster refuses the rows.
+    """
+    from pyspark.errors import AnalysisException, PySparkException
+
+    session = session or job_session(job.config)
+    try:
+        is_own = (job.table / OWNER).exists()
+        rows = read_table(session, job.table) if is_own else session.read.parquet(str(job.table))
+        rows = rows.where(job.where) if job.where else rows
+        rows = rows.repartition(1).sortWithinPartitions(*job.order_by) if job.order_by else rows
+    except AnalysisException as error:
+        raise JobConfigError(f"[export] table, where or order_by: {str(error).splitlines()[0]}") from error
+    records = to_records(rows, job.sink)
+    options = {f"kafka.{key}": value for key, value in job.config.cluster.items()}
+    options |= {"topic": job.sink.topic, "deliveryGuarantee": "exactly-once"}
+    options |= {"txnAppId": job.name, "txnVersion": str(job.version)}
+    try:
+        records.write.format("moldau").options(**options).mode("append").save()
+        return rows.count()
+    except PySparkException as error:
+        raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
+    except Exception as error:
+        if type(error).__module__.startswith("py4j"):
+            raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
+        raise

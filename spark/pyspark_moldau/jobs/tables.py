@@ -1,0 +1,277 @@
+"""Tables that jobs write, batch by batch, so that each row is there once for every reader.
+
+*Parquet*: each micro-batch has a partition of its own, ``batch=N``, written by dynamic overwrite: a replay replaces
+what the killed attempt left. *Delta*: tasks write Parquet files, and the driver commits their names with the batch's
+number in Delta's log (an application transaction), so that a replay commits nothing again; ``deltalake`` writes the
+log.
+
+A table belongs to one query, by the id in its checkpoint: another checkpoint would begin at batch 0 and replace or
+repeat rows, so it is refused. Folders must be on a file system that the driver and all workers share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
+
+from pyspark_moldau.jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+OWNER: Final = "_moldau_table.json"
+COMPACTION: Final = "_moldau_compaction.json"
+STAGING: Final = "_moldau_staging"
+BATCH: Final = "batch"
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+class TableWriter:
+    """Writes the micro-batches of one query; made for ``foreachBatch``."""
+
+    def __init__(self, path: Path, table_format: str, partition_by: Sequence[str]) -> None:
+        self._path = path
+        self._format = table_format
+        self._partition_by = list(partition_by)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Writes one micro-batch.
+
+        Raises:
+            JobError: The table belongs to another query.
+        """
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query is not None, "foreachBatch runs in a query"
+        self.write(rows, batch, query)
+
+    def write(self, rows: DataFrame, batch: int, query: str) -> None:
+        """Writes one micro-batch of a query.
+
+        Raises:
+            JobError: The table belongs to another query.
+        """
+        own_table(self._path, query, self._format, self._partition_by)
+        if self._format == "delta":
+            self._commit_delta(rows, batch, query)
+            return
+        from pyspark.sql import functions
+
+        finish_compaction(self._path)
+        rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").option(
+            "partitionOverwriteMode", "dynamic"
+        ).partitionBy(*self._partition_by, BATCH).parquet(str(self._path))
+
+    def _commit_delta(self, rows: DataFrame, batch: int, query: str) -> None:
+        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake.schema import Schema
+        from deltalake.transaction import AddAction, create_table_with_add_actions
+
+        uri = str(self._path)
+        table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+        committed = None if table is None else table.transaction_version(query)
+        if committed is not None and committed >= batch:
+            return
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # Delta knows no other
+        staging = self._path / STAGING
+        shutil.rmtree(staging, ignore_errors=True)
+        writer = rows.write.mode("overwrite")
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.option("compression", "snappy").parquet(str(staging))
+        actions = [
+            AddAction(
+                path=quote(path, safe="/="),
+                size=size,
+                partition_values=_partition_values(path),
+                modification_time=int((self._path / path).stat().st_mtime * 1000),
+                data_change=True,
+                stats=json.dumps({"numRecords": count}),
+            )
+            for path, size, count in self._publish(staging)
+        ]
+        once = CommitProperties(app_transactions=[Transaction(query, batch)])
+        schema = Schema.from_json(rows.schema.json())
+        if table is None:
+            create_table_with_add_actions(
+                uri, schema, actions, mode="error", partition_by=self._partition_by, commit_properties=once
+            )
+        else:
+            table.create_write_transaction(
+                [*actions], "append", schema, partition_by=self._partition_by, commit_properties=once
+            )
+
+    def _publish(self, staging: Path) -> list[tuple[str, int, int]]:
+        """Moves the files to their partitions; returns path in the table, size in bytes, and number of rows.
+
+        Readers find files through the log only, so files of a killed attempt do no harm; ``vacuum`` removes them.
+        """
+        import pyarrow.parquet
+
+        found = []
+        for file in sorted(staging.rglob("*.parquet")):
+            folder = file.parent.relative_to(staging)
+            target = self._path / folder / f"{uuid.uuid4().hex}-{file.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            count = pyarrow.parquet.read_metadata(file).num_rows
+            if count == 0:
+                continue
+            os.replace(file, target)
+            found.append((str(target.relative_to(self._path)), target.stat().st_size, count))
+        shutil.rmtree(staging, ignore_errors=True)
+        return found
+
+
+def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[str]) -> None:
+    """Makes a new table the query's, or checks that it is.
+
+    Raises:
+        JobError: It is another query's, of another form, or the folder holds something else.
+    """
+    file = path / OWNER
+    wanted = {"query": query, "format": table_format, "partition_by": list(partition_by)}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if path.exists() and any(not each.name.startswith(OWNER) for each in path.iterdir()):
+            raise JobError(f"{path} holds something other than a table of this job; name an empty folder") from None
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(wanted))
+        return
+    except ValueError as error:
+        raise JobError(f"{file} is damaged: {error}") from error
+    for key, value in wanted.items():
+        if found.get(key) == value:
+            continue
+        if key == "query":
+            raise JobError(
+                f"{path} was written by another query ({found.get(key)}): this checkpoint is new, and would write its "
+                "rows again; use the checkpoint of the table, or name an empty folder"
+            )
+        raise JobError(f"{path} has {key} {found.get(key)!r}, and the job says {value!r}; name an empty folder")
+
+
+def read_table(session: SparkSession, path: Path) -> DataFrame:
+    """Returns a table that a job wrote, as it is now, without the column of the batch.
+
+    Raises:
+        JobError: There is no such table, or nothing in it.
+    """
+    try:
+        owner = json.loads((path / OWNER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path} is no table of a job: {error}") from error
+    if owner["format"] == "delta":
+        from deltalake import DeltaTable
+        from pyspark.sql.types import StructType
+
+        table = DeltaTable(str(path))
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        files = table.file_uris()
+        if not files:
+            return session.createDataFrame([], schema)
+        return session.read.schema(schema).option("basePath", str(path)).parquet(*files)
+    finish_compaction(path)
+    if next(path.rglob("*.parquet"), None) is None:
+        raise JobError(f"{path} has no rows yet")
+    return session.read.parquet(str(path)).drop(BATCH)
+
+
+def compact_table(session: SparkSession, path: Path, *, files_min: int) -> tuple[int, int]:
+    """Rewrites the small files of each partition that has ``files_min`` or more; returns files before and after.
+
+    Run it while the query that writes the table stands still. A Delta table changes in one commit, and its readers
+    notice nothing. A Parquet table has no log: a reader may meet rows twice while files are swapped. A compaction that
+    was killed is finished by the next one, by the query, or by ``read_table``.
+
+    Raises:
+        JobError: There is no such table.
+    """
+    try:
+        owner = json.loads((path / OWNER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path} is no table of a job: {error}") from error
+    if owner["format"] == "delta":
+        return _compact_delta(path, files_min)
+    return _compact_parquet(session, path, owner["partition_by"], files_min)
+
+
+def _compact_delta(path: Path, files_min: int) -> tuple[int, int]:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(str(path))
+    before = len(table.file_uris())
+    if before >= files_min:
+        table.optimize.compact()
+    return before, len(DeltaTable(str(path)).file_uris())
+
+
+def _compact_parquet(session: SparkSession, path: Path, partition_by: Sequence[str], files_min: int) -> tuple[int, int]:
+    finish_compaction(path)
+    before = len(_data_files(path))
+    groups: dict[Path, list[Path]] = {}
+    for file in _data_files(path):
+        groups.setdefault(file.parent.parent, []).append(file)
+    newest = max((_batch_of(file) for file in _data_files(path)), default=0)
+    moves, gone = [], []
+    for number, (folder, files) in enumerate(sorted(groups.items())):
+        # The newest batch may be replayed, and its replay must find it in its own place.
+        old = [file for file in files if _batch_of(file) < newest]
+        if len(old) < max(files_min, 2):
+            continue
+        staging = path / STAGING / str(number)
+        session.read.parquet(*map(str, old)).coalesce(1).write.mode("overwrite").parquet(str(staging))
+        lowest = min(_batch_of(file) for file in old)
+        for file in sorted(staging.glob("*.parquet")):
+            target = folder / f"{BATCH}={lowest}" / f"compacted-{file.name}"
+            moves.append((str(file.relative_to(path)), str(target.relative_to(path))))
+        gone += [str(file.relative_to(path)) for file in old]
+    if moves:
+        write_atomically(path / COMPACTION, json.dumps({"moves": moves, "gone": gone}))
+    finish_compaction(path)
+    return before, len(_data_files(path))
+
+
+def finish_compaction(path: Path) -> None:
+    """Swaps the files of a compaction whose plan is complete, from wherever an earlier attempt stopped."""
+    plan = path / COMPACTION
+    if plan.exists():
+        document = json.loads(plan.read_text(encoding="utf-8"))
+        for source, target in document["moves"]:
+            (path / target).parent.mkdir(parents=True, exist_ok=True)
+            if (path / source).exists():
+                os.replace(path / source, path / target)
+        for name in document["gone"]:
+            (path / name).unlink(missing_ok=True)
+            (path / name).with_name(f".{(path / name).name}.crc").unlink(missing_ok=True)
+        plan.unlink()
+    shutil.rmtree(path / STAGING, ignore_errors=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a small file; readers see the old text or the new one, also after a crash."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _data_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob(f"{BATCH}=*/*.parquet") if STAGING not in file.parts)
+
+
+def _batch_of(file: Path) -> int:
+    return int(file.parent.name.removeprefix(f"{BATCH}="))
+
+
+def _partition_values(path: str) -> dict[str, str | None]:
+    parts = [part.partition("=") for part in path.split("/")[:-1]]
+    return {name: None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, _, value in parts}

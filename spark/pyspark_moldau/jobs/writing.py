@@ -1,0 +1,82 @@
+"""Connects the rows of a job with its sink: a table, or a topic that gets each row exactly once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.reading import read_dead_letters
+from pyspark_moldau.jobs.running import started, topic_writer
+from pyspark_moldau.jobs.tables import TableWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+
+MAIN = "main"
+DEAD_LETTERS = "dead-letters"
+
+
+def starts_of(
+    session: SparkSession,
+    config: JobConfig,
+    sources: Mapping[str, SourceConfig],
+    rows: DataFrame,
+    sink: SinkConfig,
+    output_mode: str = "append",
+) -> dict[str, Callable[[], StreamingQuery]]:
+    """Returns how to start the queries of a job: the main one, and one for the dead letters of each source.
+
+    Raises:
+        JobConfigError: A column or an expression of the sink does not fit the rows.
+    """
+    if sink.path is not None:
+        check_partitions(rows, sink)
+        writer = rows.writeStream.foreachBatch(TableWriter(sink.path, sink.format, sink.partition_by))
+    else:
+        writer = topic_writer(to_records(rows, sink), config, sink.topic)
+    writer = writer.outputMode(output_mode)
+    starts: dict[str, Callable[[], StreamingQuery]] = {
+        MAIN: partial(started, writer, MAIN, config, config.checkpoint / MAIN)
+    }
+    for name, source in sources.items():
+        letters = read_dead_letters(session, config, source)
+        if letters is not None:
+            query = DEAD_LETTERS if len(sources) == 1 else f"{DEAD_LETTERS}-{name}"
+            to_topic = topic_writer(letters, config, source.payload.dead_letter_topic)
+            starts[query] = partial(started, to_topic, query, config, config.checkpoint / query)
+    return starts
+
+
+def to_records(rows: DataFrame, sink: SinkConfig) -> DataFrame:
+    """Returns rows with the columns ``key`` and ``value`` of a topic; a value is JSON of all columns by default.
+
+    Raises:
+        JobConfigError: An expression does not fit the rows.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    value = sink.value or "to_json(struct(*))"
+    key = sink.key or "null"
+    try:
+        return rows.selectExpr(f"cast({key} as binary) as key", f"cast({value} as binary) as value")
+    except (AnalysisException, ParseException) as error:
+        raise JobConfigError(f"[sink] key or value: {str(error).splitlines()[0]}") from error
+
+
+def check_partitions(rows: DataFrame, sink: SinkConfig) -> None:
+    """Checks the columns by which a table is partitioned.
+
+    Raises:
+        JobConfigError: One is not there, or all are taken.
+    """
+    missing = [name for name in sink.partition_by if name not in rows.columns]
+    if missing:
+        raise JobConfigError(f"[sink] partition_by: no column {missing[0]}; there are {', '.join(rows.columns)}")
+    if len(sink.partition_by) == len(rows.columns):
+        raise JobConfigError("[sink] partition_by: names every column; leave one that is not a partition")
