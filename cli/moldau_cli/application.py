@@ -17,6 +17,7 @@ from moldau_cli.commands import (
     features,
     groups,
     log,
+    pipeline,
     produce,
     quorum,
     replicas,
@@ -48,6 +49,7 @@ application.add_typer(replicas.logdirs, name="logdirs")
 application.command("elect")(replicas.elect)
 application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
+application.add_typer(pipeline.commands, name="pipeline")
 application.add_typer(txns.commands, name="txns")
 application.add_typer(users.commands, name="users")
 application.add_typer(acls.commands, name="acls")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^(?:<!-- not run: ([^\n]+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
-LANGUAGES = {"sh", "python", "properties"}
+LANGUAGES = {"sh", "python", "properties", "toml"}
 PYTHON_PAGES = {
     "README.md",  # here
     "docs/guides/application.md",  # here

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SECONDS: dict[str, float] = {
     "tests/pyspark_moldau/test_spark.py": 60,
+    "tests/pyspark_moldau/jobs/test_jobs.py": 60,
     "tests/processes/test_chaos.py": 60,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
     "tests/processes/test_failover.py": 50,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher import LocalCluster
 
 TOPIC = "demo"
+RESULT_TOPIC = "demo-result"
 PARTITIONS = 6
 REPLICAS = 3
 MARKER = "moldau-demo.txt"
@@ -149,7 +150,8 @@ def _prepare(directory: Path) -> None:
 async def _produce(cluster: LocalCluster, records: DemoInput, report: Callable[[int], None]) -> Produced:
     async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, configs=TOPIC_CONFIGS)
-        await admin.create_topics([topic])
+        result = NewTopic(name=RESULT_TOPIC, partitions=1, replication_factor=REPLICAS)
+        await admin.create_topics([topic, result])
     return await ProducePhase(cluster, TOPIC, records, progress=report).run()
 
 
@@ -211,7 +213,13 @@ def _spark(
             pipeline.run(shown.update)
         with phases.timed("read Parquet back"):
             tallies.append(tally("Parquet written by Spark", records.keys, produced.acknowledged, pipeline.records()))
-            return pipeline.aggregate()
+            aggregate = pipeline.aggregate()
+        with phases.timed("write the aggregate to a topic, twice"):
+            rows, found = pipeline.write_back(RESULT_TOPIC)
+        if rows != found:
+            raise CommandError(f"the sink wrote {rows:,} rows to topic {RESULT_TOPIC}, and {found:,} are there")
+        notes.append(f"The sink wrote the aggregate's {rows:,} rows to topic {RESULT_TOPIC} twice; each is there once.")
+        return aggregate
     except NoJavaError as error:
         raise CommandError(str(error)) from error
     finally:

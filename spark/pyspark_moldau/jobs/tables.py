@@ -16,7 +16,7 @@ import os
 import shutil
 import uuid
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from pyspark_moldau.jobs.errors import JobError
 
@@ -87,7 +87,7 @@ class TableWriter:
         writer.option("compression", "snappy").parquet(str(staging))
         actions = [
             AddAction(
-                path=quote(path, safe="/="),
+                path=path,  # deltalake quotes it
                 size=size,
                 partition_values=_partition_values(path),
                 modification_time=int((self._path / path).stat().st_mtime * 1000),

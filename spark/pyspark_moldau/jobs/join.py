@@ -1,0 +1,103 @@
+"""Joins two topics by a condition and a bound on the distance of their event times.
+
+The bound and the watermarks tell Spark how long it must keep a record of one side for one of the other. A left outer
+join writes a record without a partner when no partner can come any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_moldau.jobs.aggregate import EVENT_TIME
+from pyspark_moldau.jobs.config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.expressions import checked_sql
+from pyspark_moldau.jobs.reading import read_stream
+from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.writing import starts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+
+TYPES: Final = {"inner": "inner", "left-outer": "leftOuter"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinJob:
+    """A join, read from its file. ``on`` and ``columns`` call the two sides ``l`` and ``r``."""
+
+    config: JobConfig
+    left: SourceConfig
+    right: SourceConfig
+    sink: SinkConfig
+    kind: str
+    times: tuple[str, str]
+    watermarks: tuple[str, str]
+    on: str
+    after: str
+    before: str
+    columns: Mapping[str, str]
+
+
+def join_job(path: Path) -> JoinJob:
+    """Reads the file of a join.
+
+    Raises:
+        JobConfigError: A value is wrong.
+    """
+    config = load_config(path)
+    left, right, sink = source_of(config, "left"), source_of(config, "right"), sink_of(config)
+    section = config.root.section("join")
+    job = JoinJob(
+        config=config,
+        left=left,
+        right=right,
+        sink=sink,
+        kind=section.choice("type", tuple(TYPES), "inner"),
+        times=(section.text("left_time", "timestamp"), section.text("right_time", "timestamp")),
+        watermarks=(duration(section, "left_watermark"), duration(section, "right_watermark")),
+        on=section.text("on"),
+        before=duration(section, "before"),
+        after=duration(section, "after"),
+        columns=section.mapping("columns"),
+    )
+    section.finish()
+    config.root.finish()
+    return job
+
+
+def joined(left: DataFrame, right: DataFrame, job: JoinJob) -> DataFrame:
+    """Returns the joined rows: a right record lies at most ``before`` before its left one, and ``after`` after it.
+
+    Raises:
+        JobConfigError: An expression does not fit the records.
+    """
+    from pyspark.sql import functions
+
+    with checked_sql("[join]"):
+        sides = [
+            side.withColumn(EVENT_TIME, functions.expr(time)).withWatermark(EVENT_TIME, watermark).alias(name)
+            for side, time, watermark, name in zip((left, right), job.times, job.watermarks, "lr", strict=True)
+        ]
+        near = (
+            f"r.{EVENT_TIME} between l.{EVENT_TIME} - interval {job.before} and l.{EVENT_TIME} + interval {job.after}"
+        )
+        rows = sides[0].join(sides[1], functions.expr(f"({job.on}) and {near}"), TYPES[job.kind])
+        return rows.select(*(functions.expr(sql).alias(name) for name, sql in job.columns.items()))
+
+
+def run_join(job: JoinJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
+    """Joins until the present ends of the topics, or for ever with an interval as trigger.
+
+    Raises:
+        JobError: A query failed, or an expression does not fit the records.
+    """
+    session = session or job_session(job.config)
+    rows = joined(read_stream(session, job.config, job.left), read_stream(session, job.config, job.right), job)
+    sources = {"left": job.left, "right": job.right}
+    return run_queries(starts_of(session, job.config, sources, rows, job.sink), timeout_s)

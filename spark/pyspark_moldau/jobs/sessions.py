@@ -1,0 +1,219 @@
+"""Groups the records of each key into sessions of event time, with state per key (``applyInPandasWithState``).
+
+A session ends after a gap without records; see ``session_state``. Its columns are functions over its records in the
+order of their event times: ``count``, ``first``, ``last``, ``sum``, ``min``, ``max`` and ``list``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_moldau.jobs.aggregate import EVENT_TIME
+from pyspark_moldau.jobs.config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.expressions import checked_sql
+from pyspark_moldau.jobs.reading import read_stream
+from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.session_state import Event, advance, deadline_ms
+from pyspark_moldau.jobs.writing import starts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.types import DataType
+
+    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+
+_CALL: Final = re.compile(r"(count|first|last|sum|min|max|list)\((.+)\)", re.DOTALL)
+_UNITS_MS: Final = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_FUNCTIONS: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+    "sum": lambda values: sum(_known(values)) if _known(values) else None,
+    "min": lambda values: min(_known(values), default=None),
+    "max": lambda values: max(_known(values), default=None),
+    "count": lambda values: len(_known(values)),
+    "list": lambda values: values,
+}
+EVENTS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsJob:
+    """A job of sessions, read from its file. ``columns`` holds function and expression by name."""
+
+    config: JobConfig
+    source: SourceConfig
+    sink: SinkConfig
+    event_time: str
+    watermark: str
+    gap_ms: int
+    keys: Mapping[str, str]
+    columns: Mapping[str, tuple[str, str]]
+    where: str
+    events_max: int
+
+
+def sessions_job(path: Path) -> SessionsJob:
+    """Reads the file of a job.
+
+    Raises:
+        JobConfigError: A value is wrong.
+    """
+    config = load_config(path)
+    source, sink = source_of(config), sink_of(config)
+    section = config.root.section("sessions")
+    columns = {}
+    for name, text in section.mapping("columns").items():
+        call = _CALL.fullmatch(text.strip())
+        if call is None:
+            raise section.error("columns", f"{name}: expected one of {', '.join(_FUNCTIONS)} with an argument: {text}")
+        columns[name] = (call[1], call[2] if call[2].strip() != "*" else "1")
+    job = SessionsJob(
+        config=config,
+        source=source,
+        sink=sink,
+        event_time=section.text("event_time", "timestamp"),
+        watermark=duration(section, "watermark"),
+        gap_ms=milliseconds(duration(section, "gap")),
+        keys=section.mapping("keys"),
+        columns=columns,
+        where=section.text("where", ""),
+        events_max=section.number("events_max", EVENTS_MAX, at_least=1, at_most=10_000_000),
+    )
+    section.finish()
+    config.root.finish()
+    return job
+
+
+def milliseconds(text: str) -> int:
+    """Returns the length of a duration that ``config`` has checked."""
+    number, _, unit = text.partition(" ")
+    return int(number) * _UNITS_MS[unit.rstrip("s")]
+
+
+def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
+    """Returns one row for each closed session: the keys, ``session_start``, ``session_end``, and the columns.
+
+    ``session_end`` is the time of the last record. Records with a null key or event time are left out.
+
+    Raises:
+        JobConfigError: An expression does not fit the records.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+    names = list(job.keys)
+    with checked_sql("[sessions]"):
+        rows = records.where(job.where) if job.where else records
+        rows = rows.select(
+            *(functions.expr(sql).cast(StringType()).alias(name) for name, sql in job.keys.items()),
+            functions.expr(job.event_time).alias(EVENT_TIME),
+            functions.col("topic").alias("_topic"),
+            functions.col("partition").alias("_partition"),
+            functions.col("offset").alias("_offset"),
+            *(functions.expr(sql).alias(f"_{name}") for name, (_, sql) in job.columns.items()),
+        ).dropna(subset=[*names, EVENT_TIME])
+        fields = [
+            StructField(name, _type_of(function, rows.schema[f"_{name}"].dataType))
+            for name, (function, _) in job.columns.items()
+        ]
+    output = StructType(
+        [
+            *(StructField(name, StringType()) for name in names),
+            StructField("session_start", TimestampType()),
+            StructField("session_end", TimestampType()),
+            *fields,
+        ]
+    )
+    functions_of = {name: function for name, (function, _) in job.columns.items()}
+    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of)
+    return (
+        rows.withWatermark(EVENT_TIME, job.watermark)
+        .groupBy(*names)
+        .applyInPandasWithState(step, output, "sessions binary", "append", "EventTimeTimeout")
+    )
+
+
+def run_sessions(job: SessionsJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
+    """Runs until the present ends of the topics, or for ever with an interval as trigger.
+
+    Raises:
+        JobError: A query failed, or an expression does not fit the records.
+    """
+    session = session or job_session(job.config)
+    rows = sessions_of(read_stream(session, job.config, job.source), job)
+    return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)
+
+
+def _step(
+    gap_ms: int,
+    events_max: int,
+    names: tuple[str, ...],
+    functions: Mapping[str, str],
+    key: tuple[str, ...],
+    frames: Iterator[pd.DataFrame],
+    state: GroupState,
+) -> Iterator[pd.DataFrame]:
+    """Runs in tasks, for each key with new records or a session to close."""
+    import pandas as pd
+
+    sessions: list[list[Event]] = pickle.loads(state.get[0]) if state.exists else []
+    events = [event for frame in frames for event in _events(frame, functions)]
+    watermark_ms = state.getCurrentWatermarkMs()
+    step = advance(sessions, events, watermark_ms=watermark_ms, gap_ms=gap_ms, events_max=events_max)
+    if step.open:
+        state.update((pickle.dumps(step.open),))
+        deadline = deadline_ms(step.open, gap_ms)
+        assert deadline is not None, "there is an open session"
+        state.setTimeoutTimestamp(max(deadline, watermark_ms + 1))
+    elif state.exists:
+        state.remove()
+    if step.closed:
+        columns = ["session_start", "session_end", *functions]
+        rows = [(*key, *_summary(session, functions)) for session in step.closed]
+        # Objects keep integers with nulls among them what they are.
+        yield pd.DataFrame(rows, columns=[*names, *columns], dtype=object)
+
+
+def _events(frame: pd.DataFrame, functions: Mapping[str, str]) -> Iterator[Event]:
+    times = frame[EVENT_TIME].astype("datetime64[us]").astype("int64") // 1000
+    places = zip(frame["_topic"], frame["_partition"].tolist(), frame["_offset"].tolist(), strict=True)
+    values = [[_plain(value) for value in frame[f"_{name}"].tolist()] for name in functions]
+    yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
+
+
+def _plain(value: object) -> object:
+    """Returns None for the NaN by which pandas stands for null in a column of numbers."""
+    return None if isinstance(value, float) and value != value else value
+
+
+def _summary(session: list[Event], functions: Mapping[str, str]) -> Iterator[Any]:
+    for time_ms in (session[0][0], session[-1][0]):
+        yield datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    for index, function in enumerate(functions.values()):
+        yield _FUNCTIONS[function]([event[2][index] for event in session])
+
+
+def _known(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _type_of(function: str, argument: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, DoubleType, IntegralType, LongType
+
+    if function == "count":
+        return LongType()
+    if function == "list":
+        return ArrayType(argument)
+    if function == "sum":
+        return LongType() if isinstance(argument, IntegralType) else DoubleType()
+    return argument

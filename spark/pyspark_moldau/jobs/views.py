@@ -1,0 +1,312 @@
+"""Versions of a view over a log: Kappa's rebuild beside the old one, and Lambda's two forms of one query.
+
+A view is an SQL query over the table ``records``, the source of the job. ``build`` makes version N+1 from offset zero
+in a folder of its own while version N is served, by a stream (Kappa) or by a batch. ``compare`` tells the rows in which
+two versions differ. ``switch`` makes a version current by replacing one small file, and keeps the former one for
+``rollback``. A reader calls ``read_view`` and sees one version or the other.
+
+Lambda: the batch form is a version that holds the log up to its end offsets. ``serve_merged`` adds the records after
+them by the same query and the query ``merge``, which combines the rows of both parts (the table ``parts``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark_moldau.jobs.config import load_config, source_of
+from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.expressions import checked_sql
+from pyspark_moldau.jobs.reading import read_batch, read_dead_letters, read_stream
+from pyspark_moldau.jobs.running import JobReport, job_session, run_queries, started, topic_writer
+from pyspark_moldau.jobs.tables import write_atomically
+from pyspark_moldau.jobs.writing import DEAD_LETTERS, MAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pyspark_moldau.jobs.config import JobConfig, SourceConfig
+
+CURRENT = "current.json"
+VERSION = "version.json"
+RESULT = "result.json"
+FORMS = ("stream", "batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewJob:
+    """A view, read from its file."""
+
+    config: JobConfig
+    source: SourceConfig
+    path: Path
+    query: str
+    merge: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of a view. ``end_offsets`` are those of a batch: topic, partition and the first offset not in it."""
+
+    number: int
+    form: str
+    query_hash: str
+    is_complete: bool
+    end_offsets: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Rows that only one of two versions has, with a few of each."""
+
+    only_first: int
+    only_second: int
+    examples: list[str]
+
+
+def view_job(path: Path) -> ViewJob:
+    """Reads the file of a view.
+
+    Raises:
+        JobConfigError: A value is wrong.
+    """
+    config = load_config(path)
+    source = source_of(config)
+    section = config.root.section("view")
+    if source.starting_offsets != "earliest":
+        raise section.error("source", "a view begins at offset zero; leave starting_offsets out")
+    job = ViewJob(
+        config=config,
+        source=source,
+        path=config.folder / section.text("path"),
+        query=section.text("query"),
+        merge=section.text("merge", ""),
+    )
+    section.finish()
+    config.root.finish()
+    return job
+
+
+def versions_of(path: Path) -> list[Version]:
+    """Returns the versions of a view by number."""
+    found = []
+    for file in path.glob(f"v*/{VERSION}"):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        document["end_offsets"] = tuple(tuple(each) for each in document["end_offsets"])
+        found.append(Version(**document))
+    return sorted(found, key=lambda version: version.number)
+
+
+def current_of(path: Path) -> tuple[int, int]:
+    """Returns the current version and the one before it; 0 where there is none."""
+    try:
+        document = json.loads((path / CURRENT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return 0, 0
+    return int(document["current"]), int(document["previous"])
+
+
+def build(
+    job: ViewJob, form: str = "stream", session: SparkSession | None = None, timeout_s: float | None = None
+) -> tuple[Version, JobReport | None]:
+    """Builds the next version; a newest version of the same query and form that was not finished is continued.
+
+    Raises:
+        JobError: A query failed, or the SQL does not fit the records.
+    """
+    session = session or job_session(job.config)
+    versions = versions_of(job.path)
+    text = f"{job.query}\0{job.source}"
+    query_hash = hashlib.sha256(text.encode()).hexdigest()
+    newest = versions[-1] if versions else None
+    if newest is None or newest.is_complete or (newest.form, newest.query_hash) != (form, query_hash):
+        number = newest.number + 1 if newest else 1
+        newest = Version(number=number, form=form, query_hash=query_hash, is_complete=False)
+        _folder(job.path, number).mkdir(parents=True)
+        _note(job.path, newest)
+    if form == "stream":
+        report = _run_stream(job, newest.number, session, timeout_s)
+        newest = replace(newest, is_complete=True)
+    else:
+        report = None
+        rows = read_batch(session, job.config, job.source).cache()
+        try:
+            ends = rows.groupBy("topic", "partition").agg({"offset": "max"}).collect()
+            _write_result(job.path, newest.number, _queried(rows, job.query), 0)
+        finally:
+            rows.unpersist()
+        end_offsets = tuple(sorted((row[0], row[1], row[2] + 1) for row in ends))
+        newest = replace(newest, is_complete=True, end_offsets=end_offsets)
+    _note(job.path, newest)
+    return newest, report
+
+
+def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
+    """Brings the current version up to the present end of the log.
+
+    Raises:
+        JobError: There is no current version, it is a batch, or the file's query is another one.
+    """
+    number, _ = current_of(job.path)
+    version = _version(job.path, number)
+    text = f"{job.query}\0{job.source}"
+    if version.form != "stream":
+        raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
+    if version.query_hash != hashlib.sha256(text.encode()).hexdigest():
+        raise JobError(f"version {number} has another query or source than the file; build a new version")
+    return _run_stream(job, number, session or job_session(job.config), timeout_s)
+
+
+def compare(path: Path, first: int, second: int, session: SparkSession) -> Difference:
+    """Compares two versions as multisets of rows.
+
+    Raises:
+        JobError: A version is missing or not complete, or their columns differ.
+    """
+    one, two = (_read_version(session, path, number) for number in (first, second))
+    if one.columns != two.columns:
+        raise JobError(f"version {first} has the columns {one.columns}, version {second} {two.columns}")
+    only_first, only_second = one.exceptAll(two), two.exceptAll(one)
+    examples = [f"{first}: {row}" for row in only_first.limit(5).collect()]
+    examples += [f"{second}: {row}" for row in only_second.limit(5).collect()]
+    return Difference(only_first=only_first.count(), only_second=only_second.count(), examples=examples)
+
+
+def switch(path: Path, number: int) -> tuple[int, int]:
+    """Makes a version current, atomically; returns it and the former one, which stays for ``rollback``.
+
+    Raises:
+        JobError: There is no such version, or it is not complete.
+    """
+    if not _version(path, number).is_complete:
+        raise JobError(f"version {number} is not complete; run build again")
+    former, _ = current_of(path)
+    if former == number:
+        raise JobError(f"version {number} is current already")
+    write_atomically(path / CURRENT, json.dumps({"current": number, "previous": former}))
+    return number, former
+
+
+def rollback(path: Path) -> tuple[int, int]:
+    """Makes the former version current again; returns it and the one that was current.
+
+    Raises:
+        JobError: There is no former version.
+    """
+    _, former = current_of(path)
+    if not former:
+        raise JobError(f"{path} has no former version to go back to")
+    return switch(path, former)
+
+
+def read_view(path: Path, session: SparkSession) -> DataFrame:
+    """Returns the current version, as it is now.
+
+    Raises:
+        JobError: No version is current.
+    """
+    number, _ = current_of(path)
+    if not number:
+        raise JobError(f"{path} has no current version; build one and switch to it")
+    return _read_version(session, path, number)
+
+
+def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
+    """Returns the current batch version, merged with what the same query makes of the records after it.
+
+    Raises:
+        JobError: The current version is no batch, the file has no ``merge``, or the SQL does not fit.
+    """
+    number, _ = current_of(job.path)
+    version = _version(job.path, number)
+    if version.form != "batch":
+        raise JobError(f"version {number} is a stream; it follows the log by itself")
+    if not job.merge:
+        raise JobError("[view] merge: must be given, to combine the rows of the batch with newer ones")
+    newer = read_batch(session, job.config, job.source)
+    for topic, partition, offset in version.end_offsets:
+        newer = newer.where(f"not (topic = '{topic}' and partition = {partition} and offset < {offset})")
+    parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
+    with checked_sql("[view] merge:"):
+        parts.createOrReplaceTempView("parts")
+        return session.sql(job.merge)
+
+
+def _run_stream(job: ViewJob, number: int, session: SparkSession, timeout_s: float | None) -> JobReport:
+    rows = _queried(read_stream(session, job.config, job.source), job.query)
+    state = _folder(job.path, number) / "state"
+    writer = rows.writeStream.outputMode("complete").foreachBatch(partial(_batch_done, job.path, number))
+    starts: dict[str, Callable[[], StreamingQuery]] = {MAIN: partial(started, writer, MAIN, job.config, state)}
+    letters = read_dead_letters(session, job.config, job.source)
+    if letters is not None:  # one query for all versions, so that each dead letter is copied once
+        to_topic = topic_writer(letters, job.config, job.source.payload.dead_letter_topic)
+        checkpoint = job.config.checkpoint / DEAD_LETTERS
+        starts[DEAD_LETTERS] = partial(started, to_topic, DEAD_LETTERS, job.config, checkpoint)
+    return run_queries(starts, timeout_s)
+
+
+def _batch_done(path: Path, number: int, rows: DataFrame, batch: int) -> None:
+    _write_result(path, number, rows, batch)
+
+
+def _queried(records: DataFrame, query: str) -> DataFrame:
+    with checked_sql("[view] query:"):
+        records.createOrReplaceTempView("records")
+        return records.sparkSession.sql(query)
+
+
+def _write_result(path: Path, number: int, rows: DataFrame, batch: int) -> None:
+    """Writes the whole result beside the last one, and points readers to it; the one before the last goes."""
+    folder = _folder(path, number)
+    name = f"result-{batch}"
+    rows.coalesce(1).write.mode("overwrite").parquet(str(folder / name))
+    former = _result(folder)
+    write_atomically(folder / RESULT, json.dumps({"result": name}))
+    for old in folder.glob("result-*"):
+        if old.is_dir() and old.name not in (name, former):  # readers of the former one may still be at work
+            shutil.rmtree(old)
+
+
+def _result(folder: Path) -> str:
+    try:
+        document: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ""
+    return str(document["result"])
+
+
+def _read_version(session: SparkSession, path: Path, number: int) -> DataFrame:
+    if not _version(path, number).is_complete:
+        raise JobError(f"version {number} is not complete; run build again")
+    folder = _folder(path, number)
+    name = _result(folder)
+    if not name:
+        raise JobError(f"version {number} has no rows: its topics are empty")
+    return session.read.parquet(str(folder / name))
+
+
+def _version(path: Path, number: int) -> Version:
+    versions = versions_of(path)
+    found = next((version for version in versions if version.number == number), None)
+    if found is None:
+        known = ", ".join(str(version.number) for version in versions) or "none"
+        raise JobError(f"{path} has no version {number}; there are: {known}")
+    return found
+
+
+def _note(path: Path, version: Version) -> None:
+    document = {name: getattr(version, name) for name in ("number", "form", "query_hash", "is_complete")}
+    document["end_offsets"] = version.end_offsets
+    write_atomically(_folder(path, version.number) / VERSION, json.dumps(document))
+
+
+def _folder(path: Path, number: int) -> Path:
+    return path / f"v{number}"

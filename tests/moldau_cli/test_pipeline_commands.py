@@ -1,0 +1,55 @@
+"""Goal: ``moldau pipeline`` tells a wrong file in one line with exit code 2, before Spark starts."""
+
+import pytest
+
+from moldau_cli.commands import pipeline
+from moldau_cli.main import main
+
+COMMANDS = ("load", "aggregate", "sessions", "join", "export", "views build", "views list", "views follow")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_file_is_told(command, tmp_path, capsys):
+    assert main(["pipeline", *command.split(), str(tmp_path / "none.toml")]) == 2
+    assert "none.toml: No such file or directory; give the TOML file of a job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_file_is_told(command, tmp_path, capsys):
+    file = tmp_path / "job.toml"
+    file.write_text('[cluster]\n"bootstrap.servers" = "127.0.0.1:9092"\n[run]\ncheckpoint = "state"\ncoers = 2\n')
+    assert main(["pipeline", *command.split(), str(file)]) == 2
+    told = capsys.readouterr().err
+    assert "[run] coers: unknown key; did you mean cores?" in told
+    assert told.count("\n") == 1
+
+
+def test_missing_packages_are_told(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(pipeline, "PACKAGES", ("pyarrow", "no_such_package", "nor.this"))
+    assert main(["pipeline", "load", str(tmp_path / "none.toml")]) == 2
+    assert "pipeline jobs need no_such_package, nor.this, not installed here" in capsys.readouterr().err
+
+
+def test_versions_of_a_view_are_switched(tmp_path, capsys):
+    """Switching and listing need no Spark."""
+    file = tmp_path / "view.toml"
+    file.write_text(
+        '[cluster]\n"bootstrap.servers" = "127.0.0.1:9092"\n[run]\ncheckpoint = "state"\n[source]\ntopics = ["t"]\n'
+        '[view]\npath = "view"\nquery = "select 1"\n'
+    )
+    for number in (1, 2):
+        folder = tmp_path / "view" / f"v{number}"
+        folder.mkdir(parents=True)
+        (folder / "version.json").write_text(
+            f'{{"number": {number}, "form": "stream", "query_hash": "", "is_complete": true, "end_offsets": []}}'
+        )
+    for version in ("1", "2"):
+        assert main(["pipeline", "views", "switch", str(file), version]) == 0
+    assert main(["pipeline", "views", "list", str(file)]) == 0
+    listed = capsys.readouterr().out
+    assert ["2", "stream", "yes", "current"] in [line.split() for line in listed.splitlines()]
+    assert ["1", "stream", "yes", "former"] in [line.split() for line in listed.splitlines()]
+    assert main(["pipeline", "views", "rollback", str(file)]) == 0
+    assert capsys.readouterr().out == "version 1 is current again\n"
+    assert main(["pipeline", "views", "switch", str(file), "7"]) == 1
+    assert "no version 7; there are: 1, 2" in capsys.readouterr().err

@@ -1,0 +1,141 @@
+"""Goal: a wrong setting of a job's file is told with file, section, key, value and remedy, before Spark starts."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pyspark_moldau.jobs.aggregate import aggregate_job
+from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.export import export_job
+from pyspark_moldau.jobs.join import join_job
+from pyspark_moldau.jobs.load import load_job
+from pyspark_moldau.jobs.sessions import sessions_job
+from pyspark_moldau.jobs.tables import OWNER, finish_compaction, own_table
+from pyspark_moldau.jobs.views import view_job
+
+LOAD = """
+[cluster]
+"bootstrap.servers" = "127.0.0.1:9092"
+[run]
+checkpoint = "state"
+[source]
+topics = ["flights"]
+max_offsets_per_trigger = 1000
+[source.payload]
+format = "json"
+schema = "flight.json"
+dead_letter_topic = "flights-dead"
+[sink]
+table = "tables/flights"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "flight.json").write_text('{"type":"object","properties":{"a":{"type":"string"}}}')
+    return tmp_path
+
+
+def write(folder, text):
+    path = folder / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_good_file_is_read(folder):
+    job = load_job(write(folder, LOAD + '[load]\ncompact_files = 8\n[spark]\n"spark.driver.memory" = "1g"\n'))
+    assert job.config.cluster == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert job.config.checkpoint == folder / "state"
+    assert job.source.options == {"maxOffsetsPerTrigger": "1000", "kafka.isolation.level": "read_committed"}
+    assert job.sink.path == folder / "tables" / "flights"
+    assert (job.sink.format, job.sink.partition_by) == ("parquet", ("topic", "date"))
+    assert job.compact_files == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[cluster]", "[cluster", "not a TOML file"),
+        ('"bootstrap.servers" = "127.0.0.1:9092"', 'x = "y"', r'job.toml: cluster: "bootstrap.servers" must be given'),
+        ('topics = ["flights"]', 'topics = "flights"', r"\[source\] topics: expected a list of strings"),
+        ('topics = ["flights"]', "topics = []", r"\[source\] topics: expected a list of strings"),
+        ('["flights"]', '["a/b"]', "'a/b' is no name of a topic"),
+        ('["flights"]', '["flights-dead"]', "is the dead-letter topic too"),
+        ("= 1000", "= 0", "max_offsets_per_trigger: expected an integer from 1"),
+        ("max_offsets_per_trigger", "max_offset_per_trigger", "unknown key; did you mean max_offsets_per_trigger"),
+        ('"json"', '"xml"', "expected one of raw, json, avro, protobuf, got 'xml'"),
+        ('"flight.json"', '"none.json"', r"\[source.payload\] schema: .*none.json: No such file"),
+        ('dead_letter_topic = "flights-dead"', "", "dead_letter_topic: must be given"),
+        ('"flights-dead"', '"flights-dead"\nregistry = "http://x"', "registry: is for avro"),
+        ('table = "tables/flights"', "", "give either table"),
+        ('table = "tables/flights"', 'topic = "t"', "a load writes a table"),
+        ('"state"', '"state"\ntrigger = "often"', "expected available-now, or a duration"),
+        ("[sink]", "[sinks]", "must be given"),
+        ("[run]", "[extra]\n[run]", "extra: unknown key"),
+    ],
+)
+def test_a_wrong_setting_is_told(folder, old, new, told):
+    assert old in LOAD
+    with pytest.raises(JobConfigError, match=told):
+        load_job(write(folder, LOAD.replace(old, new, 1)))
+
+
+READERS = {
+    "load.toml": load_job,
+    "aggregate.toml": aggregate_job,
+    "sessions.toml": sessions_job,
+    "join.toml": join_job,
+    "view.toml": view_job,
+    "export.toml": export_job,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_files_of_the_documentation_are_right(folder, name):
+    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
+    blocks = dict(re.findall(r"^```toml\n# (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert set(blocks) == set(READERS)
+    READERS[name](write(folder, blocks[name]))
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(JobConfigError, match="No such file"):
+        export_job(tmp_path / "none.toml")
+
+
+def test_a_table_keeps_its_query(tmp_path):
+    own_table(tmp_path / "t", "q1", "parquet", ["date"])
+    own_table(tmp_path / "t", "q1", "parquet", ["date"])
+    with pytest.raises(JobError, match="written by another query"):
+        own_table(tmp_path / "t", "q2", "parquet", ["date"])
+    with pytest.raises(JobError, match="has format 'parquet', and the job says 'delta'"):
+        own_table(tmp_path / "t", "q1", "delta", ["date"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(JobError, match="something other than a table"):
+        own_table(tmp_path / "other", "q1", "parquet", [])
+    (tmp_path / "t" / OWNER).write_text("{")
+    with pytest.raises(JobError, match="damaged"):
+        own_table(tmp_path / "t", "q1", "parquet", ["date"])
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_compaction_is_finished_from_any_step(tmp_path, moved, removed):
+    """The plan is complete; some files were moved or removed before the kill."""
+    moves = [(f"_moldau_staging/0/{n}.parquet", f"d=1/batch=0/compacted-{n}.parquet") for n in range(2)]
+    gone = [f"d=1/batch={n}/old.parquet" for n in range(2)]
+    for name in gone[removed:]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    for index, (source, target) in enumerate(moves):
+        path = tmp_path / (target if index < moved else source)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"new {index}")
+    (tmp_path / "_moldau_compaction.json").write_text(json.dumps({"moves": moves, "gone": gone}))
+    finish_compaction(tmp_path)
+    finish_compaction(tmp_path)
+    left = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {target: f"new {index}" for index, (_, target) in enumerate(moves)}

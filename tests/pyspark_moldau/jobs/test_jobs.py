@@ -1,0 +1,356 @@
+"""Goal: every job gives the rows that plain pandas computes from the same records, also over a crash in the middle.
+
+Method: one local Spark session and one broker. The records are flights as JSON, with poison among them. A crash is an
+error after a micro-batch is written and before Spark notes it, which makes the next run replay that batch.
+"""
+
+import datetime
+import json
+
+import pandas as pd
+import pytest
+
+from moldau_jepsen.testing import cluster
+from pyspark_moldau.java import find_java
+from pyspark_moldau.jobs import tables, views
+from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
+from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.export import export_job, run_export
+from pyspark_moldau.jobs.join import join_job, run_join
+from pyspark_moldau.jobs.load import load_job, run_load
+from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
+from support.interop.clients import ConfluentClient, create_topic
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found"),
+    pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector
+]
+
+WAIT_S = 300
+SCHEMA = {
+    "type": "object",
+    "required": ["origin", "scheduled"],
+    "properties": {
+        "origin": {"type": "string"},
+        "carrier": {"type": "string"},
+        "plane": {"type": "string"},
+        "delay": {"type": ["integer", "null"]},
+        "scheduled": {"type": "string", "format": "date-time"},
+    },
+}
+POISON = [b"", b"{", b'{"origin":1}', b'{"origin":"EWR","scheduled":"2013-01-01T00:00:00Z","delay":1e30}']
+START = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)
+
+
+def flights(first, count):
+    """Flights in the order of their departure, ten minutes apart."""
+    for n in range(first, first + count):
+        yield {
+            "origin": ("EWR", "JFK", "LGA")[n % 3],
+            "carrier": ("UA", "B6")[n % 2],
+            "plane": f"N{n % 5}",
+            "delay": None if n % 11 == 0 else (n * 7) % 50,
+            "scheduled": (START + datetime.timedelta(minutes=10 * n)).isoformat(),
+        }
+
+
+def records_of(rows):
+    return [(f"{row['origin']}-{row['carrier']}".encode(), json.dumps(row).encode(), []) for row in rows]
+
+
+def field(name, kind="string", side=""):
+    """Returns SQL for a field of a raw value."""
+    return f"cast(get_json_object(cast({side}value as string), '$.{name}') as {kind})"
+
+
+def frame_of(rows):
+    frame = pd.DataFrame(list(rows))
+    frame["scheduled"] = pd.to_datetime(frame["scheduled"])
+    return frame
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    with cluster(brokers=1, controllers=1, links=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from pyspark_moldau.session import local_session
+
+    session = local_session("moldau-job-tests", settings={"spark.sql.streaming.stopTimeout": "120000"})
+    yield session
+    session.stop()
+
+
+class Job:
+    """Writes a job's file, with the sections that all share."""
+
+    def __init__(self, brokers, folder, topic):
+        self.folder, self.topic = folder, topic
+        (folder / "flight.json").write_text(json.dumps(SCHEMA))
+        self._shared = f'[cluster]\n"bootstrap.servers" = "{brokers.bootstrap}"\n'
+
+    def source(self, name="source", topic=None, payload=False, extra=""):
+        topic = topic or self.topic
+        text = f'[{name}]\ntopics = ["{topic}"]\n{extra}\n'
+        if payload:
+            text += f'[{name}.payload]\nformat = "json"\nschema = "flight.json"\ndead_letter_topic = "{topic}-dead"\n'
+        return text
+
+    def write(self, name, text):
+        path = self.folder / f"{name}.toml"
+        path.write_text(f'{self._shared}[run]\ncheckpoint = "state-{name}"\n{text}')
+        return path
+
+
+def crash_once(monkeypatch, batch):
+    """Makes the writer of tables fail after it has written a batch."""
+    write, crashed = tables.TableWriter.write, []
+
+    def failing(self, rows, number, query):
+        write(self, rows, number, query)
+        if number == batch and not crashed:
+            crashed.append(number)
+            raise OSError("planned crash")
+
+    monkeypatch.setattr(tables.TableWriter, "write", failing)
+    return crashed
+
+
+def consumed(brokers, topic, partitions, count):
+    return ConfluentClient(brokers.bootstrap).consume(topic, partitions, count)
+
+
+def test_a_load_has_each_record_once(spark, brokers, tmp_path, monkeypatch):
+    """A crash after a written batch, a second run, compaction: the table has the good records, the topic the others."""
+    create_topic(brokers.bootstrap, "load", 2, 1)
+    create_topic(brokers.bootstrap, "load-dead", 1, 1)
+    records = records_of(flights(0, 120))
+    records[50:50] = [(b"bad", value, []) for value in POISON]
+    client = ConfluentClient(brokers.bootstrap)
+    placed = client.produce("load", records)
+    job = Job(brokers, tmp_path, "load")
+    text = job.source(extra="max_offsets_per_trigger = 70\nmax_records_per_task = 25", payload=True)
+    path = job.write("load", text + '[sink]\ntable = "table"\n[load]\ncompact_files = 2\n')
+    crashed = crash_once(monkeypatch, 1)
+    with pytest.raises(JobError, match="planned crash"):
+        run_load(load_job(path), spark, WAIT_S)
+    assert crashed == [1]
+    placed += client.produce("load", records_of(flights(120, 30)))
+    before, after = run_load(load_job(path), spark, WAIT_S).files
+    assert after < before
+    found = tables.read_table(spark, tmp_path / "table").collect()
+    assert {row["topic"] for row in found} == {"load"}
+    wanted = sorted((p, o, json.loads(v)) for p, o, v in placed if v not in POISON)
+    assert sorted((row["partition"], row["offset"], plain(row["value"])) for row in found) == wanted
+    dead = consumed(brokers, "load-dead", 1, len(POISON))
+    assert sorted(value for _, _, _, value, _ in dead) == sorted(POISON)
+    places = {(p, o): v for p, o, v in placed}
+    for _, _, key, value, headers in dead:
+        told = {name.removeprefix("__connect.errors."): text.decode() for name, text in headers}
+        assert (key, told["topic"]) == (b"bad", "load")
+        assert places[int(told["partition"]), int(told["offset"])] == value
+        assert told["exception.message"]
+
+
+def plain(value):
+    return value.asDict() | {"scheduled": value["scheduled"].astimezone(datetime.UTC).isoformat()}
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_replayed_batch_changes_nothing(spark, tmp_path, table_format):
+    """Batches are written, replayed, and compacted; a killed attempt leaves files that no reader of the table sees."""
+    writer = tables.TableWriter(tmp_path / "t", table_format, ["kind"])
+
+    def frame(batch):
+        kind = "concat('k ', id % 2)"
+        return spark.range(10 * batch, 10 * batch + 10, 1, 2).selectExpr(
+            "id", f"{kind} as kind", "timestamp_millis(id) as at", "array(named_struct('x', id)) as deep"
+        )
+
+    for batch in (0, 0, 1, 1, 2, 2):
+        writer.write(frame(batch), batch, "q")
+    if table_format == "delta":
+        (next(tmp_path.glob("t/kind=*")) / "of-a-killed-attempt.parquet").write_bytes(b"half")
+    for compacted in (False, True):
+        if compacted:
+            before, after = tables.compact_table(spark, tmp_path / "t", files_min=2)
+            assert after < before
+        rows = sorted(tables.read_table(spark, tmp_path / "t").collect(), key=lambda row: row["id"])
+        assert [(row["id"], row["kind"]) for row in rows] == [(n, f"k {n % 2}") for n in range(30)]
+    writer.write(frame(3), 3, "q")
+    assert tables.read_table(spark, tmp_path / "t").count() == 40
+    with pytest.raises(JobError, match="written by another query"):
+        writer.write(frame(0), 0, "other")
+
+
+def test_an_export_writes_a_version_once(spark, brokers, tmp_path):
+    create_topic(brokers.bootstrap, "exported", 2, 1)
+    frame_of(flights(0, 40)).assign(n=range(40)).to_parquet(tmp_path / "flights.parquet", coerce_timestamps="us")
+    job = Job(brokers, tmp_path, "exported")
+    text = '[sink]\ntopic = "exported"\nkey = "origin"\n[export]\ntable = "flights.parquet"\nname = "e"\n'
+    for version in (1, 1, 2):
+        where = 'where = "n < 30"' if version == 1 else 'where = "n >= 30"'
+        path = job.write("export", f"{text}version = {version}\n{where}\n")
+        assert run_export(export_job(path), spark) == (30 if version == 1 else 10)
+    found = consumed(brokers, "exported", 2, 40)
+    assert sorted(json.loads(value)["n"] for _, _, _, value, _ in found) == list(range(40))
+    assert {key for _, _, key, _, _ in found} == {b"EWR", b"JFK", b"LGA"}
+    for wrong, told in (("flights.parquet", "no column x|`x`"), ("none.parquet", "none.parquet")):
+        path = job.write("export", text.replace("flights.parquet", wrong) + 'version = 3\nwhere = "x = 1"\n')
+        with pytest.raises(JobError, match=told):
+            run_export(export_job(path), spark)
+
+
+def table_rows(spark, path):
+    return tables.read_table(spark, path).toPandas()
+
+
+def restarted(job_file, read_job, run_job, spark, brokers, monkeypatch, more):
+    """Runs a job with a crash after its first batch, adds records, and runs it again; returns the last report."""
+    crash_once(monkeypatch, 1)
+    with pytest.raises(JobError, match="planned crash"):
+        run_job(read_job(job_file), spark, WAIT_S)
+    for topic, records in more.items():
+        ConfluentClient(brokers.bootstrap).produce(topic, records)
+    return run_job(read_job(job_file), spark, WAIT_S)
+
+
+def test_windows_equal_pandas(spark, brokers, tmp_path, monkeypatch):
+    """The result of append mode equals pandas for all closed windows; a late flight is counted and left out."""
+    create_topic(brokers.bootstrap, "windows", 1, 1)
+    ConfluentClient(brokers.bootstrap).produce("windows", records_of(flights(0, 150)))
+    job = Job(brokers, tmp_path, "windows")
+    path = job.write(
+        "windows",
+        job.source(extra="max_offsets_per_trigger = 80")
+        + '[sink]\ntable = "delays"\n[aggregate]\nwindow = "1 hour"\nwatermark = "2 hours"\n'
+        + f'event_time = "{field("scheduled", "timestamp")}"\nkeys = {{ origin = "{field("origin")}" }}\n'
+        + f'columns = {{ flights = "count(*)", delay = "avg({field("delay", "int")})" }}\n',
+    )
+    late = records_of(flights(0, 1))
+    more = {"windows": [*records_of(flights(150, 50)), *late]}
+    report = restarted(path, aggregate_job, run_aggregate, spark, brokers, monkeypatch, more)
+    assert report.late_rows == 1
+    frame = frame_of(flights(0, 200))
+    watermark = frame["scheduled"].max() - pd.Timedelta(hours=2)
+    frame["window_start"] = frame["scheduled"].dt.floor("h")
+    wanted = frame.groupby(["window_start", "origin"]).agg(flights=("delay", "size"), delay=("delay", "mean"))
+    wanted = wanted[wanted.index.get_level_values(0) + pd.Timedelta(hours=1) <= watermark].reset_index()
+    found = table_rows(spark, tmp_path / "delays").sort_values(["window_start", "origin"])
+    found["window_start"] = pd.to_datetime(found["window_start"], utc=True)
+    assert len(wanted) > 80
+    pd.testing.assert_frame_equal(
+        found[list(wanted.columns)].reset_index(drop=True), wanted, check_dtype=False, check_exact=False
+    )
+
+
+def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
+    """Rotations per aircraft: a session ends after three hours without a flight of the plane."""
+    create_topic(brokers.bootstrap, "rotations", 1, 1)
+    # A pause every 40 flights separates sessions.
+    rows = list(flights(0, 200))
+    for n, row in enumerate(rows):
+        row["scheduled"] = (START + datetime.timedelta(minutes=10 * n + 400 * (n // 40))).isoformat()
+    ConfluentClient(brokers.bootstrap).produce("rotations", records_of(rows[:120]))
+    job = Job(brokers, tmp_path, "rotations")
+    path = job.write(
+        "rotations",
+        job.source(extra="max_offsets_per_trigger = 70")
+        + f'[sink]\ntable = "sessions"\n[sessions]\nevent_time = "{field("scheduled", "timestamp")}"\n'
+        + f'watermark = "1 hour"\ngap = "3 hours"\nkeys = {{ plane = "{field("plane")}" }}\n[sessions.columns]\n'
+        + f'flights = "count(*)"\ndelay = "sum({field("delay", "int")})"\nfirst = "first({field("origin")})"\n'
+        + f'route = "list({field("origin")})"\n',
+    )
+    restarted(path, sessions_job, run_sessions, spark, brokers, monkeypatch, {"rotations": records_of(rows[120:])})
+    frame = frame_of(rows)
+    closed = frame["scheduled"].max() - pd.Timedelta(hours=4)
+    wanted = []
+    for plane, group in frame.groupby("plane"):
+        number = (group["scheduled"].diff() >= pd.Timedelta(hours=3)).cumsum()
+        for _, one in group.groupby(number):
+            if one["scheduled"].max() <= closed:
+                row = (plane, one["scheduled"].min(), one["scheduled"].max(), len(one), int(one["delay"].sum()))
+                wanted.append((*row, one["origin"].iloc[0], list(one["origin"])))
+    found = table_rows(spark, tmp_path / "sessions")
+    for name in ("session_start", "session_end"):
+        found[name] = pd.to_datetime(found[name], utc=True)
+    found["route"] = found["route"].map(list)
+    assert len(wanted) == 20
+    assert sorted(found.itertuples(index=False, name=None)) == sorted(wanted)
+
+
+def test_a_join_equals_pandas(spark, brokers, tmp_path, monkeypatch):
+    """Each flight is joined with the flights of the same plane in the two hours before it, from another topic."""
+    for topic in ("departures", "arrivals"):
+        create_topic(brokers.bootstrap, topic, 1, 1)
+        ConfluentClient(brokers.bootstrap).produce(topic, records_of(flights(0, 60)))
+    job = Job(brokers, tmp_path, "departures")
+    path = job.write(
+        "join",
+        job.source("left", extra="max_offsets_per_trigger = 40")
+        + job.source("right", "arrivals", extra="max_offsets_per_trigger = 30")
+        + f'[sink]\ntable = "pairs"\n[join]\nleft_time = "{field("scheduled", "timestamp")}"\n'
+        + f'right_time = "{field("scheduled", "timestamp")}"\nleft_watermark = "1 hour"\nright_watermark = "1 hour"\n'
+        + f'on = "{field("plane", side="l.")} = {field("plane", side="r.")}"\nbefore = "2 hours"\nafter = "1 second"\n'
+        + f'[join.columns]\nleft = "l.offset"\nright = "r.offset"\nplane = "{field("plane", side="l.")}"\n',
+    )
+    more = {topic: records_of(flights(60, 40)) for topic in ("departures", "arrivals")}
+    restarted(path, join_job, run_join, spark, brokers, monkeypatch, more)
+    frame = frame_of(flights(0, 100)).reset_index(names="offset")
+    both = frame.merge(frame, on="plane", suffixes=("_l", "_r"))
+    distance = both["scheduled_l"] - both["scheduled_r"]
+    both = both[(distance >= pd.Timedelta(0)) & (distance <= pd.Timedelta(hours=2))]
+    wanted = sorted(zip(both["offset_l"], both["offset_r"], both["plane"], strict=True))
+    found = table_rows(spark, tmp_path / "pairs")
+    assert sorted(found.itertuples(index=False, name=None)) == wanted
+
+
+def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
+    """Version 2 replays the log while version 1 is served; the switch is one step, and back; both forms agree."""
+    create_topic(brokers.bootstrap, "view", 1, 1)
+    client = ConfluentClient(brokers.bootstrap)
+    client.produce("view", records_of(flights(0, 60)))
+    job = Job(brokers, tmp_path, "view")
+    delay = field("delay", "int")
+    query = f"select {field('origin')} as origin, {{}} as n, sum({delay}) as delay from records group by 1"
+    merge = "select origin, sum(n) as n, sum(delay) as delay from parts group by origin"
+
+    def file(count):
+        text = f'[view]\npath = "delays"\nquery = "{query.format(count)}"\nmerge = "{merge}"\n'
+        return views.view_job(job.write("view", job.source() + text))
+
+    def rows(frame):
+        return sorted(tuple(row) for row in frame.collect())
+
+    def wanted(count):
+        grouped = frame_of(flights(0, count)).groupby("origin").agg(n=("origin", "size"), delay=("delay", "sum"))
+        return sorted(grouped.reset_index().itertuples(index=False, name=None))
+
+    path = tmp_path / "delays"
+    with pytest.raises(JobError, match="no current version"):
+        views.read_view(path, spark)
+    first, _ = views.build(file(f"count({delay})"), "stream", spark, WAIT_S)
+    assert views.switch(path, first.number) == (1, 0)
+    old = rows(views.read_view(path, spark))
+    assert old != wanted(60)
+    second, _ = views.build(file("count(*)"), "batch", spark)
+    assert rows(views.read_view(path, spark)) == old
+    difference = views.compare(path, 1, 2, spark)
+    assert (difference.only_first, difference.only_second) == (3, 3)
+    assert views.switch(path, second.number) == (2, 1)
+    assert rows(views.read_view(path, spark)) == wanted(60)
+    client.produce("view", records_of(flights(60, 30)))
+    assert rows(views.serve_merged(file("count(*)"), spark)) == wanted(90)
+    third, _ = views.build(file("count(*)"), "stream", spark, WAIT_S)
+    fourth, _ = views.build(file("count(*)"), "batch", spark)
+    difference = views.compare(path, third.number, fourth.number, spark)
+    assert (difference.only_first, difference.only_second, difference.examples) == (0, 0, [])
+    assert views.rollback(path) == (1, 2)
+    assert rows(views.read_view(path, spark)) == old
+    with pytest.raises(JobError, match="no version 9; there are: 1, 2, 3, 4"):
+        views.switch(path, 9)
