@@ -6,15 +6,18 @@ to the dead-letter topic exactly once, with the reason and the record's place in
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
+from pyspark_moldau.options import EARLIEST, parse_options
+from pyspark_moldau.planning import connect_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -31,9 +34,15 @@ def read_stream(session: SparkSession, config: JobConfig, source: SourceConfig) 
     return _good(_decoded(_raw(session, config, source, streaming=True), source.payload), source.payload)
 
 
-def read_batch(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame:
-    """Returns the same records up to the present ends of the topics, as a table."""
-    return _good(_decoded(_raw(session, config, source, streaming=False), source.payload), source.payload)
+def read_batch(
+    session: SparkSession, config: JobConfig, source: SourceConfig, starts: Mapping[tuple[str, int], int] | None = None
+) -> DataFrame:
+    """Returns the same records up to the present ends of the topics, as a table.
+
+    ``starts`` says where some partitions begin; the others begin with their first records.
+    """
+    raw = _raw(session, config, source, streaming=False, starts=starts)
+    return _good(_decoded(raw, source.payload), source.payload)
 
 
 def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame | None:
@@ -71,11 +80,24 @@ def value_type(payload: PayloadConfig) -> DataType:
     return BinaryType() if payload.format == "raw" else from_arrow_type(decoder_of(payload).type)
 
 
-def _raw(session: SparkSession, config: JobConfig, source: SourceConfig, *, streaming: bool) -> DataFrame:
+def _raw(
+    session: SparkSession,
+    config: JobConfig,
+    source: SourceConfig,
+    *,
+    streaming: bool,
+    starts: Mapping[tuple[str, int], int] | None = None,
+) -> DataFrame:
     options = {f"kafka.{key}": value for key, value in config.cluster.items()} | dict(source.options)
     options |= {"subscribe": ",".join(source.topics), "columns": ",".join(COLUMNS)}
     if not streaming:
         options.pop("maxOffsetsPerTrigger", None)
+        if starts:
+            parsed = parse_options({name.lower(): value for name, value in options.items()}, streaming=False)
+            given: dict[str, dict[str, int]] = {}
+            for topic, number in connect_cluster(parsed.client).partitions(parsed.subscription):
+                given.setdefault(topic, {})[str(number)] = starts.get((topic, number), EARLIEST)
+            options["startingOffsets"] = json.dumps(given)
         return session.read.format("moldau").options(**options).load()
     options["startingOffsets"] = source.starting_offsets
     return session.readStream.format("moldau").options(**options).load()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,11 @@ def versions_of(path: Path) -> list[Version]:
     return sorted(found, key=lambda version: version.number)
 
 
+def hash_of(job: ViewJob) -> str:
+    """Returns the hash of what a version's rows depend on: the query, the topics and the payload."""
+    return hashlib.sha256(f"{job.query}\0{job.source.topics}\0{job.source.payload}".encode()).hexdigest()
+
+
 def current_of(path: Path) -> tuple[int, int]:
     """Returns the current version and the one before it; 0 where there is none."""
     try:
@@ -124,8 +130,7 @@ def build(
     """
     session = session or job_session(job.config)
     versions = versions_of(job.path)
-    text = f"{job.query}\0{job.source}"
-    query_hash = hashlib.sha256(text.encode()).hexdigest()
+    query_hash = hash_of(job)
     newest = versions[-1] if versions else None
     if newest is None or newest.is_complete or (newest.form, newest.query_hash) != (form, query_hash):
         number = newest.number + 1 if newest else 1
@@ -157,10 +162,9 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
     """
     number, _ = current_of(job.path)
     version = _version(job.path, number)
-    text = f"{job.query}\0{job.source}"
     if version.form != "stream":
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
-    if version.query_hash != hashlib.sha256(text.encode()).hexdigest():
+    if version.query_hash != hash_of(job):
         raise JobError(f"version {number} has another query or source than the file; build a new version")
     return _run_stream(job, number, session or job_session(job.config), timeout_s)
 
@@ -231,9 +235,8 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
         raise JobError(f"version {number} is a stream; it follows the log by itself")
     if not job.merge:
         raise JobError("[view] merge: must be given, to combine the rows of the batch with newer ones")
-    newer = read_batch(session, job.config, job.source)
-    for topic, partition, offset in version.end_offsets:
-        newer = newer.where(f"not (topic = '{topic}' and partition = {partition} and offset < {offset})")
+    ends = {(topic, partition): offset for topic, partition, offset in version.end_offsets}
+    newer = read_batch(session, job.config, job.source, ends)
     parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
     with checked_sql("[view] merge:"):
         parts.createOrReplaceTempView("parts")
@@ -266,7 +269,7 @@ def _queried(records: DataFrame, query: str) -> DataFrame:
 def _write_result(path: Path, number: int, rows: DataFrame, batch: int) -> None:
     """Writes the whole result beside the last one, and points readers to it; the one before the last goes."""
     folder = _folder(path, number)
-    name = f"result-{batch}"
+    name = f"result-{batch}-{uuid.uuid4().hex}"  # a replay leaves the former attempt's files to its readers
     rows.coalesce(1).write.mode("overwrite").parquet(str(folder / name))
     former = _result(folder)
     write_atomically(folder / RESULT, json.dumps({"result": name}))
