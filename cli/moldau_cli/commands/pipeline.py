@@ -186,16 +186,22 @@ def _job_errors() -> Iterator[None]:
     missing = [name for name in PACKAGES if not _is_installed(name)]
     if missing:
         raise UsageError(f"pipeline jobs need {', '.join(missing)}, not installed here: pip install 'moldau[jobs]'")
+    from pyspark.errors import PySparkException
+
+    from pyspark_moldau.errors import TOLD
     from pyspark_moldau.java import NoJavaError
     from pyspark_moldau.jobs.errors import JobConfigError, JobError
+    from pyspark_moldau.jobs.running import first_line
     from pyspark_moldau.session import UnsupportedSparkError
 
     try:
         yield
     except JobConfigError as error:
         raise UsageError(str(error)) from error
-    except (JobError, NoJavaError, UnsupportedSparkError) as error:
+    except (JobError, NoJavaError, UnsupportedSparkError, *TOLD) as error:
         raise CommandError(str(error)) from error
+    except PySparkException as error:  # Spark refuses the plan: an option of the source, or the cluster does not answer
+        raise CommandError(first_line(str(error))) from error
 
 
 def _is_installed(name: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import pandas as pd
 import pytest
 
+from moldau_cli.main import main
 from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 from pyspark_moldau.jobs import tables, views
@@ -354,3 +355,17 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
     assert rows(views.read_view(path, spark)) == old
     with pytest.raises(JobError, match="no version 9; there are: 1, 2, 3, 4"):
         views.switch(path, 9)
+
+
+def test_the_command_runs_a_job_and_tells_its_failure(spark, brokers, tmp_path, capsys):
+    """The command uses the session of the process; a topic that is missing is told in one line."""
+    create_topic(brokers.bootstrap, "command", 1, 1)
+    ConfluentClient(brokers.bootstrap).produce("command", records_of(flights(0, 5)))
+    job = Job(brokers, tmp_path, "command")
+    text = job.source() + '[sink]\ntable = "table"\n'
+    assert main(["--json", "pipeline", "load", str(job.write("command", text))]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == {"main": {"records": 5, "batches": 1}}
+    assert main(["pipeline", "load", str(job.write("none", text.replace("command", "no-such-topic")))]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("moldau: ")
+    assert "no-such-topic" in told
