@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TransactionListing,
         UserCredential,
     )
+    from moldau.admin.acls import Acl, AclFilter
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
     from moldau.producer import PreparedTransaction
@@ -142,6 +143,31 @@ class Admin(AioClient):
             KafkaError: the broker or the client reports an error.
         """
         await self._portal.call_async(self._admin.remove_voter, voter_id, directory_id=directory_id)
+
+    async def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """Returns the ACLs that pass a filter, or all.
+
+        Raises:
+            KafkaError: the caller may not describe the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return await self._portal.call_async(self._admin.describe_acls, wanted)
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Adds ACLs; one that exists is not an error.
+
+        Raises:
+            AdminError: the cluster refused some.
+            ValueError: a kind, operation or permission is unknown.
+        """
+        await self._portal.call_async(self._admin.create_acls, acls)
+
+    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, and returns them.
+
+        Raises:
+            KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return await self._portal.call_async(self._admin.delete_acls, wanted)
 
     async def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
         """Returns the SCRAM credentials of all users or of the named ones, without their secrets.
