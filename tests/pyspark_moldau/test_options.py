@@ -53,7 +53,10 @@ def test_timestamps_take_precedence_over_offsets():
         ({"kafka__bootstrap__servers": "host:99999"}, "expected host:port, got 'host:99999'"),
         ({"kafka__auto__offset__reset": "latest"}, "use the option startingOffsets"),
         ({"kafka__enable__auto__commit": "true"}, "publishOffsetsToGroup shows them"),
-        ({"kafka__security__protocol": "SASL_SSL"}, "kafka.security.protocol = .SASL_SSL.: must be"),
+        (
+            {"kafka__security__protocol": "SASL_SSL"},
+            "kafka.sasl.mechanism: must be set with security.protocol=SASL_SSL",
+        ),
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
         ({"maxOffsetsPerTrigger": "0"}, "expected a positive number, got '0'"),
         ({"minPartitions": "x"}, "minPartitions: expected a positive number"),

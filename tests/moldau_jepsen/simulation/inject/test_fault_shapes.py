@@ -320,7 +320,7 @@ def test_connections_are_reset_until_the_fault_is_over():
 def test_disk_errors_end_the_process_that_writes():
     """Errors of a disk reach the process that writes to it and end it."""
     calls = set()
-    for story in stories(FaultKind.DISK_ERROR, 4):
+    for story in stories(FaultKind.DISK_ERROR, 10):
         errors = [event for event in story.events if event.kind == "disk-error"]
         if errors:  # both rates may be drawn as 0
             ((name, error),) = story.failures
