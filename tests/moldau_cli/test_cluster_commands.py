@@ -366,10 +366,10 @@ def test_nodes_are_paused_killed_and_restarted(shell):
     shell("cluster", "kill", "3")
 
     def judged():
-        """The verdict, once the controller has taken the dead broker out of the ISRs."""
+        """Whether the controller has taken the dead broker out of the ISRs; topics of other tests may be offline too."""
         document = shell.json("cluster", "status", "-b", shell.started["bootstrap"], code=None)
         found = {problem["problem"] for problem in document["problems"]}
-        return document["verdict"] == "degraded" and found == {"broker-down", "under-replicated"}
+        return document["verdict"] != "healthy" and found >= {"broker-down", "under-replicated"}
 
     wait_until(judged, "the verdict names the dead broker")
     assert "does not run" in shell("cluster", "kill", "3", code=1).stderr
