@@ -366,7 +366,7 @@ def test_nodes_are_paused_killed_and_restarted(shell):
     shell("cluster", "kill", "3")
 
     def judged():
-        """Whether the controller has taken the dead broker out of the ISRs; topics of other tests may be offline too."""
+        """Whether the dead broker has left the ISRs; topics of other tests may be offline too."""
         document = shell.json("cluster", "status", "-b", shell.started["bootstrap"], code=None)
         found = {problem["problem"] for problem in document["problems"]}
         return document["verdict"] != "healthy" and found >= {"broker-down", "under-replicated"}
