@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from moldau.aio.portal import AioClient, AioPortal
+from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.cluster import arguments
 from moldau.cluster.arguments import shown
-from moldau.cluster.metadata import TopicPartition
 from moldau.consumer import Consumer as TrioConsumer
-from moldau.consumer.core.positions import Lag
 from moldau.consumer.core.unread import Unread
 from moldau.consumer.iteration import Iteration
 
@@ -22,13 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
-    from moldau.cluster.group_metadata import GroupMetadata
-    from moldau.cluster.metadata import PartitionInfo
+    from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
     from moldau.runtime.config import Config
 
 
-class Consumer(AioClient):
+class Consumer(ConsumerCalls, AioClient):
     """A consumer for asyncio; see ``moldau.consumer.Consumer``. One task at a time uses it.
 
     Closing commits positions (with ``enable.auto.commit``), leaves the group and ends the thread. After an exception
@@ -80,44 +78,10 @@ class Consumer(AioClient):
         self._end_iteration(gives_up=False)
         await super().close()
 
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Assigns exactly these partitions, without a group."""
-        self._return_unread()
-        self._portal.call_sync(self._consumer.assign, arguments.partitions("assign", partitions))
-
-    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
-        """Joins the group for these topics, or for all that match ``pattern``, at the next ``poll``."""
-        self._return_unread()
-        names = arguments.texts("subscribe", "topics", topics)
-        self._portal.call_sync(self._consumer.subscribe, names, pattern=pattern)
-
     async def unsubscribe(self) -> None:
         """Gives up all partitions and leaves the group."""
         self._return_unread()
         await self._portal.call_async(self._consumer.unsubscribe)
-
-    def group_metadata(self) -> GroupMetadata:
-        """Returns this member's group metadata, for ``Producer.send_offsets_to_transaction``.
-
-        Raises:
-            ConfigError: ``group.id`` is not set.
-        """
-        return self._portal.call_sync(self._consumer.group_metadata)
-
-    @property
-    def subscription(self) -> list[str]:
-        """The topics that the consumer is subscribed to."""
-        return self._portal.call_sync(lambda: self._consumer.subscription)
-
-    @property
-    def paused(self) -> list[TopicPartition]:
-        """Assigned partitions that ``pause`` holds back."""
-        return self._portal.call_sync(lambda: self._consumer.paused)
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions."""
-        return self._portal.call_sync(lambda: self._consumer.assignment)
 
     async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, or nothing after ``timeout_ms``.
@@ -141,17 +105,6 @@ class Consumer(AioClient):
         return await self._portal.call_async_or_undo(
             self._put_back_columns, self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes
         )
-
-    def _put_back(self, batches: Iterable[ConsumedBatch]) -> None:
-        """Sets positions back before records that were taken but did not reach the caller."""
-        for batch in batches:
-            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
-                self._consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
-
-    def _put_back_columns(self, taken: Iterable[ConsumedColumns]) -> None:
-        for each in taken:
-            with contextlib.suppress(LookupError):
-                self._consumer.seek((each.topic, each.partition), memoryview(each.columns.offsets).cast("q")[0])
 
     def __aiter__(self) -> Self:
         """Iterates over records, without end until the consumer is closed.
@@ -181,70 +134,10 @@ class Consumer(AioClient):
             lambda batch: self._put_back([batch]), lambda: self._consumer.batches().__anext__()
         )
 
-    def _end_iteration(self, *, gives_up: bool) -> None:
-        self._is_closed = True
-        if gives_up:
-            self._unread.clear()
-        else:
-            self._return_unread()
-
-    def _return_unread(self) -> None:
-        """Sets positions back before the records that iteration has fetched and the loop has not received."""
-        if self._unread:
-            starts = self._unread.starts()
-            self._unread.clear()
-            self._portal.call_sync(self._seek_all, starts)
-
-    def _seek_all(self, starts: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        for partition, (offset, leader_epoch) in starts.items():
-            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
-                self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
-
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Moves the position of a partition to ``offset``.
-
-        Raises:
-            LookupError: the partition is not assigned.
-        """
-        self._return_unread()
-        self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
-
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Goes to the log start offset of the partitions (all by default)."""
-        self._return_unread()
-        self._portal.call_sync(self._consumer.seek_to_beginning, *partitions)
-
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Goes to the high watermark of the partitions (all by default)."""
-        self._return_unread()
-        self._portal.call_sync(self._consumer.seek_to_end, *partitions)
-
     async def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:
         """Returns the offset of the next record; waits until it is known."""
         found = await self._portal.call_async(self._consumer.position, partition, timeout_ms)
         return self._first_unread(partition, found)
-
-    def position_nowait(self, partition: tuple[str, int]) -> int | None:
-        """Returns the position, or None while it is unknown."""
-        found = self._portal.call_sync(self._consumer.position_nowait, partition)
-        return None if found is None else self._first_unread(partition, found)
-
-    def _first_unread(self, partition: tuple[str, int], position: int) -> int:
-        return self._unread.starts().get(TopicPartition(*partition), (position, -1))[0]
-
-    def lag(self, partition: tuple[str, int]) -> Lag:
-        """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
-        found = self._portal.call_sync(self._consumer.lag, partition)
-        return Lag(position=self._first_unread(partition, found.position), end_offset=found.end_offset)
-
-    def pause(self, *partitions: tuple[str, int]) -> None:
-        """Stops reading the partitions; they stay assigned."""
-        self._return_unread()
-        self._portal.call_sync(self._consumer.pause, *partitions)
-
-    def resume(self, *partitions: tuple[str, int]) -> None:
-        """Reads paused partitions again."""
-        self._portal.call_sync(self._consumer.resume, *partitions)
 
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commits offsets, by default the present positions.
@@ -257,18 +150,6 @@ class Consumer(AioClient):
             await self._portal.call_async(self._consumer.commit, self.offsets_to_commit())
         else:
             await self._portal.call_async(self._consumer.commit, offsets)
-
-    @property
-    def commits_automatically(self) -> bool:
-        """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
-        return self._consumer.commits_automatically
-
-    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
-        """Returns what ``commit`` commits by default: the positions of the assigned partitions.
-
-        Pass it to ``Producer.send_offsets_to_transaction``.
-        """
-        return self._portal.call_sync(self._consumer.offsets_to_commit, self._unread.starts())
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""

@@ -1,0 +1,149 @@
+"""The calls of a consumer that return at once, the same for threads and for asyncio.
+
+Both faces keep the records that iteration has fetched and the loop has not received. Each call here first sets the
+positions back before those records, so that it acts on what the caller has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from moldau.cluster import arguments
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.core.positions import Lag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau.blocking.portal import Portal
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
+    from moldau.consumer import Consumer as TrioConsumer
+    from moldau.consumer.core.unread import Unread
+
+
+class ConsumerCalls:
+    """A part of ``moldau.blocking.Consumer`` and ``moldau.aio.Consumer``, which set the attributes."""
+
+    _consumer: TrioConsumer
+    _portal: Portal[Any]
+    _unread: Unread
+    _is_closed: bool
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Assigns exactly these partitions, without a group."""
+        self._return_unread()
+        self._portal.call_sync(self._consumer.assign, arguments.partitions("assign", partitions))
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Joins the group for these topics, or for all that match ``pattern``, at the next ``poll``."""
+        self._return_unread()
+        names = arguments.texts("subscribe", "topics", topics)
+        self._portal.call_sync(self._consumer.subscribe, names, pattern=pattern)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Returns this member's group metadata, for ``Producer.send_offsets_to_transaction``.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+        """
+        return self._portal.call_sync(self._consumer.group_metadata)
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics that the consumer is subscribed to."""
+        return self._portal.call_sync(lambda: self._consumer.subscription)
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """Assigned partitions that ``pause`` holds back."""
+        return self._portal.call_sync(lambda: self._consumer.paused)
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions."""
+        return self._portal.call_sync(lambda: self._consumer.assignment)
+
+    def _put_back(self, batches: Iterable[ConsumedBatch]) -> None:
+        """Sets positions back before records that were taken but did not reach the caller."""
+        for batch in batches:
+            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
+                self._consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
+
+    def _put_back_columns(self, taken: Iterable[ConsumedColumns]) -> None:
+        for each in taken:
+            with contextlib.suppress(LookupError):
+                self._consumer.seek((each.topic, each.partition), memoryview(each.columns.offsets).cast("q")[0])
+
+    def _end_iteration(self, *, gives_up: bool) -> None:
+        self._is_closed = True
+        if gives_up:
+            self._unread.clear()
+        else:
+            self._return_unread()
+
+    def _return_unread(self) -> None:
+        """Sets positions back before the records that iteration has fetched and the loop has not received."""
+        if self._unread:
+            starts = self._unread.starts()
+            self._unread.clear()
+            self._portal.call_sync(self._seek_all, starts)
+
+    def _seek_all(self, starts: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        for partition, (offset, leader_epoch) in starts.items():
+            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
+                self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
+
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Moves the position of a partition to ``offset``.
+
+        Raises:
+            LookupError: the partition is not assigned.
+        """
+        self._return_unread()
+        self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the log start offset of the partitions (all by default)."""
+        self._return_unread()
+        self._portal.call_sync(self._consumer.seek_to_beginning, *partitions)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the high watermark of the partitions (all by default)."""
+        self._return_unread()
+        self._portal.call_sync(self._consumer.seek_to_end, *partitions)
+
+    def position_nowait(self, partition: tuple[str, int]) -> int | None:
+        """Returns the position, or None while it is unknown."""
+        found = self._portal.call_sync(self._consumer.position_nowait, partition)
+        return None if found is None else self._first_unread(partition, found)
+
+    def _first_unread(self, partition: tuple[str, int], position: int) -> int:
+        return self._unread.starts().get(TopicPartition(*partition), (position, -1))[0]
+
+    def lag(self, partition: tuple[str, int]) -> Lag:
+        """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
+        found = self._portal.call_sync(self._consumer.lag, partition)
+        return Lag(position=self._first_unread(partition, found.position), end_offset=found.end_offset)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Stops reading the partitions; they stay assigned."""
+        self._return_unread()
+        self._portal.call_sync(self._consumer.pause, *partitions)
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Reads paused partitions again."""
+        self._portal.call_sync(self._consumer.resume, *partitions)
+
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
+        return self._consumer.commits_automatically
+
+    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
+        """Returns what ``commit`` commits by default: the positions of the assigned partitions.
+
+        Pass it to ``Producer.send_offsets_to_transaction``.
+        """
+        return self._portal.call_sync(self._consumer.offsets_to_commit, self._unread.starts())
