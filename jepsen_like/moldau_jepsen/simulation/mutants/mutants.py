@@ -157,9 +157,9 @@ def run_mutants(
     seed_first: int = 1,
     processes: int | None = None,
 ) -> Iterator[MutantVerdict]:
-    """Hunts mutants over the cores, one mutant per task; yields verdicts as they come.
+    """Hunts mutants over the cores, one mutant per task; yields verdicts as they finish.
 
-    ``rules`` are put on trial besides, each alone with the mutant that is meant for it (``ALONE``).
+    Each of ``rules`` is also tested alone with the mutant meant for it (``ALONE``).
 
     Raises:
         KeyError: A name is unknown.
