@@ -5,27 +5,38 @@ controller waits a while (long poll). If that part of the log has been removed, 
 snapshot instead; the follower then asks for further pieces by the snapshot's offset. Controllers serve only committed
 entries, so a follower never truncates and may change controllers at any time.
 
-    request  = msgpack [1, cluster_id, node_id, next_offset, wait_ms, bytes_max, snapshot_offset, piece]
+A controller whose log cannot contain the follower's last position refuses with OFFSET_OUT_OF_RANGE: it has lost data
+or runs on an older copy of them. Otherwise its later entries would be applied to an image that it never had.
+
+    request  = msgpack [2, cluster_id, node_id, next_offset, wait_ms, bytes_max, snapshot_offset, piece,
+                        last_epoch, leader_epoch]
     response = msgpack [1, error_code, leader_id, leader_epoch, committed_offset, entries,
                         snapshot_offset, pieces, complete, voters]
     entry    = msgpack [offset, epoch, command]
     voter    = msgpack [node_id, host, port]
 
-``snapshot_offset`` is -1 if the message is not about a snapshot.
+``snapshot_offset`` is -1 if the message is not about a snapshot. Requests of version 1 lack the last two fields, and
+their position is not checked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgpack
 
 from moldau_quorum.metadata.records import MetadataCorruptError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 METADATA_FETCH_KEY: Final = 20_100
 """API key of the fetch; only controller listeners serve it, and they never advertise it."""
 METADATA_FETCH_VERSION: Final = 1
+"""Version of the API, and of its response."""
+_REQUEST_VERSION: Final = 2
+_REQUEST_TYPES: Final = (int, str, int, int, int, int, int, int)
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS_MAX: Final = 5_000
 
@@ -45,6 +56,10 @@ class MetadataFetchRequest:
     """The snapshot to continue; -1 asks for the log."""
     piece: int = 0
     """The first piece of the snapshot to return."""
+    last_epoch: int = -1
+    """The Raft epoch of the last command below ``next_offset``; -1 if the controller is not to compare it."""
+    leader_epoch: int = 0
+    """The latest epoch of a leader that the follower has heard of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +67,8 @@ class MetadataFetchResponse:
     """A controller's response: entries, or pieces of a snapshot."""
 
     error_code: int = 0
-    """NONE, INCONSISTENT_CLUSTER_ID, SNAPSHOT_NOT_FOUND, or BROKER_NOT_AVAILABLE if it is cut off from the quorum."""
+    """NONE, INCONSISTENT_CLUSTER_ID, SNAPSHOT_NOT_FOUND, OFFSET_OUT_OF_RANGE if the log cannot contain the follower's
+    position, or BROKER_NOT_AVAILABLE if the controller is cut off from the quorum."""
     leader_id: int = -1
     leader_epoch: int = 0
     committed_offset: int = -1
@@ -70,7 +86,7 @@ class MetadataFetchResponse:
 def encode_fetch_request(request: MetadataFetchRequest) -> bytes:
     """Encodes the body of a request."""
     fields = (
-        METADATA_FETCH_VERSION,
+        _REQUEST_VERSION,
         request.cluster_id,
         request.node_id,
         request.next_offset,
@@ -78,6 +94,8 @@ def encode_fetch_request(request: MetadataFetchRequest) -> bytes:
         request.bytes_max,
         request.snapshot_offset,
         request.piece,
+        request.last_epoch,
+        request.leader_epoch,
     )
     return bytes(msgpack.packb(fields))
 
@@ -88,7 +106,7 @@ def decode_fetch_request(body: bytes | memoryview) -> MetadataFetchRequest:
     Raises:
         MetadataCorruptError: the body is malformed.
     """
-    fields = _unpack(body, (int, str, int, int, int, int, int, int))
+    fields = _unpack(body, {1: _REQUEST_TYPES, _REQUEST_VERSION: (*_REQUEST_TYPES, int, int)})
     return MetadataFetchRequest(
         cluster_id=fields[1],
         node_id=fields[2],
@@ -97,6 +115,8 @@ def decode_fetch_request(body: bytes | memoryview) -> MetadataFetchRequest:
         bytes_max=max(1, min(fields[5], FETCH_BYTES_MAX)),
         snapshot_offset=fields[6],
         piece=max(0, fields[7]),
+        last_epoch=fields[8] if fields[0] > 1 else -1,
+        leader_epoch=fields[9] if fields[0] > 1 else 0,
     )
 
 
@@ -123,7 +143,7 @@ def decode_fetch_response(body: bytes | memoryview) -> MetadataFetchResponse:
     Raises:
         MetadataCorruptError: the body is malformed.
     """
-    fields = _unpack(body, (int, int, int, int, int, tuple, int, tuple, bool, tuple))
+    fields = _unpack(body, {METADATA_FETCH_VERSION: (int, int, int, int, int, tuple, int, tuple, bool, tuple)})
     entries, pieces = fields[5], fields[7]
     for entry in entries:
         if type(entry) is not tuple or [type(part) for part in entry] != [int, int, bytes]:
@@ -147,13 +167,13 @@ def decode_fetch_response(body: bytes | memoryview) -> MetadataFetchResponse:
     )
 
 
-def _unpack(body: bytes | memoryview, expected: tuple[type, ...]) -> tuple:  # type: ignore[type-arg]
+def _unpack(body: bytes | memoryview, expected: Mapping[int, tuple[type, ...]]) -> tuple:  # type: ignore[type-arg]
     try:
         fields = msgpack.unpackb(body, use_list=False)
     except (ValueError, RecursionError) as error:
         raise MetadataCorruptError("a metadata fetch message is not valid msgpack") from error
-    if type(fields) is not tuple or not fields or fields[0] != METADATA_FETCH_VERSION:
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int or fields[0] not in expected:
         raise MetadataCorruptError("a metadata fetch message has an unknown version")
-    if tuple(type(value) for value in fields) != expected:
+    if tuple(type(value) for value in fields) != expected[fields[0]]:
         raise MetadataCorruptError("a metadata fetch message is ill-typed")
     return fields

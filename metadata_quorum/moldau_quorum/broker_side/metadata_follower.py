@@ -8,10 +8,11 @@ must not wait.
 The image is not kept on disk: a starting broker always fetches it. A broker that cannot reach any controller keeps its
 last image and continues to serve with it; it cannot become leader of another partition without a newer image.
 
-Metadata never go backwards. While the follower runs, its image is the measure. A starting broker passes a *floor*, the
-position that it had applied before. The image is fetched as usual, but the callback gets nothing, and the follower has
-not caught up, until the image has reached the floor. A log that ends below the floor or contradicts it is refused, and
-the follower starts again with the next controller.
+Metadata never go backwards. While the follower runs, its image is the measure: each fetch names its offset and epoch,
+and a controller whose log cannot contain that position refuses. The follower then keeps its image and asks the next
+controller. A starting broker passes a *floor*, the position that it had applied before. The image is fetched as usual,
+but the callback gets nothing, and the follower has not caught up, until the image has reached the floor. A log that
+ends below the floor or contradicts it is refused, and the follower starts again with the next controller.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class MetadataFollower:
         self.image = MetadataImage()
         """The newest image; the follower replaces it and never changes it."""
         self.refusal = ""
-        """Why the last metadata were refused as older than the floor; empty once the image has reached the floor."""
+        """Why the last metadata were refused; empty once the image has reached the floor."""
 
     @property
     def voters(self) -> Mapping[int, tuple[str, int]]:
@@ -148,7 +149,8 @@ class MetadataFollower:
                     connection.close()
             except MetadataWentBackError as error:
                 self.refusal = f"controller {self._target}: {error}"
-                self.image = MetadataImage()  # it may hold entries of another log
+                if self._floor is not None:
+                    self.image = MetadataImage()  # it may hold entries of another log, and the callback got nothing
                 self.reachability.failed(self._target, error, self._voters, event="metadata-went-back")
                 await self._try_next()
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError, MetadataCorruptError) as error:
@@ -186,6 +188,8 @@ class MetadataFollower:
             wait_ms=FETCH_WAIT_MS if self._caught_up else 0,
             snapshot_offset=snapshot_offset,
             piece=piece,
+            last_epoch=self.image.epoch,
+            leader_epoch=self._leader_epoch,
         )
         with trio.fail_after((FETCH_WAIT_MS + FETCH_GRACE_MS) / 1000):
             body = await connection.request_raw(
@@ -195,6 +199,10 @@ class MetadataFollower:
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             raise InconsistentClusterError(
                 f"controller {self._target} does not belong to this node's cluster {self._cluster_id}"
+            )
+        if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise MetadataWentBackError(
+                f"its log does not contain offset {self.image.offset} with epoch {self.image.epoch}"
             )
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")

@@ -72,6 +72,8 @@ class MetadataService:
         if self._log.leadership.leader_id < 0:
             # Cut off from the quorum, this controller may be far behind without knowing.
             return self._respond(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+        if self._contradicts(request):
+            return self._respond(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         if request.snapshot_offset >= 0:
             return self._snapshot_part(request)
         if self._wants_snapshot(request.next_offset):
@@ -79,7 +81,27 @@ class MetadataService:
         if self._log.high_watermark < request.next_offset:
             with trio.move_on_after(request.wait_ms / 1000):
                 await self._log.wait_for_commit(request.next_offset)
+            if self._contradicts(request):  # entries of another history may have been committed meanwhile
+                return self._respond(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         return self._tail(request)
+
+    def _contradicts(self, request: MetadataFetchRequest) -> bool:
+        """Returns whether the committed log cannot contain the follower's position.
+
+        A position above this node's high watermark is no contradiction in itself, because this node may lag behind
+        another controller. It is one if commands here are already of a later epoch, or if this node is active: a leader
+        knows all commits of earlier leaders, and is the first to know those of its own epoch. If the follower has heard
+        of a later leader, this one may be deposed and not know it yet.
+        """
+        offset = request.next_offset - 1
+        if offset <= 0 or request.last_epoch < 0:
+            return False
+        if offset <= self._log.high_watermark:
+            return self._machine.epochs.epoch_at(offset) not in (None, request.last_epoch)
+        leadership = self._log.leadership
+        if leadership.active and leadership.epoch >= request.leader_epoch:
+            return True
+        return self._machine.epochs.latest > request.last_epoch
 
     def _wants_snapshot(self, next_offset: int) -> bool:
         return next_offset < self._log.log_start_index or (next_offset <= 0 and self._machine.image.offset > 0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES, unsupported_level
 from moldau_quorum.log.port import SnapshotInvalidError
+from moldau_quorum.metadata.epoch_history import EpochHistory
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import MetadataCorruptError, decode_command
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
@@ -29,6 +30,8 @@ class MetadataStateMachine:
         """Empty, as before the first entry. ``features`` are what this node supports."""
         self._features = features
         self.image = MetadataImage(offset=0)
+        self.epochs = EpochHistory()
+        """The epochs of the commands in ``image``."""
         self.log: MetadataLog | None = None
         """The log that drives this machine, once it is made."""
         self._restoring: SnapshotReader | None = None
@@ -83,6 +86,7 @@ class MetadataStateMachine:
             if not editor.replay_command(decode_command(entry.data)):
                 self._log.warning("command-of-deposed-controller-ignored", offset=entry.index, epoch=entry.epoch)
             image = editor.finish_image(offset=entry.index, epoch=entry.epoch)
+        self.epochs.take(image.offset, image.epoch)
         self._advance(image)
         return image.metadata_level < before
 
@@ -118,6 +122,7 @@ class MetadataStateMachine:
         if refusal is not None:
             raise SnapshotInvalidError(refusal)
         self._restoring = None
+        self.epochs.restart(image.offset, image.epoch)
         self._advance(image)
 
     def _refusal(self, image: MetadataImage, position: LogPosition) -> str | None:

@@ -36,8 +36,12 @@ PLAIN = st.recursive(
 
 
 def test_messages_survive_their_encoding() -> None:
-    request = MetadataFetchRequest(cluster_id="c", node_id=3, next_offset=9, wait_ms=10, snapshot_offset=4, piece=2)
+    request = MetadataFetchRequest(
+        cluster_id="c", node_id=3, next_offset=9, wait_ms=10, snapshot_offset=4, piece=2, last_epoch=5, leader_epoch=6
+    )
     assert decode_fetch_request(encode_fetch_request(request)) == request
+    older = decode_fetch_request(msgpack.packb((1, "c", 3, 9, 10, 4096, 4, 2)))
+    assert (older.next_offset, older.piece, older.last_epoch, older.leader_epoch) == (9, 2, -1, 0)
     response = MetadataFetchResponse(
         error_code=98,
         leader_id=101,

@@ -1,7 +1,7 @@
-"""Goal: a broker that restarts under controllers that have lost metadata keeps its logs and says what is wrong.
+"""Goal: a broker whose controllers have lost metadata keeps its image and its logs, and says what is wrong.
 
-Method: whole brokers and controllers in a simulated world. While a broker is down, the disk of its controller is
-replaced by an older copy, as if a backup had been restored.
+Method: whole brokers and controllers in a simulated world. While a broker is down, or beside a running one, the disk of
+its controller is replaced by an older copy, as if a backup had been restored.
 """
 
 from __future__ import annotations
@@ -168,6 +168,44 @@ def test_another_log_of_the_same_length_is_refused() -> None:
         assert "precious-0" in names(cluster)
 
     run_cluster(scenario)
+
+
+@pytest.mark.parametrize("elections", [1, 6], ids=["same-epoch", "longer-log"])
+def test_a_running_broker_refuses_a_restored_log(elections: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps its image, also if the restored log has grown past its position, and follows the right log again.
+
+    After one election the restored controller has the epoch again in which the broker's entries were written.
+    """
+
+    async def scenario(cluster) -> None:
+        network = cluster.world.network
+
+        async def part() -> None:
+            await trio.sleep(2)
+            network.cut("b1", "c101")
+
+        _, newest = await story(cluster, part)
+        before = cluster.image()
+        for _ in range(elections - 1):  # each adds entries to the log
+            await trio.sleep(2)
+            kill_controller(cluster)
+            cluster.start_controller(101)
+        await trio.sleep(2)
+        network.heal("b1", "c101")
+        await trio.sleep(10)
+        assert cluster.image() is before
+        assert any(record.getMessage().startswith("metadata-went-back ") for record in caplog.records)
+        kill_controller(cluster)
+        restore(cluster, newest)
+        cluster.start_controller(101)
+        client = cluster.client(1)
+        await client.create_topic("afterwards")
+        await cluster.leader("afterwards")
+        assert values_of((await client.fetch("precious")).records) == [b"record"]
+        client.close()
+
+    with caplog.at_level(logging.WARNING):
+        run_cluster(scenario)
 
 
 def test_the_position_is_durable_before_logs_are_deleted() -> None:

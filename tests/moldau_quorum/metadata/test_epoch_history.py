@@ -1,0 +1,33 @@
+"""Goal: the epoch of a position is right or unknown, never wrong. Method: Hypothesis against a list of all commands."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau_quorum.metadata.epoch_history import EpochHistory
+
+STEPS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()), max_size=30)
+
+
+@given(steps=STEPS, epochs_max=st.integers(1, 4))
+def test_positions_have_the_epoch_of_the_last_command(steps: list[tuple[int, int, bool]], epochs_max: int) -> None:
+    """Each step is a command some offsets and epochs further on, or a snapshot that ends there."""
+    history = EpochHistory(epochs_max)
+    offset = epoch = known_from = 0
+    commands = {0: 0}
+    for gap, rise, is_snapshot in steps:
+        offset, epoch = offset + gap, epoch + rise
+        commands[offset] = epoch
+        if is_snapshot:
+            history.restart(offset, epoch)
+            known_from = offset
+        else:
+            history.take(offset, epoch)
+    assert history.latest == epoch
+    for position in range(offset + 3):
+        found = history.epoch_at(position)
+        wanted = commands[max(each for each in commands if each <= position)]
+        is_forgotten = position < known_from or len(set(commands.values())) > epochs_max
+        assert found == wanted or (found is None and is_forgotten)
+    assert history.epoch_at(offset) == epoch

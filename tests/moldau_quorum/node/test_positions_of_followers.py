@@ -1,0 +1,110 @@
+"""Goal: a controller refuses a follower whose position its log cannot contain, and no other follower.
+
+Method: the metadata service over a log that the test sets up, one row for each relation between the two.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
+from moldau_quorum.log.port import CommittedRange, Leadership
+from moldau_quorum.metadata.epoch_history import EpochHistory
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.node.metadata_service import MetadataService
+
+REFUSED = ErrorCode.OFFSET_OUT_OF_RANGE
+TAKEN = ErrorCode.NONE
+
+
+class Log:
+    """A committed log without entries of its own: the service only compares positions."""
+
+    voters: dict[int, object] = {}  # noqa: RUF012 - never changed
+    log_start_index = 1
+
+    def __init__(self, high_watermark: int, leadership: Leadership) -> None:
+        self.high_watermark = high_watermark
+        self.leadership = leadership
+        self.machine: SimpleNamespace | None = None
+
+    def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
+        return CommittedRange(entries=(), next_index=from_index, high_watermark=self.high_watermark)
+
+    async def wait_for_commit(self, index: int) -> int:
+        """While the follower waits, the other history reaches its offset, by commands of epoch 9."""
+        await trio.sleep(0.01)
+        self.high_watermark = index
+        self.machine.epochs.take(index - 1, 9)
+        return index
+
+
+def answer(log: Log, *, offset: int, epoch: int, heard: int = 0, wait_ms: int = 0) -> ErrorCode:
+    """Fetches from ``log``, whose commands are of epoch 3 from offset 10 and of epoch 5 from offset 20 on."""
+    epochs = EpochHistory()
+    epochs.restart(10, 3)
+    epochs.take(20, 5)
+    log.machine = SimpleNamespace(image=MetadataImage(offset=30, epoch=5), epochs=epochs)
+    service = MetadataService(log, log.machine)
+    request = MetadataFetchRequest(
+        node_id=1, next_offset=offset + 1, wait_ms=wait_ms, last_epoch=epoch, leader_epoch=heard
+    )
+
+    async def main() -> ErrorCode:
+        return ErrorCode((await service.fetch(request)).error_code)
+
+    return trio.run(main)
+
+
+def following(epoch: int = 6) -> Leadership:
+    return Leadership(leader_id=102, epoch=epoch)
+
+
+def leading(epoch: int = 6) -> Leadership:
+    return Leadership(leader_id=101, epoch=epoch, active=True)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "expected"),
+    [
+        (30, 5, TAKEN),
+        (20, 5, TAKEN),
+        (19, 3, TAKEN),
+        (19, 5, REFUSED),
+        (20, 3, REFUSED),
+        (30, 4, REFUSED),
+        (30, 6, REFUSED),
+        (9, 7, TAKEN),  # before the snapshot with which this node began: it cannot know
+        (0, 0, TAKEN),
+        (30, -1, TAKEN),  # an older broker, which names no epoch
+    ],
+)
+def test_positions_within_the_log_are_compared(offset: int, epoch: int, expected: ErrorCode) -> None:
+    for leadership in (following(), leading()):
+        assert answer(Log(30, leadership), offset=offset, epoch=epoch) == expected
+
+
+@pytest.mark.parametrize(
+    ("leadership", "epoch", "heard", "expected"),
+    [
+        (following(), 5, 6, TAKEN),  # this node lags behind the one that the follower asked before
+        (following(), 7, 7, TAKEN),
+        (following(), 4, 6, REFUSED),  # its position is earlier than entries here, at a higher offset
+        (leading(), 5, 6, REFUSED),  # a leader has all that was committed before it
+        (leading(), 5, 5, REFUSED),
+        (leading(), 7, 7, TAKEN),  # deposed, and does not know it yet
+    ],
+)
+def test_positions_beyond_the_log_are_judged(
+    leadership: Leadership, epoch: int, heard: int, expected: ErrorCode
+) -> None:
+    assert answer(Log(30, leadership), offset=35, epoch=epoch, heard=heard) == expected
+
+
+def test_a_position_is_compared_again_after_a_wait() -> None:
+    """Entries that were committed during the long poll may belong to another history."""
+    assert answer(Log(30, following()), offset=35, epoch=5, wait_ms=50) == REFUSED
