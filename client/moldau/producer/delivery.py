@@ -10,7 +10,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from moldau.producer.core.accumulator import ProducerBatch
+    from moldau.producer.core.batches import ProducerBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
-from moldau.producer.core.accumulator import Accumulator, ProducerBatch, Verdict
+from moldau.producer.core.accumulator import Accumulator, Verdict
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.cluster.client import ClusterClient
+    from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
     from moldau.runtime.net.pending import PendingResponse

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import TopicPartition
-    from moldau.producer.core.accumulator import Accumulator, ProducerBatch
+    from moldau.producer.core.accumulator import Accumulator
+    from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.core.transaction_core import TransactionManager
     from moldau.producer.sender import Sender
 

@@ -12,7 +12,8 @@ from moldau.records import Record
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
-    from moldau.producer.core.accumulator import PartitionQueue, ProducerBatch
+    from moldau.producer.core.accumulator import PartitionQueue
+    from moldau.producer.core.batches import ProducerBatch
     from moldau_jepsen.planted_bug import Patch
 
 

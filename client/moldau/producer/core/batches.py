@@ -1,0 +1,100 @@
+"""A batch of the producer: its records, its sequence number, and what has become of it. Pure.
+
+The accumulator decides when a batch is sent, and settles it. The shell builds delivery reports from the settled batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.records import set_producer_state
+
+if TYPE_CHECKING:
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.protocol.errors import KafkaError
+    from moldau.records import BatchBuilder
+
+NO_PRODUCER_ID = -1
+
+
+class Wakeable(Protocol):
+    """An object that the shell sets on a batch to wake waiting tasks (a ``trio.Event``)."""
+
+    def set(self) -> None:
+        """Wakes the waiting tasks."""
+
+
+class ProducerBatch:
+    """One batch of one partition. ``data`` is built at the first send, so that retries send the same bytes."""
+
+    __slots__ = (
+        "append_timestamp",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "data",
+        "error",
+        "is_in_flight",
+        "is_settled",
+        "is_uncertain",
+        "last_attempt_ms",
+        "leader",
+        "ordinal",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "reserved_bytes",
+        "retry_at_ms",
+        "waiter",
+        "write",
+    )
+
+    def __init__(self, partition: TopicPartition, builder: BatchBuilder, now_ms: float, reserved_bytes: int) -> None:
+        self.partition = partition
+        self.builder = builder
+        self.created_ms = now_ms
+        self.last_attempt_ms = now_ms
+        self.retry_at_ms = now_ms
+        self.reserved_bytes = reserved_bytes
+        self.record_count = 0  # final once data exists
+        self.attempts = 0
+        self.data: bytearray | None = None
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.ordinal = -1  # in the order in which the partition's batches got their sequences
+        self.is_in_flight = False
+        self.is_settled = False
+        self.is_uncertain = False  # the broker may have written it although no answer confirmed it
+        self.leader: tuple[int, int] | None = None  # broker and leader epoch of the last attempt that is answered
+        self.base_offset = -1
+        self.append_timestamp = -1
+        self.error: KafkaError | None = None
+        self.waiter: Wakeable | None = None
+        self.write = builder.writer.append  # the hot path of ``send``
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerBatch({self.partition}, records={self.builder.record_count}, attempts={self.attempts}, "
+            f"sequence={self.base_sequence}, settled={self.is_settled}, error={self.error})"
+        )
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether the batch has its sequence number."""
+        return self.base_sequence >= 0
+
+    def close(self) -> bytearray:
+        """Builds the bytes once; later calls return the same."""
+        if self.data is None:
+            self.record_count = self.builder.record_count
+            self.data = self.builder.build()
+        return self.data
+
+    def set_sequence(self, producer_id: int, epoch: int, sequence: int, *, is_transactional: bool) -> None:
+        """Stamps the producer's fields into the bytes."""
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
+        set_producer_state(self.close(), 0, producer_id, epoch, sequence, is_transactional=is_transactional)
