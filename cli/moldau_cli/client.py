@@ -170,7 +170,7 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
 
 def _from_kafka(error: Exception) -> CommandError:
     from moldau.protocol.errors import ErrorCode, KafkaError
-    from moldau.runtime.net.rpc import ControllerPeerError
+    from moldau.runtime.net.served_versions import ControllerPeerError
 
     assert isinstance(error, KafkaError), "called for Kafka's errors only"
     failures = getattr(error, "failures", None)  # an AdminError lists the failures by name

@@ -29,7 +29,7 @@ from moldau.protocol.messages.describe_groups import DescribedGroupMember, Descr
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.runtime.config import CONSUMER_CONFIG
-from moldau.runtime.net.rpc import UnsupportedApiError
+from moldau.runtime.net.served_versions import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

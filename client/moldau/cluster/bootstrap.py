@@ -14,7 +14,8 @@ import trio
 
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.net.rpc import RpcConnection, UnsupportedApiError
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.tls.connection import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
 from moldau.runtime.tls.context import plain_environment

@@ -25,7 +25,8 @@ from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, Fi
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.config import addresses
-from moldau.runtime.net.rpc import ControllerPeerError, RpcConnection, UnsupportedApiError
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.served_versions import ControllerPeerError, UnsupportedApiError
 from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.tasks.supervision import BackoffPolicy, TaskHost
 from moldau.runtime.tasks.sync import Signal

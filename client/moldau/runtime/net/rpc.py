@@ -29,8 +29,10 @@ from moldau.protocol.framing import decode_response, encode_request, encode_requ
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
+from moldau.runtime.net.frames import BadFrameError, ResponseFrames
 from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
 from moldau.runtime.net.renewal import Renewal
+from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.client import SaslAuthenticationError, Send
 from moldau.runtime.sasl.network import SaslNetwork
 from moldau.runtime.tasks.sync import Signal
@@ -39,7 +41,6 @@ from moldau.runtime.tls.connection import TlsMismatchError, looks_like_tls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from moldau.protocol.versions import VersionRange
     from moldau.runtime.ports.environment import Connection, Environment
     from moldau.runtime.sasl.network import Authenticated
     from moldau.values import Buffer
@@ -48,7 +49,6 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 _SIZE = struct.Struct(">i")
-_SIZE_AND_CORRELATION = struct.Struct(">ii")
 
 CLIENT_SOFTWARE_NAME = "moldau"
 CLIENT_SOFTWARE_VERSION = "0.1.0"
@@ -57,25 +57,12 @@ RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """Largest response frame taken by default; Kafka's clients bound fetches by ``fetch.max.bytes`` plus one batch."""
 
 REQUESTS_IN_FLIGHT_MAX = 64
-RECEIVE_BYTES = 16 * 1024
 DRAIN_BYTES_MAX = 1024 * 1024
 """Bytes received without a wait before other tasks get their turn."""
 
 
 class RpcBusyError(Exception):
     """Reports that ``in_flight_max`` requests are in flight; wait for an answer first."""
-
-
-class UnsupportedApiError(KafkaError):
-    """Reports that the peer serves no version of an API that the client knows."""
-
-    def __init__(self, api_key: int, detail: str) -> None:
-        """``detail`` names the versions of both ends."""
-        super().__init__(ErrorCode.UNSUPPORTED_VERSION, f"{_name_of(api_key)}: {detail}")
-
-
-class ControllerPeerError(UnsupportedApiError):
-    """Reports that the peer is a controller although the API is for brokers."""
 
 
 class RpcConnection:
@@ -98,7 +85,6 @@ class RpcConnection:
         self._connection = connection
         self._client_id = client_id
         self._in_flight_max = in_flight_max
-        self._response_bytes_max = response_bytes_max
         self._next_correlation_id = 0
         self._pending: deque[PendingResponse[object]] = deque()
         self._outgoing: Sequence[Buffer] = ()
@@ -108,11 +94,8 @@ class RpcConnection:
         self._error: str | None = None
         self._error_class: type[ConnectionError] = ConnectionAbortedError
         self._has_unanswerable = False  # only the transport knows whether such requests have arrived: it keeps them
-        self._versions: Mapping[int, tuple[int, int]] = {}
-        self._receive_buffer = bytearray(RECEIVE_BYTES)
-        self._start = self._end = 0  # received bytes in the buffer that belong to no frame yet
-        self._frame: bytearray | None = None  # a frame larger than the buffer, filled up to ``_frame_filled``
-        self._frame_filled = 0
+        self._served = ServedVersions()
+        self._frames = ResponseFrames(response_bytes_max)
         self._answers = 0  # since the peer said what it serves
         self._renewal: Renewal[PendingResponse[object]] | None = None
         if authenticated is not None:
@@ -180,29 +163,17 @@ class RpcConnection:
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Takes the versions that the peer serves."""
-        self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        self._served = ServedVersions(response)
         self._answers = 0
 
     @property
     def served_versions(self) -> Mapping[int, tuple[int, int]]:
         """First and last version that the peer serves, by API key; empty before ``negotiate``."""
-        return self._versions
+        return self._served.by_key
 
     def serves(self, api_key: int) -> bool:
         """Whether the peer serves an API in a version known here."""
-        known = APIS.get(api_key)
-        return known is not None and self._common_version(api_key, known.versions) is not None
-
-    @property
-    def _is_controller(self) -> bool:
-        return ApiKey.BROKER_REGISTRATION in self._versions and ApiKey.METADATA not in self._versions
-
-    def _common_version(self, api_key: int, known: VersionRange) -> int | None:
-        served = self._versions.get(api_key)
-        if served is None:
-            return None
-        version = min(served[1], known.last)
-        return version if version >= served[0] and version in known else None
+        return self._served.serves(api_key)
 
     def version_for(self, message: type[Request] | Request, version_max: int | None = None) -> int:
         """Returns the highest version of a request that both ends know, at most ``version_max``.
@@ -210,19 +181,7 @@ class RpcConnection:
         Raises:
             UnsupportedApiError: there is none.
         """
-        key, known = message.__api_key__, message.__versions__
-        version = self._common_version(key, known)
-        if version is None:
-            served = self._versions.get(key)
-            if served is None and self._is_controller:
-                raise ControllerPeerError(key, f"{self.peer} is a controller; give the address of a broker")
-            offered = "does not serve it" if served is None else f"serves versions {served[0]} to {served[1]}"
-            raise UnsupportedApiError(key, f"{self.peer} {offered}, this end knows {known}")
-        if version_max is not None and version > version_max:
-            version = version_max
-            if version not in known or version < self._versions[key][0]:
-                raise UnsupportedApiError(key, f"version {version_max} or below is not served by {self.peer}")
-        return version
+        return self._served.version_for(message, version_max, self.peer)
 
     # --- requests
 
@@ -249,7 +208,7 @@ class RpcConnection:
         """
         if self._error is None and not self._pending and not self._receiving:
             try:
-                count = self._connection.receive_into_nowait(self._room())
+                count = self._connection.receive_into_nowait(self._frames.room())
             except BlockingIOError:
                 pass  # nothing has arrived, so no end either
             except OSError as error:
@@ -484,7 +443,7 @@ class RpcConnection:
         try:
             while not wanted.arrived and self._error is None:
                 try:
-                    count = self._connection.receive_into_nowait(self._room())
+                    count = self._connection.receive_into_nowait(self._frames.room())
                 except BlockingIOError:
                     if self._outgoing and not self._sending:
                         return
@@ -513,48 +472,18 @@ class RpcConnection:
             "SASL_PLAINTEXT or SASL_SSL"
         )
 
-    def _room(self) -> memoryview:
-        if self._frame is not None:
-            return memoryview(self._frame)[self._frame_filled :]
-        return memoryview(self._receive_buffer)[self._end :]
-
     def _received(self, count: int) -> None:
-        if self._frame is not None:
-            self._frame_filled += count
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
-                self._complete(memoryview(frame))
-            return
-        self._end += count
-        self._split_frames()
-
-    def _split_frames(self) -> None:
-        """Takes complete frames out of the receive buffer; a frame that does not fit gets memory of its own."""
-        buffer = self._receive_buffer
-        while self._end - self._start >= _SIZE.size and self._error is None:
-            (size,) = _SIZE.unpack_from(buffer, self._start)
-            if not 4 <= size <= self._response_bytes_max:
-                if looks_like_tls(buffer[self._start : self._end]):
-                    self._error_class = TlsMismatchError
-                    self.fail("this listener speaks TLS: set security.protocol=SSL")
+        try:
+            for frame in self._frames.take(count):
+                self._complete(frame)
+                if self._error is not None:
                     return
-                self.fail(f"answer of {size} bytes is outside 4..{self._response_bytes_max}")
-                return
-            begin = self._start + _SIZE.size
-            available = min(self._end - begin, size)
-            if available < size and size <= len(buffer) // 2:
-                break
-            frame = bytearray(size)
-            frame[:available] = memoryview(buffer)[begin : begin + available]
-            self._start = begin + available
-            if available < size:
-                self._frame, self._frame_filled = frame, available
+        except BadFrameError as error:
+            if looks_like_tls(error.received):
+                self._error_class = TlsMismatchError
+                self.fail("this listener speaks TLS: set security.protocol=SSL")
             else:
-                self._complete(memoryview(frame))
-        remaining = self._end - self._start
-        if self._start:
-            buffer[:remaining] = buffer[self._start : self._end]
-            self._start, self._end = 0, remaining
+                self.fail(str(error))
 
     def _complete(self, frame: memoryview) -> None:
         (correlation_id,) = _SIZE.unpack_from(frame)
@@ -596,9 +525,3 @@ class RpcConnection:
                 self._renewal.held.clear()
             self._outgoing = ()
             self._changed.notify()
-
-
-def _name_of(api_key: int) -> str:
-    """Kafka's name of an API, or its number."""
-    api = APIS.get(api_key)
-    return f"API {api_key}" if api is None else api.request.__name__.removesuffix("Request")

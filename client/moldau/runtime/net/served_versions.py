@@ -1,0 +1,83 @@
+"""The versions of APIs that the peer of a connection serves, and the choice of a version that both ends know. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.messages.api_versions import ApiVersionsResponse
+    from moldau.protocol.schema import Request
+    from moldau.protocol.versions import VersionRange
+
+
+class UnsupportedApiError(KafkaError):
+    """Reports that the peer serves no version of an API that the client knows."""
+
+    def __init__(self, api_key: int, detail: str) -> None:
+        """``detail`` names the versions of both ends."""
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, f"{_name_of(api_key)}: {detail}")
+
+
+class ControllerPeerError(UnsupportedApiError):
+    """Reports that the peer is a controller although the API is for brokers."""
+
+
+class ServedVersions:
+    """The answer of one peer to ApiVersions; nothing before it has answered."""
+
+    __slots__ = ("by_key",)
+
+    def __init__(self, response: ApiVersionsResponse | None = None) -> None:
+        """Takes the answer; None if there is none yet."""
+        keys = () if response is None else response.api_keys
+        self.by_key: Mapping[int, tuple[int, int]] = {key.api_key: (key.min_version, key.max_version) for key in keys}
+        """First and last version, by API key."""
+
+    def serves(self, api_key: int) -> bool:
+        """Whether the peer serves an API in a version known here."""
+        known = APIS.get(api_key)
+        return known is not None and self._common_version(api_key, known.versions) is not None
+
+    @property
+    def _are_of_a_controller(self) -> bool:
+        return ApiKey.BROKER_REGISTRATION in self.by_key and ApiKey.METADATA not in self.by_key
+
+    def _common_version(self, api_key: int, known: VersionRange) -> int | None:
+        served = self.by_key.get(api_key)
+        if served is None:
+            return None
+        version = min(served[1], known.last)
+        return version if version >= served[0] and version in known else None
+
+    def version_for(self, message: type[Request] | Request, version_max: int | None, peer: str) -> int:
+        """Returns the highest version of a request that both ends know, at most ``version_max``.
+
+        ``peer`` is host and port, for the error.
+
+        Raises:
+            UnsupportedApiError: there is none.
+        """
+        key, known = message.__api_key__, message.__versions__
+        version = self._common_version(key, known)
+        if version is None:
+            served = self.by_key.get(key)
+            if served is None and self._are_of_a_controller:
+                raise ControllerPeerError(key, f"{peer} is a controller; give the address of a broker")
+            offered = "does not serve it" if served is None else f"serves versions {served[0]} to {served[1]}"
+            raise UnsupportedApiError(key, f"{peer} {offered}, this end knows {known}")
+        if version_max is not None and version > version_max:
+            version = version_max
+            if version not in known or version < self.by_key[key][0]:
+                raise UnsupportedApiError(key, f"version {version_max} or below is not served by {peer}")
+        return version
+
+
+def _name_of(api_key: int) -> str:
+    """Kafka's name of an API, or its number."""
+    api = APIS.get(api_key)
+    return f"API {api_key}" if api is None else api.request.__name__.removesuffix("Request")
