@@ -1,13 +1,18 @@
-"""The broker's session with the controller: what happens during a heartbeat is told by the next one, at once."""
+"""Goal: a session reports changes during a heartbeat at once, and gives up an unanswered first registration in time.
+
+Method: a session in a simulated world, with a controller or without.
+"""
 
 from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 import trio
 
+from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession
+from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession, RegistrationTimedOutError
 from moldau_quorum.metadata.records import Endpoint
 from support.quorum.cluster import BROKER_PORT, TestCluster, eventually
 
@@ -61,3 +66,31 @@ def test_a_directory_failing_in_a_heartbeat_is_told_at_once() -> None:
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)
+
+
+def test_an_unanswered_registration_ends_in_time() -> None:
+    """The first registration is given up after ``initial.broker.registration.timeout.ms``, and the error says so."""
+
+    async def main(world) -> float:
+        cluster = TestCluster(world, controllers=3)
+        session = BrokerSession(
+            world.node("b1").environment,
+            cluster.voters,
+            BrokerRegistration(
+                broker_id=1,
+                incarnation_id=UUID(int=7),
+                endpoints=(Endpoint(name="PLAINTEXT", host="b1", port=BROKER_PORT),),
+                log_dirs=DIRECTORIES,
+            ),
+            metadata_offset=lambda: 0,
+            registration_timeout_ms=20_000.0,
+        )
+        begun = trio.current_time()
+        with pytest.raises(BaseException) as raised:  # noqa: PT011 - an exception group, opened below
+            await session.run()
+        (error,) = leaves(raised.value)
+        assert isinstance(error, RegistrationTimedOutError)
+        assert "initial.broker.registration.timeout.ms = 20000" in str(error)
+        return trio.current_time() - begun
+
+    assert 20 <= run_world(main, 1) < 22
