@@ -1,0 +1,1 @@
+"""Client quotas: which limit holds for a client, and how much of it is used. Pure."""

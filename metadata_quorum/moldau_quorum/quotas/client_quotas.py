@@ -1,0 +1,106 @@
+"""The use of a broker's client quotas: bytes produced, bytes fetched, and the time of the request handlers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau_quorum.quotas.ledger import SENSORS_MAX, Ledger
+from moldau_quorum.quotas.precedence import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Limit
+from moldau_quorum.quotas.rate import Rate, Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BROKER_QUOTAS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+"""The quotas that a broker counts for itself: a client has the allowance on each broker."""
+PERCENT_PER_MS: Final = 0.1
+"""One millisecond of a handler, in percent of a second."""
+
+
+class ClientSensor:
+    """The use of one quota by one group."""
+
+    __slots__ = ("pauses", "rate", "requests", "throttled")
+
+    def __init__(self, windows: Windows) -> None:
+        self.rate = Rate(windows)
+        self.pauses = Rate(windows)
+        self.requests = Rate(windows)
+        self.throttled = 0
+        """Requests after which the group had to pause."""
+
+    def throttle_time(self, now_ms: float) -> float:
+        """Returns the mean pause after a request of the last windows, in milliseconds (Kafka's ``throttle-time``)."""
+        requests = self.requests.per_second(now_ms)
+        return self.pauses.per_second(now_ms) / requests if requests > 0 else 0.0
+
+
+class ClientQuotas:
+    """The sensors of one broker."""
+
+    __slots__ = ("_ledger", "throttled", "windows")
+
+    def __init__(self, windows: Windows, *, sensors_max: int = SENSORS_MAX) -> None:
+        """``sensors_max`` bounds the groups whose use is remembered."""
+        self.windows = windows
+        self._ledger: Ledger[ClientSensor] = Ledger(lambda: ClientSensor(windows), sensors_max=sensors_max)
+        self.throttled = dict.fromkeys(BROKER_QUOTAS, 0)
+        """Throttled requests by quota."""
+
+    def __len__(self) -> int:
+        return len(self._ledger)
+
+    @property
+    def evicted(self) -> int:
+        """Groups that were forgotten because there were too many."""
+        return self._ledger.evicted
+
+    def sensors(self) -> Iterator[tuple[object, ClientSensor]]:
+        """Yields groups (``Limit.group``) with their sensors, the last used first."""
+        return self._ledger.items()
+
+    def charge(self, limit: Limit, amount: float, now_ms: float) -> int:
+        """Records what a request used; returns for how many milliseconds its group must pause.
+
+        A pause for the time of handlers is at most one window, as in Kafka: the processor is free again afterwards.
+        """
+        sensor = self._ledger.sensor(limit.group, now_ms)
+        sensor.rate.record(amount, now_ms)
+        pause_ms = sensor.rate.throttle_ms(limit.value, now_ms)
+        if limit.key == REQUEST_PERCENTAGE:
+            pause_ms = min(pause_ms, int(self.windows.size_ms))
+        return self._note(limit, sensor, pause_ms, now_ms)
+
+    def record(self, limit: Limit, amount: float, now_ms: float) -> None:
+        """Records a use that delays only later requests."""
+        self._ledger.sensor(limit.group, now_ms).rate.record(amount, now_ms)
+
+    def charge_if_within(self, limit: Limit, amount: float, now_ms: float) -> int:
+        """Records ``amount`` unless the group must pause first; returns for how many milliseconds.
+
+        An amount that is above the whole allowance passes when nothing was recorded before it: it could never pass
+        otherwise.
+        """
+        sensor = self._ledger.sensor(limit.group, now_ms)
+        before = sensor.rate.per_second(now_ms)
+        sensor.rate.record(amount, now_ms)
+        pause_ms = sensor.rate.throttle_ms(limit.value, now_ms) if before > 0 else 0
+        if pause_ms:
+            sensor.rate.record(-amount, now_ms)
+        return self._note(limit, sensor, pause_ms, now_ms)
+
+    def refund(self, limit: Limit, amount: float, now_ms: float) -> None:
+        """Takes back what was recorded for an answer that another quota made empty."""
+        self._ledger.sensor(limit.group, now_ms).rate.record(-amount, now_ms)
+
+    def burst(self, limit: Limit) -> int:
+        """Returns what an idle group may use at once, at least 1."""
+        return max(1, int(limit.value * self.windows.burst_ms / 1_000.0))
+
+    def _note(self, limit: Limit, sensor: ClientSensor, pause_ms: int, now_ms: float) -> int:
+        sensor.requests.record(1, now_ms)
+        if pause_ms:
+            sensor.pauses.record(pause_ms, now_ms)
+            sensor.throttled += 1
+            self.throttled[limit.key] += 1
+        return pause_ms

@@ -1,0 +1,104 @@
+"""Goal: the most specific of the eight levels decides, for each quota separately, and follows every change.
+
+Method: all 256 subsets of configured levels, asked for by clients that differ in user and client id, against a naive
+search; and random sequences of changes against an index that is built again.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import ClientQuotaRecord
+from moldau_quorum.quotas.precedence import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    QuotaIndex,
+)
+
+ORDER = [
+    {"user": "alice", "client-id": "app"},
+    {"user": "alice", "client-id": None},
+    {"user": "alice"},
+    {"user": None, "client-id": "app"},
+    {"user": None, "client-id": None},
+    {"user": None},
+    {"client-id": "app"},
+    {"client-id": None},
+]
+"""The levels as KIP-55 lists them, the most specific first."""
+CLIENTS = list(itertools.product(("alice", "bob"), ("app", "other", "")))
+
+
+def entity(parts):
+    return tuple(sorted(parts.items()))
+
+
+def image_of(quotas, image=None):
+    records = [ClientQuotaRecord(entity=entity(parts), key=key, value=value) for parts, key, value in quotas]
+    return (image or MetadataImage()).apply(records, offset=0, epoch=0).image
+
+
+def index_of(image):
+    return QuotaIndex().changed(image.quotas, list(image.quotas))
+
+
+def naive(configured, user, client_id):
+    """Returns value and group of the first level that fits, by comparing every part."""
+    for parts, value in sorted(configured, key=lambda each: ORDER.index(each[0])):
+        own = {"user": user, "client-id": client_id}
+        if all(name in (None, own[kind]) for kind, name in parts.items()):
+            return value, user if "user" in parts else None, client_id if "client-id" in parts else None
+    return None
+
+
+def test_every_subset_of_levels():
+    for subset in range(256):
+        levels = [(parts, 100.0 + number) for number, parts in enumerate(ORDER) if subset >> number & 1]
+        index = index_of(image_of([(parts, PRODUCER_BYTE_RATE, value) for parts, value in levels]))
+        for user, client_id in CLIENTS:
+            found = index.limit(PRODUCER_BYTE_RATE, user, client_id)
+            assert (found and tuple(found[1:])) == naive(levels, user, client_id)
+
+
+def test_each_quota_has_its_own_level():
+    quotas = [(ORDER[0], CONSUMER_BYTE_RATE, 1.0), (ORDER[7], PRODUCER_BYTE_RATE, 2.0)]
+    index = index_of(image_of(quotas))
+    assert index.limit(PRODUCER_BYTE_RATE, "alice", "app")[1:] == (2.0, None, "app")
+    assert index.limit(CONSUMER_BYTE_RATE, "alice", "app")[1:] == (1.0, "alice", "app")
+    assert index.limit(CONSUMER_BYTE_RATE, "bob", "app") is None
+
+
+def test_rates_of_addresses():
+    own, default = {"ip": "10.0.0.1"}, {"ip": None}
+    index = index_of(image_of([(own, CONNECTION_CREATION_RATE, 3.0), (default, CONNECTION_CREATION_RATE, 5.0)]))
+    assert [index.connection_rate(host) for host in ("10.0.0.1", "10.0.0.2")] == [3.0, 5.0]
+    assert index_of(MetadataImage()).connection_rate("10.0.0.1") is None
+    assert index.limit(PRODUCER_BYTE_RATE, "alice", "app") is None
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from([*ORDER, {"ip": None}]),
+        st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE]),
+        st.sampled_from([None, 1.0, 2.0]),
+    ),
+    max_size=6,
+)
+
+
+@given(st.lists(changes, max_size=4))
+def test_an_index_that_follows_equals_a_new_one(batches):
+    image, index = MetadataImage(), QuotaIndex()
+    for batch in batches:
+        later = image_of(batch, image)
+        index = index.changed(later.quotas, {entity(parts) for parts, _, _ in batch})
+        image = later
+        fresh = index_of(image)
+        assert dict(index.uses) == dict(fresh.uses)
+        for key, (user, client_id) in itertools.product((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE), CLIENTS):
+            assert index.limit(key, user, client_id) == fresh.limit(key, user, client_id)
