@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config import topic_defaults, unserved_keys, usable_topic_config, with_dynamic
 from moldau_broker.log.config import LogConfig
-from moldau_broker.server.replicas.replica_manager import TopicSettings
+from moldau_broker.server.replicas.collaborators import TopicSettings
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, min_insync_command
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 

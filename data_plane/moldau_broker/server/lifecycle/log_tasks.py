@@ -178,7 +178,7 @@ class LogSyncs:
             await trio.sleep_forever()
 
     def request(self, log: PartitionLog) -> None:
-        """See ``replica_manager.SyncRequest``; a stopping broker starts no sync, because closing syncs all logs."""
+        """See ``collaborators.SyncRequest``; a stopping broker starts no sync, because closing syncs all logs."""
         if self._syncs.accepts and log not in self._requested:
             self._requested[log] = None
             self._syncs.start(self._sync, log)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
+    from moldau_broker.server.replicas.collaborators import TopicSettings
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
-    from moldau_broker.server.replicas.replica_manager import TopicSettings
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
 
 
