@@ -20,6 +20,7 @@ import msgpack
 from moldau_jepsen.planted_bug import PlantedBug, planted
 from moldau_quorum.log.raft import node
 from moldau_quorum.log.raft.core.entry_log import EntryLog
+from moldau_quorum.log.raft.core.incoming_snapshot import IncomingSnapshot
 from moldau_quorum.log.raft.core.leader import LeaderRole
 from moldau_quorum.log.raft.core.messages import AppendResponse, VoteResponse
 from moldau_quorum.log.raft.core.raft_core import RaftCore
@@ -93,11 +94,11 @@ def _entry_acknowledged_before_sync(send):
 )
 def _own_entry_counted_before_sync(original):
     def mutated(self):
-        durable, self._core.durable_index = self._core.durable_index, self._core.log.last_index
+        durable, self._core.writes.durable_index = self._core.durable_index, self._core.log.last_index
         try:
             return original(self)
         finally:
-            self._core.durable_index = durable
+            self._core.writes.durable_index = durable
 
     return mutated
 
@@ -383,9 +384,9 @@ def _snapshot_index_off_by_one(original):
     return mutated
 
 
-@plant("snapshot-pieces-mixed", (RaftCore, "_wanted_piece"), text="pieces of different snapshots are joined")
+@plant("snapshot-pieces-mixed", (IncomingSnapshot, "wanted_piece"), text="pieces of different snapshots are joined")
 def _snapshot_pieces_mixed(original):
-    return lambda self, request: self._incoming[1] if self._incoming is not None else 0
+    return lambda self, request: self._receiving[1] if self._receiving is not None else 0
 
 
 @plant(

@@ -116,8 +116,8 @@ class RuleWatcher:
             voter.hard_state = core.hard_state
         if voter.hard_state is not core.hard_state:
             voter.hard_state = core.hard_state
-            voter.waiting.append((core._hard_state_number, core.hard_state))
-        while voter.waiting and voter.waiting[0][0] <= core._synced_number:
+            voter.waiting.append((core.writes.hard_state_number, core.hard_state))
+        while voter.waiting and voter.waiting[0][0] <= core.writes.synced_number:
             _, state = voter.waiting.pop(0)
             self._votes.promised(node_id, state.epoch, state.voted_for)
         self._commits.durable(node_id, core.durable_index)

@@ -23,10 +23,11 @@ the election. What a leader does beyond this file is in ``leader.py``.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from moldau.values import ZERO_UUID
+from moldau_quorum.log.raft.core.draws import Draws
+from moldau_quorum.log.raft.core.incoming_snapshot import IncomingSnapshot
 from moldau_quorum.log.raft.core.leader import LeaderRole
 from moldau_quorum.log.raft.core.membership import ConfigurationHistory
 from moldau_quorum.log.raft.core.messages import (
@@ -48,8 +49,8 @@ from moldau_quorum.log.raft.core.types import (
     EntryKind,
     HardState,
     SnapshotPoint,
-    decode_configuration,
 )
+from moldau_quorum.log.raft.core.writes import Writes
 from moldau_quorum.log.raft.directories import VoterDirectories
 from moldau_quorum.log.raft.envelope import EPOCH_MAX
 
@@ -67,9 +68,9 @@ COMMITTED_BYTES_MAX: Final = 1024 * 1024
 class RaftCore:
     """One member. Invariant: applied <= commit_index <= last index; applied <= durable index.
 
-    The class stays whole although it is large. Elections, following and received snapshots read and change the same
-    few fields (epoch, vote, log, commit index), and the safety of each rule depends on the others. A leader's own
-    state is in ``LeaderRole``, memberships are in ``ConfigurationHistory``.
+    Elections and following stay in one class, because they read and change the same few fields (epoch, vote, log,
+    commit index), and the safety of each rule depends on the others. A leader's own state is in ``LeaderRole``,
+    memberships are in ``ConfigurationHistory``, writes in ``Writes``, a received snapshot in ``IncomingSnapshot``.
     """
 
     def __init__(
@@ -103,24 +104,17 @@ class RaftCore:
         self.leader: LeaderRole | None = None
         self.now_ms = now_ms
         self.commit_index = self.applied_index = snapshot.index if snapshot else 0
-        self.durable_index = log.last_index
-        self.installing: SnapshotPoint | None = None
-        self._incoming: tuple[SnapshotPoint, int] | None = None  # snapshot being received, next piece
+        self.writes = Writes(log.last_index)
+        self._incoming = IncomingSnapshot()
         self._configurations = ConfigurationHistory(snapshot, bootstrap)
         start = max(self.commit_index, log.base_index) + 1
         if start <= log.last_index:
             self._configurations.appended(log.slice(start, log.last_index, 1 << 62))
-        self._random_state = seed & (1 << 64) - 1
+        self._draws = Draws(seed)
         self._heard_ms = float("-inf")  # last sign of life of the leader
         self._votes: dict[int, bool] = {}
         self._own_vote_number: int | None = None  # own vote counts when this Ready is durable
         self._transferred = False
-        self._number = 1  # of the next Ready
-        self._hard_state_dirty = False
-        self._hard_state_number = 0  # the Ready that wrote the present hard state
-        self._synced_number = 0
-        self._dirty_from: int | None = None  # first index to be written
-        self._written: deque[tuple[int, int]] = deque()  # (Ready, last index it wrote that still stands)
         self._messages: list[Outgoing] = []
         self._messages_synced: list[Outgoing] = []
         self._reads: list[ReadReady] = []
@@ -152,8 +146,7 @@ class RaftCore:
     def has_ready(self) -> bool:
         """Whether ``take_ready`` has anything to hand out."""
         return bool(
-            self._hard_state_dirty
-            or self._dirty_from is not None
+            self.writes.are_pending
             or self._messages
             or self._messages_synced
             or self._reads
@@ -161,6 +154,16 @@ class RaftCore:
             or self.applicable_index > self.applied_index
             or (self.leader is not None and self.leader.has_work)
         )
+
+    @property
+    def durable_index(self) -> int:
+        """Index of the last entry that is durable here."""
+        return self.writes.durable_index
+
+    @property
+    def installing(self) -> SnapshotPoint | None:
+        """The complete snapshot that is being installed."""
+        return self._incoming.installing
 
     @property
     def applicable_index(self) -> int:
@@ -187,8 +190,7 @@ class RaftCore:
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
         """Adds entries after the last."""
-        if self._dirty_from is None:
-            self._dirty_from = self.log.last_index + 1
+        self.writes.entries_changed(self.log.last_index + 1)
         self.log.append(entries)
         if self._configurations.appended(entries):
             self.directories.changed(self.configuration)
@@ -200,33 +202,21 @@ class RaftCore:
         assert index <= self.log.last_index, "only what is in the log can be committed here"
         self.commit_index = max(self.commit_index, index)
 
-    def draw(self) -> float:
-        """Next number in [0, 1) of the core's own sequence (splitmix64)."""
-        self._random_state = (self._random_state + 0x9E3779B97F4A7C15) & (1 << 64) - 1
-        value = self._random_state
-        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
-        value = (value ^ value >> 27) * 0x94D049BB133111EB & (1 << 64) - 1
-        return (value ^ value >> 31) / (1 << 64)
-
     def _truncate(self, last_index: int) -> None:
         """Drops entries that conflict with the leader's."""
         assert last_index >= self.commit_index, "a committed entry would be lost"
         self.log.truncate(last_index)
-        self.durable_index = min(self.durable_index, last_index)
-        self._written = deque((number, min(index, last_index)) for number, index in self._written)
-        if self._dirty_from is None or self._dirty_from > last_index:
-            self._dirty_from = last_index + 1
+        self.writes.truncated(last_index)
         self._configurations.truncated(last_index)
 
     def _reset_election_timer(self) -> None:
         low, high = self.timing.election_timeout_ms_min, self.timing.election_timeout_ms_max
-        self._election_deadline_ms = self.now_ms + low + (high - low) * self.draw()
+        self._election_deadline_ms = self.now_ms + low + (high - low) * self._draws.next()
 
     def _set_hard_state(self, epoch: int, voted_for: int) -> None:
         assert epoch >= self.epoch, "epochs never fall"
         self.hard_state = HardState(epoch=epoch, voted_for=voted_for)
-        self._hard_state_dirty = True
-        self._hard_state_number = self._number
+        self.writes.hard_state_changed()
 
     # --- roles
 
@@ -254,7 +244,7 @@ class RaftCore:
         if not self._may_lead() or self.epoch >= EPOCH_MAX:
             return
         pause_ms = self.timing.heartbeat_interval_ms if pre_vote else self.timing.election_timeout_ms_min / 2
-        self._election_deadline_ms = self.now_ms + pause_ms * (1 + self.draw())
+        self._election_deadline_ms = self.now_ms + pause_ms * (1 + self._draws.next())
         self.leader_id = None
         self._votes = {}
         self._own_vote_number = None  # a vote for itself that is not durable yet belongs to an election that is over
@@ -262,7 +252,7 @@ class RaftCore:
         self.role = Role.PRECANDIDATE if pre_vote else Role.CANDIDATE
         if not pre_vote:
             self._set_hard_state(epoch, self.node_id)
-            self._own_vote_number = self._number
+            self._own_vote_number = self.writes.number
         request = VoteRequest(
             epoch=epoch,
             pre_vote=pre_vote,
@@ -383,7 +373,7 @@ class RaftCore:
         self.now_ms = max(self.now_ms, now_ms)
         if self.role is Role.FOLLOWER and self.leader_id == peer:
             self.leader_id = None
-            grace_ms = self.timing.refused_grace_ms * self.draw()
+            grace_ms = self.timing.refused_grace_ms * self._draws.next()
             self._election_deadline_ms = min(self._election_deadline_ms, self.now_ms + grace_ms)
 
     def propose(self, data: bytes) -> Entry | None:
@@ -392,10 +382,7 @@ class RaftCore:
 
     def synced(self, number: int) -> None:
         """Records that all writes up to and including the ``Ready`` of that number are durable."""
-        assert number < self._number, "only what was handed out can be durable"
-        self._synced_number = max(self._synced_number, number)
-        while self._written and self._written[0][0] <= number:
-            self.durable_index = max(self.durable_index, self._written.popleft()[1])
+        self.writes.synced(number)
         if self._own_vote_number is not None and self._own_vote_number <= number:
             self._own_vote_number = None
             assert self.role is Role.CANDIDATE, "only candidates wait for their own vote"
@@ -408,18 +395,16 @@ class RaftCore:
         if self.leader is not None:
             self.leader.flush()
         entries: tuple[Entry, ...] = ()
-        if self._dirty_from is not None:
-            if self._dirty_from <= self.log.last_index:
-                entries = self.log.slice(self._dirty_from, self.log.last_index, 1 << 62)
-            self._written.append((self._number, self.log.last_index))
-            self._dirty_from = None
+        number, first_index, has_hard_state = self.writes.hand_out(self.log.last_index)
+        if first_index is not None and first_index <= self.log.last_index:
+            entries = self.log.slice(first_index, self.log.last_index, 1 << 62)
         committed: tuple[Entry, ...] = ()
         if self.applicable_index > self.applied_index:
             committed = self.log.slice(self.applied_index + 1, self.applicable_index, COMMITTED_BYTES_MAX)
             self.applied_index = committed[-1].index
         ready = Ready(
-            number=self._number,
-            hard_state=self.hard_state if self._hard_state_dirty else None,
+            number=number,
+            hard_state=self.hard_state if has_hard_state else None,
             entries=entries,
             messages=tuple(self._messages),
             messages_synced=tuple(self._messages_synced),
@@ -427,8 +412,6 @@ class RaftCore:
             reads=tuple(self._reads),
             snapshot_pieces=tuple(self._snapshot_pieces),
         )
-        self._number += 1
-        self._hard_state_dirty = False
         self._messages, self._messages_synced, self._reads, self._snapshot_pieces = [], [], [], []
         if self.leader is not None:
             self.leader.applied(self.applied_index)
@@ -533,13 +516,13 @@ class RaftCore:
                 break
         match_index = max(prev_index + len(request.entries), self.commit_index)
         self.commit_to(max(self.commit_index, min(request.commit_index, match_index)))
-        if not request.entries and self._hard_state_number <= self._synced_number:
+        if not request.entries and self.writes.is_hard_state_durable:
             # A heartbeat is answered at once with what is durable: a slow disk shall not look like a dead node.
             self.send_early(sender, self._acceptance(request, min(match_index, self.durable_index)))
         else:
             self.send(sender, self._acceptance(request, match_index))
 
-    def _acceptance(self, request: AppendRequest, match_index: int) -> AppendResponse:
+    def _acceptance(self, request: AppendRequest | SnapshotRequest, match_index: int) -> AppendResponse:
         return AppendResponse(
             epoch=self.epoch, accepted=True, match_index=match_index, read_sequence=request.read_sequence
         )
@@ -560,59 +543,36 @@ class RaftCore:
 
     def _on_snapshot_request(self, sender: int, request: SnapshotRequest) -> None:
         if request.index <= self.commit_index:
-            self.send(
-                sender,
-                AppendResponse(
-                    epoch=self.epoch,
-                    accepted=True,
-                    match_index=self.commit_index,
-                    read_sequence=request.read_sequence,
-                ),
-            )
+            self.send(sender, self._acceptance(request, self.commit_index))
             return
         if self.installing is not None:
             return
-        wanted = self._wanted_piece(request)
-        if request.piece == wanted:
-            point = SnapshotPoint(
-                index=request.index,
-                epoch=request.index_epoch,
-                configuration=decode_configuration(request.configuration),
-            )
-            last = request.piece + 1 == request.piece_count
-            self._snapshot_pieces.append(SnapshotPiece(point=point, piece=wanted, last=last, data=request.data))
-            wanted += 1
-            self._incoming = None if last else (point, wanted)
-            self.installing = point if last else None
-            if last:
+        piece = self._incoming.take(request)
+        if piece is not None:
+            self._snapshot_pieces.append(piece)
+            if piece.last:
                 return  # answered when it is installed
         self.send(
             sender,
             SnapshotResponse(
-                epoch=self.epoch, index=request.index, next_piece=wanted, read_sequence=request.read_sequence
+                epoch=self.epoch,
+                index=request.index,
+                next_piece=self._incoming.wanted_piece(request),
+                read_sequence=request.read_sequence,
             ),
         )
-
-    def _wanted_piece(self, request: SnapshotRequest) -> int:
-        if self._incoming is None:
-            return 0
-        point, wanted = self._incoming
-        return wanted if (point.index, point.epoch) == (request.index, request.index_epoch) else 0
 
     # --- snapshots
 
     def snapshot_installed(self, point: SnapshotPoint) -> None:
         """The snapshot is durable, the state machine restored, and the log on disk goes on behind it."""
-        assert self.installing == point, "only what was received is installed"
-        self.installing = None
+        self._incoming.ended(point)
         if self.log.epoch_at(point.index) == point.epoch:
-            self.durable_index = max(self.durable_index, point.index)
+            self.writes.covered(point.index)
         else:
             assert self.role is not Role.LEADER, "a leader holds all that is committed"
             self.log.reset(point.index, point.epoch)
-            self.durable_index = point.index
-            self._written.clear()
-            self._dirty_from = None
+            self.writes.reset(point.index)
             self._configurations.reset(point)
         self.commit_index = max(self.commit_index, point.index)
         self.applied_index = max(self.applied_index, point.index)
@@ -623,8 +583,7 @@ class RaftCore:
 
     def snapshot_refused(self, point: SnapshotPoint) -> None:
         """Drops a received snapshot that is invalid; the leader will offer it again."""
-        assert self.installing == point, "only what was received is refused"
-        self.installing = None
+        self._incoming.ended(point)
 
     def snapshot_taken(self, point: SnapshotPoint, base_index: int) -> None:
         """A snapshot of applied entries is durable; entries up to ``base_index`` are dropped."""
