@@ -13,7 +13,6 @@ poll within ``max.poll.interval.ms`` leaves its group; a background task sends t
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Self, TypeVar
 from uuid import UUID
 
@@ -22,10 +21,11 @@ import trio
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
-from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.offsets import list_offsets
 from moldau.cluster.troubles import check_topic_names
+from moldau.consumer.auto_commit import AutoCommit
 from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity, Membership
@@ -35,11 +35,12 @@ from moldau.consumer.core.taking import take_columns, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
-from moldau.consumer.group import CommitFailedError, GroupClient
+from moldau.consumer.group import GroupClient
 from moldau.consumer.iteration import Iteration
+from moldau.consumer.lookups import partitions_of
+from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
-from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
 
 if TYPE_CHECKING:
@@ -48,14 +49,9 @@ if TYPE_CHECKING:
 
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
-    from moldau.consumer.group import AskedCommit
     from moldau.runtime.ports.environment import Environment
 
 T = TypeVar("T")
-
-_RECORDS_PER_POLL = 256
-_POLL_INTERVAL_MS = 50
-"""Iteration polls (rebalances, commits, lets other tasks run) after as many records, or so much time."""
 
 
 class Consumer(AsyncOnly):
@@ -92,9 +88,7 @@ class Consumer(AsyncOnly):
         self._max_poll_records = self._config.get_int("max.poll.records")
         self._api_timeout_ms = self._config.get_int("default.api.timeout.ms")
         self._auto_commits = self._config.get_bool("enable.auto.commit") and self._group_id is not None
-        self._auto_commit_ms = self._config.get_int("auto.commit.interval.ms")
-        self._next_commit_ms = math.inf
-        self._is_committing = False
+        self._auto_commit: AutoCommit | None = None
         self._positions = Positions()
         self._background = Background()
         self._caller = Caller("Consumer")
@@ -103,11 +97,9 @@ class Consumer(AsyncOnly):
         self._group: GroupClient | None = None
         self._membership: Membership | None = None
         self._rebalancer: Rebalancer | None = None
+        self._poller: Poller | None = None
         self._is_heartbeating = False
-        self._last_poll_ms = 0.0
-        self._is_polled = False
         self._is_closed = False
-        self._since_poll = 0
 
     # --- life
 
@@ -147,8 +139,17 @@ class Consumer(AsyncOnly):
                 on_lost=self._on_lost,
             )
         client.on_bootstrap_error = fetcher.arrived.notify
-        self._last_poll_ms = client.now_ms
-        self._next_commit_ms = client.now_ms + self._auto_commit_ms
+        self._poller = Poller(
+            client, fetcher, self._positions, rebalance=self._rebalance, commit_when_due=self._commit_when_due
+        )
+        if self._auto_commits and self._group is not None and self._group_id is not None:
+            self._auto_commit = AutoCommit(
+                client,
+                self._group,
+                self._consumed,
+                group_id=self._group_id,
+                interval_ms=config.get_int("auto.commit.interval.ms"),
+            )
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
         return self
@@ -263,9 +264,10 @@ class Consumer(AsyncOnly):
             raise RuntimeError("partitions are assigned by hand; unsubscribe() first")
         self._rebalancer.subscribe(names, pattern)
         if not self._is_heartbeating:
+            poller = self._polling()
             self._is_heartbeating = True
             self._background.nursery.start_soon(
-                self._group.heartbeat_forever, lambda: self._last_poll_ms, self._opened()[1].arrived.notify
+                self._group.heartbeat_forever, lambda: poller.last_poll_ms, self._opened()[1].arrived.notify
             )
 
     async def unsubscribe(self) -> None:
@@ -355,48 +357,25 @@ class Consumer(AsyncOnly):
         return await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
 
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
-        client, fetcher = self._opened()
+        poller = self._polling()
         if self._is_closed:
             raise RuntimeError("the consumer is closed")
         arguments.milliseconds("poll", timeout_ms)
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
-        self._refuse_second_poll()
-        self._is_polled = True
-        try:
-            return await self._poll_until(client, fetcher, client.now_ms + timeout_ms, take)
-        finally:
-            self._is_polled = False
+        return await poller.poll(timeout_ms, take)
 
-    def _refuse_second_poll(self) -> None:
-        if self._is_polled:
-            raise RuntimeError("this consumer is being polled already, by another task or thread: one at a time may")
+    def _polling(self) -> Poller:
+        self._caller.check()
+        if self._poller is None:
+            self._caller.refuse()
+        return self._poller
 
-    async def _poll_until(
-        self, client: ClusterClient, fetcher: Fetcher, deadline_ms: float, take: Callable[[], list[T]]
-    ) -> list[T]:
-        await trio.lowlevel.checkpoint()
-        self._last_poll_ms = client.now_ms
-        self._commit_when_due()
-        while True:
-            if self._rebalancer is not None and self._is_subscribed:
-                await self._rebalancer.keep(self._background.nursery, deadline_ms)
-                self._last_poll_ms = client.now_ms
-            if fetcher.errors:
-                raise fetcher.errors.popleft()
-            if client.bootstrap_error is not None:
-                raise client.bootstrap_error
-            chunks_ended = self._positions.chunks_ended
-            taken = take()
-            if self._positions.chunks_ended != chunks_ended:
-                fetcher.wake()  # the buffers have room again
-            if taken:
-                return taken
-            remaining_ms = deadline_ms - client.now_ms
-            if remaining_ms <= 0:
-                return []
-            with trio.move_on_after(remaining_ms / 1000):
-                await fetcher.arrived.wait()
+    async def _rebalance(self, deadline_ms: float) -> bool:
+        if self._rebalancer is None or not self._is_subscribed:
+            return False
+        await self._rebalancer.keep(self._background.nursery, deadline_ms)
+        return True
 
     def __aiter__(self) -> Self:
         """Iterates over records, without end until the consumer is closed.
@@ -407,23 +386,19 @@ class Consumer(AsyncOnly):
         return self
 
     async def __anext__(self) -> ConsumedRecord:
-        client = self._opened()[0]
-        self._since_poll += 1
-        # A poll per record would cost a pass of the scheduler; within these bounds a prefetched record needs none.
-        if self._since_poll < _RECORDS_PER_POLL and client.now_ms - self._last_poll_ms < _POLL_INTERVAL_MS:
-            self._refuse_second_poll()
-            chunks_ended = self._positions.chunks_ended
-            batches = take_records(self._positions, 1)
-            if self._positions.chunks_ended != chunks_ended:
-                self._opened()[1].wake()
-            if batches:
-                return next(batches[0].with_partition())
+        poller = self._polling()
+        batches = poller.take_nowait(self._take_one)
+        if batches:
+            return next(batches[0].with_partition())
         while not self._is_closed:
-            self._since_poll = 0
-            batches = await self._poll(1000, lambda: take_records(self._positions, 1))
+            poller.iteration_polls()
+            batches = await self._poll(1000, self._take_one)
             if batches:
                 return next(batches[0].with_partition())
         raise StopAsyncIteration
+
+    def _take_one(self) -> list[ConsumedBatch]:
+        return take_records(self._positions, 1)
 
     def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed.
@@ -584,32 +559,12 @@ class Consumer(AsyncOnly):
         return await self._grouped().committed(arguments.partitions("committed", partitions))
 
     def _commit_when_due(self) -> None:
-        client = self._opened()[0]
-        if self._auto_commits and client.now_ms >= self._next_commit_ms and not self._is_committing:
-            self._next_commit_ms = client.now_ms + self._auto_commit_ms
-            offsets = self._consumed()
-            if offsets:
-                self._is_committing = True
-                self._background.nursery.start_soon(self._commit_in_background, self._grouped().ask_commit(offsets))
+        if self._auto_commit is not None:
+            self._auto_commit.commit_when_due(self._background.nursery)
 
     async def _commit_if_automatic(self) -> None:
-        if self._auto_commits:
-            await self._commit_quietly(self._grouped().ask_commit(self._consumed()))
-
-    async def _commit_in_background(self, asked: AskedCommit) -> None:
-        try:
-            await self._commit_quietly(asked, gives_way=True)
-        finally:
-            self._is_committing = False
-
-    async def _commit_quietly(self, asked: AskedCommit, *, gives_way: bool = False) -> None:
-        """Commits; logs a failure, which the next commit makes up for."""
-        client = self._opened()[0]
-        deadline_ms = client.now_ms + client.request_timeout_ms
-        try:
-            await self._grouped().carry_out(asked, deadline_ms, gives_way=gives_way)
-        except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
-            client.logger.warning("auto-commit-failed", group=self._group_id, error=error)
+        if self._auto_commit is not None:
+            await self._auto_commit.commit()
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
@@ -639,13 +594,4 @@ class Consumer(AsyncOnly):
             trio.TooSlowError: its metadata did not arrive in time.
         """
         client = self._opened()[0]
-        client.add_topic(arguments.text("partitions_for", "topic", topic))
-        deadline_ms = client.now_ms + self._api_timeout_ms
-        while True:
-            info = client.cluster_metadata.topics.get(topic)
-            if info is not None and info.partitions:
-                await trio.lowlevel.checkpoint()
-                return info.partitions
-            if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
-                raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
-            await client.wait_update(deadline_ms)
+        return await partitions_of(client, arguments.text("partitions_for", "topic", topic), self._api_timeout_ms)

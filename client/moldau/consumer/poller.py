@@ -1,0 +1,115 @@
+"""The wait for records inside ``Consumer.poll``, and the short cut of iteration past it.
+
+A poll rebalances first, then takes what the fetcher has buffered, and otherwise waits for the next arrival. Iteration
+over single records polls only now and then: a poll per record would cost a pass of the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.consumer.core.positions import Positions
+    from moldau.consumer.fetcher import Fetcher
+
+T = TypeVar("T")
+
+_RECORDS_PER_POLL = 256
+_POLL_INTERVAL_MS = 50
+"""Iteration polls (rebalances, commits, lets other tasks run) after as many records, or so much time."""
+
+
+class Poller:
+    """Takes records for one task at a time."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        fetcher: Fetcher,
+        positions: Positions,
+        *,
+        rebalance: Callable[[float], Awaitable[bool]],
+        commit_when_due: Callable[[], None],
+    ) -> None:
+        """``rebalance`` does what the group demands, until a deadline; False if the consumer is in no group."""
+        self._client = client
+        self._fetcher = fetcher
+        self._positions = positions
+        self._rebalance = rebalance
+        self._commit_when_due = commit_when_due
+        self._is_polled = False
+        self._since_poll = 0
+        self.last_poll_ms = client.now_ms
+        """When the application polled last, for ``max.poll.interval.ms``."""
+
+    def refuse_second(self) -> None:
+        """Refuses a call while another one polls.
+
+        Raises:
+            RuntimeError: another task polls.
+        """
+        if self._is_polled:
+            raise RuntimeError("this consumer is being polled already, by another task or thread: one at a time may")
+
+    async def poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
+        """Returns what ``take`` finds, or nothing after ``timeout_ms``.
+
+        Raises:
+            RuntimeError: another task polls.
+            KafkaError: the application must decide; see ``Consumer.poll``.
+        """
+        self.refuse_second()
+        self._is_polled = True
+        try:
+            return await self._poll_until(self._client.now_ms + timeout_ms, take)
+        finally:
+            self._is_polled = False
+
+    async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
+        client, fetcher = self._client, self._fetcher
+        await trio.lowlevel.checkpoint()
+        self.last_poll_ms = client.now_ms
+        self._commit_when_due()
+        while True:
+            if await self._rebalance(deadline_ms):
+                self.last_poll_ms = client.now_ms
+            if fetcher.errors:
+                raise fetcher.errors.popleft()
+            if client.bootstrap_error is not None:
+                raise client.bootstrap_error
+            taken = self._take(take)
+            if taken:
+                return taken
+            remaining_ms = deadline_ms - client.now_ms
+            if remaining_ms <= 0:
+                return []
+            with trio.move_on_after(remaining_ms / 1000):
+                await fetcher.arrived.wait()
+
+    def take_nowait(self, take: Callable[[], list[T]]) -> list[T]:
+        """Returns what is buffered, without a poll; nothing if iteration has to poll now.
+
+        Raises:
+            RuntimeError: another task polls.
+        """
+        self._since_poll += 1
+        if self._since_poll < _RECORDS_PER_POLL and self._client.now_ms - self.last_poll_ms < _POLL_INTERVAL_MS:
+            self.refuse_second()
+            return self._take(take)
+        return []
+
+    def iteration_polls(self) -> None:
+        """Counts the records of iteration from here on."""
+        self._since_poll = 0
+
+    def _take(self, take: Callable[[], list[T]]) -> list[T]:
+        chunks_ended = self._positions.chunks_ended
+        taken = take()
+        if self._positions.chunks_ended != chunks_ended:
+            self._fetcher.wake()  # the buffers have room again
+        return taken
