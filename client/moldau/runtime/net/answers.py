@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -56,22 +57,22 @@ class EarlyAnswer(Protocol):
         ...
 
 
-class Preparation:
+class Preparation(ABC):
     """A request that needs a long computation before it can be handled; ``handle`` may return one."""
 
     __slots__ = ()
 
+    @abstractmethod
     async def prepare(self) -> None:
         """Computes in slices of about a millisecond, each in a turn of its own, or in a thread.
 
         The connection is not read meanwhile: its requests keep their order, and the frame stays where it is. Cancelled
         when the connection dies.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def handle(self) -> Answer:
         """Handles the request, once, after ``prepare``; see ``ConnectionHandler.handle``."""
-        raise NotImplementedError
 
 
 Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None

@@ -18,6 +18,7 @@ An index is a hint that may be damaged: callers compare an entry with the batch 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from moldau.runtime.ports.descriptors import is_shortage
@@ -183,7 +184,7 @@ class _SortedFile(ReopenedFile):
         self._page_keys.clear()
 
 
-class _SparseIndex(Generic[_Entry]):
+class _SparseIndex(ABC, Generic[_Entry]):
     """What both indexes of a segment share: entries relative to its base offset, in a file in their own layout."""
 
     LAYOUT: ClassVar[struct.Struct]
@@ -211,9 +212,9 @@ class _SparseIndex(Generic[_Entry]):
         """Whether the file is open."""
         return self._entries.is_open
 
+    @abstractmethod
     def entry(self, index: int) -> _Entry:
         """Returns entry ``index``; 0 is the oldest."""
-        raise NotImplementedError
 
     def last(self) -> _Entry | None:
         """Returns the newest entry; that of a closed segment's time index holds its largest timestamp."""
