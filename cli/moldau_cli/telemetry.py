@@ -1,4 +1,4 @@
-"""What a node tells of itself over HTTP: metrics of its roles and of its process, and whether it serves.
+"""The state of a node over HTTP: metrics of its roles and of its process, and whether it serves.
 
 ``metrics.listener`` switches it on. The endpoint starts before the roles, so a node that recovers its logs is live but
 not ready. A node is ready when each of its roles is: a broker that the controller has not fenced, a controller that
@@ -116,7 +116,7 @@ def _register_process(registry: Registry, clock: Clock) -> None:
 
 
 def _resident_bytes(most: int) -> int:
-    """Returns the resident memory; where the kernel does not tell the present one, the most there ever was."""
+    """Returns the resident memory; the largest so far, if the kernel does not report the present one."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,6 @@
-"""Tells those who supervise a node that its event loop turns: the node's guard, and systemd.
+"""Reports to the supervisors of a node (its guard, and systemd) that its event loop turns.
 
-The guard (``moldau_cli.guard``) kills the node after ``node.watchdog.ms`` of silence. systemd is told by its
+The guard (``moldau_cli.guard``) kills the node after ``node.watchdog.ms`` of silence. systemd gets reports over its
 notification protocol (sd_notify): ``READY=1`` when the roles serve, ``WATCHDOG=1`` again and again if the unit has
 ``WatchdogSec``, ``STOPPING=1`` at the end. Supervision begins when the node is ready: before that it leads nothing, and
 the import of a role may take seconds.
@@ -38,7 +38,7 @@ class SystemdNotifier:
         self.limit_ms = int(limit) / 1000 if self._address and is_own and limit.isdigit() else 0.0
         """Silence after which systemd kills the node; 0: it does not."""
 
-    def tell(self, state: str) -> None:
+    def send(self, state: str) -> None:
         """Sends ``state``. A socket that takes nothing is left alone: systemd is then gone or busy."""
         if not self._address:
             return
@@ -90,12 +90,12 @@ class Guard:
 async def supervise(silence_ms: int, notifier: SystemdNotifier, log: EventLogger) -> None:
     """Beats until cancelled; ``silence_ms`` 0 starts no guard."""
     limits = [limit for limit in (float(silence_ms), notifier.limit_ms) if limit > 0]
-    notifier.tell("READY=1")
+    notifier.send("READY=1")
     guard = Guard(silence_ms) if silence_ms else None
     try:
         while limits:
             if notifier.limit_ms:
-                notifier.tell("WATCHDOG=1")
+                notifier.send("WATCHDOG=1")
             if guard is not None and not guard.beat():
                 log.error("watchdog-lost", advice="restart the node: nothing ends it if it hangs")
                 guard.close()
@@ -103,6 +103,6 @@ async def supervise(silence_ms: int, notifier: SystemdNotifier, log: EventLogger
             await trio.sleep(min(limits) / BEATS_PER_LIMIT / 1000)
         await trio.sleep_forever()
     finally:
-        notifier.tell("STOPPING=1")
+        notifier.send("STOPPING=1")
         if guard is not None:
             guard.close()

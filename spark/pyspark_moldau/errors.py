@@ -38,7 +38,7 @@ class DamagedBatchError(RuntimeError):
     """A record batch fails its checksum, or is malformed."""
 
 
-TOLD: Final = (OptionError, DataLossError, DamagedBatchError, ReadTimeoutError, KafkaError, ConfigError)
+USER_ERRORS: Final = (OptionError, DataLossError, DamagedBatchError, ReadTimeoutError, KafkaError, ConfigError)
 """Errors whose message says what to do; a traceback adds nothing for the user."""
 
 
@@ -49,7 +49,7 @@ def told_first(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
-        except TOLD:
+        except USER_ERRORS:
             _hide_traceback()
             raise
 
@@ -64,7 +64,7 @@ def told_first_while_read(function: Callable[P, Iterator[T]]) -> Callable[P, Ite
     def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         try:
             yield from function(*args, **kwargs)
-        except TOLD:
+        except USER_ERRORS:
             _hide_traceback()
             raise
 

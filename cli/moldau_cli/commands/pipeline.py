@@ -188,7 +188,7 @@ def _job_errors() -> Iterator[None]:
         raise UsageError(f"pipeline jobs need {', '.join(missing)}, not installed here: pip install 'moldau[jobs]'")
     from pyspark.errors import PySparkException
 
-    from pyspark_moldau.errors import TOLD
+    from pyspark_moldau.errors import USER_ERRORS
     from pyspark_moldau.java import NoJavaError
     from pyspark_moldau.jobs.errors import JobConfigError, JobError
     from pyspark_moldau.jobs.running import first_line
@@ -198,7 +198,7 @@ def _job_errors() -> Iterator[None]:
         yield
     except JobConfigError as error:
         raise UsageError(str(error)) from error
-    except (JobError, NoJavaError, UnsupportedSparkError, *TOLD) as error:
+    except (JobError, NoJavaError, UnsupportedSparkError, *USER_ERRORS) as error:
         raise CommandError(str(error)) from error
     except PySparkException as error:  # Spark refuses the plan: an option of the source, or the cluster does not answer
         raise CommandError(first_line(str(error))) from error

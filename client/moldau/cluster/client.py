@@ -327,7 +327,7 @@ class ClusterClient:
                 self._last_error = error
         if not errors:
             raise ConnectionError("no broker is known")
-        raise self._nobody_answers(message, errors) from errors[-1]
+        raise self._no_answer(message, errors) from errors[-1]
 
     async def ask_any(self, response_class: type[R], question: Request, *, timeout_ms: float | None = None) -> R:
         """Sends a read-only request to brokers until one answers; raises the last error if none does.
@@ -381,12 +381,12 @@ class ClusterClient:
         if isinstance(outcome, Exception):
             self._last_error = outcome
             errors = [error for _, error in ended if isinstance(error, Exception)]
-            raise self._nobody_answers(question, errors) from outcome
+            raise self._no_answer(question, errors) from outcome
         self.bootstrap_error = None
         self._misfits.served()
         return answered_by, outcome
 
-    def _nobody_answers(self, request: Request, errors: list[Exception]) -> Exception:
+    def _no_answer(self, request: Request, errors: list[Exception]) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
         refusals = [error for error in errors if isinstance(error, SaslAuthenticationError)]

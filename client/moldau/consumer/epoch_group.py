@@ -88,7 +88,7 @@ class EpochGroupClient(GroupClient):
         return [partition for partition in assigned if partition in current]
 
     def adopted(self) -> None:
-        """Tells the coordinator soon what the member holds now."""
+        """Sends a heartbeat soon that names the partitions the member holds now."""
         self._wake()
 
     def _wake(self) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.core.membership import NOBODY, Membership, Next, assign_partitions
+from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, Next, assign_partitions
 from moldau.consumer.fetcher import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
@@ -301,7 +301,7 @@ class GroupClient:
         """Returns a commit for ``carry_out``; no checkpoint may lie between reading the positions and this call."""
         self._commits_asked += 1
         membership = self.membership
-        member = NOBODY if membership is None else membership.commits_as
+        member = NO_MEMBERSHIP if membership is None else membership.commits_as
         epoch = -1 if membership is None else membership.generation
         return AskedCommit(offsets=offsets, member=member, number=self._commits_asked, epoch=epoch)
 
@@ -403,7 +403,7 @@ class GroupClient:
         if asked.member is None or (membership is not None and membership.commits_as != asked.member):
             raise self._refusal(ErrorCode.ILLEGAL_GENERATION)
         generation, member_id = asked.member
-        is_member = membership is not None and asked.member != NOBODY
+        is_member = membership is not None and asked.member != NO_MEMBERSHIP
         if membership is not None and is_member:
             generation = membership.commit_generation(asked.member)
         request = OffsetCommitRequest(

@@ -118,7 +118,7 @@ class NodeFetcher:
         return next_ms
 
     async def close_sessions(self) -> None:
-        """Starts no more fetches, and tells the brokers that their fetch sessions end; returns within ``CLOSING_MS``.
+        """Starts no more fetches and ends the fetch sessions on the brokers; returns within ``CLOSING_MS``.
 
         A broker reads the request behind a long poll at once and answers it after the poll: no answer is waited for
         longer. A session that could not be closed ends when the broker needs its space.
@@ -131,7 +131,7 @@ class NodeFetcher:
                         nursery.start_soon(self._close_session, node_id, farewell)
 
     async def _close_session(self, node_id: int, farewell: SessionRequest) -> None:
-        """Tells a broker that its fetch session ends, so that it need not keep it until the space is wanted."""
+        """Ends the fetch session on a broker, which would otherwise keep it until the space is needed."""
         try:
             connection = await self._client.connection(node_id, FETCH_PURPOSES[Lane.MAIN])
             version = connection.version_for(FetchRequest)

@@ -16,7 +16,7 @@ _SECOND_MS: Final = 1000.0
 
 
 class AuditLog:
-    """Writes decisions about requests; tells how many lines it left out."""
+    """Writes decisions about requests, and reports how many lines it left out."""
 
     def __init__(self, logger: EventLogger, now_ms: Callable[[], float]) -> None:
         self._logger = logger

@@ -239,7 +239,7 @@ class Permissions:
     def may_raw(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
         """Returns whether the peer may read or write a topic, named by the bytes on the wire.
 
-        An unknown id is permitted: the broker answers that it is unknown, and tells nothing by that.
+        An unknown id is permitted: the broker answers that it is unknown, which reveals nothing.
         """
         known = self.known(operation, by_id=by_id)
         if topic in known:

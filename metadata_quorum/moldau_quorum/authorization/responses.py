@@ -45,7 +45,7 @@ def allowed_topic(permissions: Permissions, name: str | None) -> bool:
 
 
 def refused_topic(wanted: AnyMessage, version: int) -> MetadataResponseTopic:
-    """Returns the entry of Metadata for a topic that may not be described; it does not tell whether it exists."""
+    """Returns the Metadata entry of a topic that may not be described; it does not show whether the topic exists."""
     if wanted.name is None:
         return MetadataResponseTopic(error_code=DENIED, name=None if version >= 12 else "", topic_id=wanted.topic_id)
     return MetadataResponseTopic(error_code=DENIED, name=wanted.name, topic_id=ZERO_UUID)

@@ -388,7 +388,7 @@ class Proposal(Protocol):
 
 
 class QuorumSession(Protocol):
-    """The messages of one accepted connection. The first one says who speaks; the others must come from the same."""
+    """The messages of one accepted connection. The first one names the sender, from which all others must come."""
 
     def handle(self, body: Buffer) -> None:
         """Takes a message, which is borrowed for the call. What does not fit into the inbox is dropped.
@@ -440,7 +440,7 @@ class MetadataLog(Protocol):
 
     @property
     def leadership(self) -> Leadership:
-        """As the state machine was last told."""
+        """As last reported to the state machine."""
         ...
 
     async def wait_leadership_change(self, seen: Leadership) -> Leadership:

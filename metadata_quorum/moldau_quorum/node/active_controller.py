@@ -9,9 +9,10 @@ A deposed controller cannot do harm: a proposal names the epoch it was decided i
 if a command did slip in, or one before it was lost, the sequence in its header makes every replica ignore it
 (``records``). An answer whose command was refused or lost says NOT_CONTROLLER, and the sender tries again elsewhere.
 
-Answers without records also wait for what the projection showed them: nothing uncommitted is ever told. And they wait
-for a read barrier, for no commit shows that this node still led when it decided: "it is so already" may have been true
-until another controller changed it. Heartbeats do not: they are many, and what they tell lasts for one session.
+Answers without records also wait until the changes that they rest on are committed, so that no answer shows an
+uncommitted change. They wait for a read barrier too, because no commit shows that this node still led when it decided:
+another controller may have changed the state meanwhile. Answers to heartbeats do not wait. There are many of them, and
+what they say holds for one session.
 """
 
 from __future__ import annotations

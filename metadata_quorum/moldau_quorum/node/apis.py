@@ -81,7 +81,7 @@ CONTROLLER_APIS: Final[tuple[ControllerApi, ...]] = tuple(
         key=lambda api: api.key,
     )
 )
-"""All that ApiVersions tells, by key; the private APIs are not told."""
+"""All APIs that ApiVersions names, by key; it does not name the private ones."""
 
 SERVED_APIS: Final[tuple[int, ...]] = tuple(api.key for api in CONTROLLER_APIS)
 ANSWERS: Final[Mapping[int, Answer]] = {api.key: api.answer for api in QUORUM_APIS if api.answer is not None}

@@ -1,4 +1,4 @@
-"""Tells a dead broker from a broken connection, so that failover need not wait out the grace period.
+"""Distinguishes a dead broker from a broken connection, so that failover need not wait out the grace period.
 
 A process that is killed takes its connection to the controller with it, but so does a network that drops it. The
 difference shows at once: the host of a dead process refuses a connection to its listener, while a cut network answers

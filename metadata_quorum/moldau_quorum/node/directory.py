@@ -1,4 +1,4 @@
-"""The directory of a controller: its lock, and who it belongs to.
+"""The directory of a controller: its lock, and the node that owns it.
 
 Below ``metadata.log.dir`` a controller owns ``__cluster_metadata``: a lock file, ``meta.properties`` in Kafka's format
 (node id, directory id, and the cluster id as soon as it is known), and the engine's directory. Starting a node on the

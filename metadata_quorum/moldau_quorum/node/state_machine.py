@@ -1,6 +1,6 @@
 """The state machine of a controller over the metadata log: an image, and a cache of snapshots for followers.
 
-This is the ``StateMachine`` behind the ``MetadataLog`` port. It replays commands in the engine's task and tells its
+This is the ``StateMachine`` behind the ``MetadataLog`` port. It replays commands in the engine's task and calls its
 listeners; it never waits, and decides nothing.
 """
 

@@ -1,10 +1,10 @@
-"""Lets a controller that hears of no leader find its quorum, and be found by it (KIP-853, UpdateRaftVoter).
+"""Lets a controller without a leader find its quorum, and be found by it (KIP-853, UpdateRaftVoter).
 
-The membership says under which host and port each voter is reached. One that was started elsewhere still reaches the
-others, but what they send goes to its old place, so it hears of no leader. Then it asks them who leads and where they
-look for this voter; if that is not where it is, it tells the leader. One that was away while the membership changed may
-be led by a voter that it does not know, and whose messages it refuses: it learns of it in the same way. A controller
-that hears of its leader sends nothing.
+The membership contains host and port of each voter. A voter that was started elsewhere still reaches the others, but
+their messages go to its old address, so it has no leader. It then asks them for the leader and for the address that
+they have for it. If that address is wrong, it reports its own to the leader. A voter that was away while the membership
+changed may have a leader that it does not know, and refuses its messages. It learns of that leader in the same way. A
+controller that receives messages of its leader sends nothing.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
 
 
 def first_line(text: str) -> str:
-    """Returns the line of a Spark error that tells most: the last Python or Java exception, or the first line."""
+    """Returns the most informative line of a Spark error: the last Python or Java exception, or the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
-    chosen = told[-1] if told else (lines or ["unknown"])[0]
+    named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    chosen = named[-1] if named else (lines or ["unknown"])[0]
     return chosen[:1000]

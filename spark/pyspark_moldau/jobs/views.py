@@ -1,8 +1,8 @@
 """Versions of a view over a log: Kappa's rebuild beside the old one, and Lambda's two forms of one query.
 
 A view is an SQL query over the table ``records``, the source of the job. ``build`` makes version N+1 from offset zero
-in a folder of its own while version N is served, by a stream (Kappa) or by a batch. ``compare`` tells the rows in which
-two versions differ. ``switch`` makes a version current by replacing one small file, and keeps the former one for
+in a folder of its own while version N is served, by a stream (Kappa) or by a batch. ``compare`` returns the rows in
+which two versions differ. ``switch`` makes a version current by replacing one small file, and keeps the former one for
 ``rollback``. A reader calls ``read_view`` and sees one version or the other.
 
 Lambda: the batch form is a version that holds the log up to its end offsets. ``serve_merged`` adds the records after

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver. ``report`` is None for at-least-once."""
+    """The report of a task to the driver. ``report`` is None for at-least-once."""
 
     rows: int
     app_id: str = ""
@@ -51,12 +51,12 @@ def _reports(messages: Sequence[WriterCommitMessage | None], batch: int) -> tupl
     Raises:
         ProtocolRefusedError: a partition is missing, there twice, or of another batch.
     """
-    told = [message for message in messages if isinstance(message, Written)]
-    reports = sorted((each.report for each in told if each.report is not None), key=lambda each: each.partition)
+    reported = [message for message in messages if isinstance(message, Written)]
+    reports = sorted((each.report for each in reported if each.report is not None), key=lambda each: each.partition)
     numbers = [report.partition for report in reports]
     if numbers != list(range(len(messages))) or any(report.batch != batch for report in reports):
         raise ProtocolRefusedError(f"batch {batch}: {len(messages)} tasks ended, and the reports are of {numbers}")
-    return told[0].app_id, told[0].run, reports
+    return reported[0].app_id, reported[0].run, reports
 
 
 class MoldauBatchWriter(DataSourceArrowWriter):
@@ -148,9 +148,9 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-    told = [message for message in messages if isinstance(message, Written) and message.app_id]
-    if not options.is_exactly_once or not told:
-        return  # no task has told the query's id; the next commit aborts what is open, or its time-out does
+    reported = [message for message in messages if isinstance(message, Written) and message.app_id]
+    if not options.is_exactly_once or not reported:
+        return  # no task has reported the query's id; the next commit aborts what is open, or its time-out does
     from pyspark_moldau.sink import cluster
 
-    cluster.abort_batch(options, cluster.Names(app_id=told[0].app_id), batch)
+    cluster.abort_batch(options, cluster.Names(app_id=reported[0].app_id), batch)

@@ -8,7 +8,7 @@ import trio
 
 from moldau import KafkaError, TopicPartition
 from moldau.consumer.core.assignors import assignors_of, encode_assignment
-from moldau.consumer.core.membership import NOBODY, GroupIdentity, Membership, Next
+from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, Next
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -44,7 +44,7 @@ def expelled(membership):
 def test_kept_partitions_are_held_in_the_new_generation():
     """A member that keeps its partitions holds them in the new generation."""
     membership = new_membership()
-    assert (membership.assigned_as, membership.commits_as) == (NOBODY, NOBODY)
+    assert (membership.assigned_as, membership.commits_as) == (NO_MEMBERSHIP, NO_MEMBERSHIP)
     join(membership, 5, "M1")
     membership.take_over()
     membership.on_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)

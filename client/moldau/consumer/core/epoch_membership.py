@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.consumer.core.assignors import NO_GENERATION
-from moldau.consumer.core.membership import NOBODY, GroupIdentity, Membership, MemberState, Next
+from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, MemberState, Next
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -64,7 +64,7 @@ class EpochMembership(Membership):
         """An identity that changes when the partitions are lost, not with each epoch; see `Membership.commits_as`."""
         if self.has_generation and self._taken_losses == self.losses:
             return self.losses, self.member_id
-        return NOBODY if self.assigned_as == NOBODY else None
+        return NO_MEMBERSHIP if self.assigned_as == NO_MEMBERSHIP else None
 
     def commit_generation(self, member: tuple[int, str]) -> int:
         """Returns the present member epoch: the coordinator accepts no other."""
@@ -113,7 +113,7 @@ class EpochMembership(Membership):
             self._topics_told = tuple(request.subscribed_topic_names)
         self._sends_all = False
         self.generation = response.member_epoch
-        if self._taken_losses == self.losses and self.assigned_as != NOBODY:
+        if self._taken_losses == self.losses and self.assigned_as != NO_MEMBERSHIP:
             self.assigned_as = (self.generation, self.member_id)
         if response.assignment is not None:
             target = frozenset(

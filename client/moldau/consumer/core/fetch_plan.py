@@ -172,14 +172,14 @@ class FetchPlan:
         del self._node(planned.node_id).under_way[planned.lane]
 
     def farewells(self) -> dict[int, SessionRequest]:
-        """Returns what to tell the brokers that keep a session, also those with a request in flight."""
+        """Returns the last request for each broker that keeps a session, also those with a request in flight."""
         found = {node_id: node.session.final_request() for node_id, node in self._nodes.items()}
         return {node_id: farewell for node_id, farewell in found.items() if farewell is not None}
 
     def forget_nodes(self, known: Mapping[int, object]) -> dict[int, SessionRequest]:
         """Forgets brokers from which nothing is fetched any more and that have no request in flight.
 
-        Returns what to tell those of them that still keep a session.
+        Returns the last request for each of them that still keeps a session.
         """
         farewells: dict[int, SessionRequest] = {}
         for node_id in [each for each, node in self._nodes.items() if each not in known and not node.under_way]:

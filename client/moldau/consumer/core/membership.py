@@ -71,7 +71,7 @@ class GroupIdentity:
     rack: str | None = None
 
 
-NOBODY = (NO_GENERATION, "")
+NO_MEMBERSHIP = (NO_GENERATION, "")
 """Generation and member id of a consumer that is not a member."""
 
 _COORDINATOR_GONE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
@@ -90,7 +90,7 @@ class Membership:
         self.rejoin_reason = "the member is new"
         self.owned_generation = NO_GENERATION  # that of the present partitions' assignment
         self.losses = 0  # how often the member lost its generation with all its partitions
-        self.assigned_as = NOBODY
+        self.assigned_as = NO_MEMBERSHIP
         """Generation and member id under which the application holds its partitions.
 
         They belong to the assignment that it took over last, or to a later one if nothing was lost in between. They
@@ -98,7 +98,7 @@ class Membership:
         until the application takes over the new assignment.
         """
         self._taken_losses = 0  # ``losses`` when the assignment was made that the application took over last
-        self._given_as = NOBODY  # of the last assignment, which the application may not know yet
+        self._given_as = NO_MEMBERSHIP  # of the last assignment, which the application may not know yet
         self._given_losses = 0
 
     @property
@@ -242,14 +242,14 @@ class Membership:
 
     @property
     def commits_as(self) -> tuple[int, str] | None:
-        """The generation and member id to commit under; those of ``NOBODY`` before the first assignment.
+        """The generation and member id to commit under; those of ``NO_MEMBERSHIP`` before the first assignment.
 
         None for a member that lost the partitions that the application holds, until the application has taken over
         another assignment: commits for lost partitions would be accepted under the new membership, or without one.
         """
         if self.has_generation and self._taken_losses == self.losses:
             return self.generation, self.member_id
-        return NOBODY if self.assigned_as == NOBODY else None
+        return NO_MEMBERSHIP if self.assigned_as == NO_MEMBERSHIP else None
 
     def commit_generation(self, member: tuple[int, str]) -> int:
         """Returns the generation to send with a commit that was asked as ``member`` (`commits_as`)."""
@@ -321,7 +321,7 @@ class Membership:
         A static member keeps its place at the coordinator, but takes part in no generation until it joins again.
         """
         self.lose_member_id(reason)
-        self.assigned_as = self._given_as = NOBODY
+        self.assigned_as = self._given_as = NO_MEMBERSHIP
         self._taken_losses = self._given_losses = self.losses
 
     @property

@@ -74,7 +74,7 @@ class PartitionPosition:
         self.offset_epoch = NO_EPOCH  # leader epoch of the last record handed out
         self.fetch_offset = -1
         self.leader_epoch = NO_EPOCH  # of the leader for which the position was validated
-        self.awaited_epoch = NO_EPOCH  # somebody has led in it, so who led before leads no more
+        self.awaited_epoch = NO_EPOCH  # a leader of it was seen, so earlier leaders have lost their leadership
         self.awaited_since_ms = math.inf  # since when asking was put off for it
         self.reset_timestamp: int | None = None
         self.generation = 0

@@ -98,7 +98,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """An open transaction whose records and offsets are all delivered; whoever holds this can end it."""
+    """An open transaction whose records and offsets are all delivered; the holder of this value can end it."""
 
     transactional_id: str
     producer_id: int

@@ -54,7 +54,7 @@ class SaslGate:
         clock: Clock,
         make_inner: Callable[[Connection, Peer], ConnectionHandler],
     ) -> None:
-        """Nobody has authenticated."""
+        """No user has authenticated."""
         self._listener = listener
         self._clock = clock
         host = connection.peer_address[0]

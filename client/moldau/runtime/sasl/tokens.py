@@ -191,7 +191,7 @@ class TokenChecker:
             raise TokenRefusedError("the token lacks a required scope", scope=" ".join(missing))
         principal = claims.get(rules.principal_claim)
         if not isinstance(principal, str) or not principal.strip():
-            raise TokenRefusedError(f"the token's {rules.principal_claim} claim names nobody")
+            raise TokenRefusedError(f"the token's {rules.principal_claim} claim names no user")
         return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
 
 

@@ -1,6 +1,6 @@
 """The one module that imports pysyncobj: its subclass with an own journal, transport, snapshots, clock and filters.
 
-What is wrong in the library, and what closes it here (docs/internals/pysyncobj.md tells more):
+What is wrong in the library, and what closes it here (details are in docs/internals/pysyncobj.md):
 
     a snapshot chunk advances the commit index over an unverified log   chunks carry commit index 0
     a matching append truncates what follows                            appends are trimmed against the own log
@@ -8,7 +8,7 @@ What is wrong in the library, and what closes it here (docs/internals/pysyncobj.
     nothing is synced; torn and rotten journals                         own journal, sync before each message
     a snapshot that failed to load is acknowledged; an older one loads  own snapshot transfer, piece by piece
     entries larger than a batch are pickled                             one message holds any entry
-    a stale leader is never told                                        an answer of its own (``stale_term``)
+    a stale leader never gets an answer                                 an answer of its own (``stale_term``)
     a repeated vote counts twice                                        each voter counts once a term
 
 The library reads the clock through a global function, so this module puts one of its own in its place, which returns

@@ -40,7 +40,7 @@ class VoterDirectories:
 
     @property
     def are_known(self) -> bool:
-        """Whether voters are told apart by their directories at all."""
+        """Whether voters are distinguished by their directories at all."""
         return self.own != ZERO_UUID
 
     def of(self, configuration: Configuration, member_id: int) -> UUID:
@@ -56,7 +56,7 @@ class VoterDirectories:
         return voter is not None and (not self.are_known or voter.directory_id in (ZERO_UUID, self.own))
 
     def take_answer(self, configuration: Configuration, sender: int, directory: UUID) -> None:
-        """Checks who answers, and remembers its directory.
+        """Checks the sender of an answer, and remembers its directory.
 
         Raises:
             WrongDirectoryError: the membership has another directory for that node.

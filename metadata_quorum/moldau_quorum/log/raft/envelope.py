@@ -4,7 +4,7 @@
 
 The checksum covers all after itself, so entries and pieces of snapshots that were damaged on their way are refused. A
 directory is the 16 bytes of its id (KIP-853), zeros where it is not known. The payload belongs to the engine of that
-format; ``handshake`` tells how the sender is bound to its connection.
+format; ``sessions`` describes how the sender is bound to its connection.
 """
 
 from __future__ import annotations

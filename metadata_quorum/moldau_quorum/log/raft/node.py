@@ -106,7 +106,7 @@ class RaftNode:
                 f"{point.epoch}: the vote may be lost"
             )
         if point is not None and log.epoch_at(point.index) != point.epoch:
-            # Received and put in place, but the log was not yet told: what it holds is older, or void.
+            # Received and put in place, but the log was not reset yet: its entries are older, or void.
             log.reset(point.index, point.epoch)
             self._wal.reset(point.index, point.epoch)
         try:

@@ -2,9 +2,9 @@
 
 The first message of a connection is a hello. Nothing else but parts of handshakes goes out before the peer has
 challenged it and got its proof (``sessions``). A link keeps its connection open whether or not there is something to
-send: when the other process dies, the end of the stream and the refusal of the next attempt tell so long before a
-timeout does. Messages wait in a bounded queue; what does not fit, or was queued for a connection that died, is dropped,
-because Raft repeats what matters.
+send: when the other process dies, the end of the stream and the refusal of the next attempt show it long before a
+timeout would. Messages wait in a bounded queue. Those that do not fit, or were queued for a connection that died, are
+dropped, because Raft repeats what matters.
 """
 
 from __future__ import annotations

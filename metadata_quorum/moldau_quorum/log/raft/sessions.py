@@ -1,15 +1,15 @@
 """The peers on accepted connections: a peer's messages count only after it has proved its address.
 
 Each controller opens one connection to every other member, and messages go one way on it. When B accepts a connection
-of somebody who says to be A, it sends a random number over its own connection to the address at which the membership
-has A, and waits until that number comes back over the accepted connection:
+whose sender claims to be A, it sends a random number over its own connection to the address that the membership has for
+A, and waits until that number comes back over the accepted connection:
 
     A -> B  HELLO nonce              first message of A's connection
     B -> A  CHALLENGE nonce, value   over B's connection to A
     A -> B  PROOF value              if the nonce is that of A's present connection to B
 
-So a stranger who knows ids, cluster and epochs still cannot speak for a controller, unless it owns the controller's
-address; where connections are mutual TLS, the certificate must fit that address besides (``node_principals``). From
+So a stranger that knows ids, cluster and epochs still cannot speak for a controller, unless it owns the controller's
+address. With mutual TLS the certificate must fit that address as well (``node_principals``). From
 the hello on the sender of a connection is fixed. Whatever else comes is refused, and the connection is closed.
 
 A hello of a node that is no member waits: it may be one that is about to join.
@@ -222,7 +222,7 @@ class Sessions:
             self._challenge(session, link)
 
     def linked(self, peer_id: int) -> None:
-        """The link to a peer is connected: challenges those who say to be that peer."""
+        """The link to a peer is connected: challenges the sessions that claim to come from that peer."""
         link = self._links.get(peer_id)
         for session in [session for session in self._unproven if session.sender == peer_id]:
             if link is not None:
@@ -244,5 +244,5 @@ class Sessions:
             link.prove(nonce, value)
 
     def proven(self, session: Session) -> None:
-        """The sender of a session is who it says."""
+        """The sender of a session has proved that it is the peer it claims to be."""
         self.ended(session)

@@ -1,1 +1,1 @@
-"""Decoders of values: JSON, Avro and Protobuf become Arrow structs; what does not fit is told apart, never raised."""
+"""Decoders of values: JSON, Avro and Protobuf become Arrow structs; values that do not fit are marked, never raised."""

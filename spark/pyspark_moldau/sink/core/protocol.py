@@ -10,7 +10,7 @@ Safety rests on four facts:
 - A transaction of a task is committed only if a decision names it.
 - There is one decision for a batch: the driver takes over its transactional id before it reads the last decision, so of
   two drivers only the last can write. A replayed batch that is decided is not written again, only finished.
-- A decided transaction is committed, or it is dead for good (its epoch is over). The marker tells which.
+- A decided transaction is committed, or it is dead for good (its epoch is over). The marker shows which.
 - Rows of a dead transaction are written again only by an *amended* decision, and only if the replayed task has the same
   rows (number and fingerprint) in the same partition of as many partitions.
 
@@ -66,7 +66,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     batch: int
     partition: int
@@ -109,7 +109,7 @@ class Ended(enum.Enum):
     """How a transaction ended."""
 
     COMMITTED = "committed"
-    DEAD = "dead"  # it has ended before; the marker tells how
+    DEAD = "dead"  # it has ended before; the marker shows how
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 INVALID: Final = "Authentication failed: Invalid username or password"
 """Kafka's text, the same for an unknown user and for a wrong password."""
 
-_NOBODY: Final = b"\0no user has this password: a token cannot hold NUL\0"
+_NO_USER: Final = b"\0no user has this password: a token cannot hold NUL\0"
 
 
 class PlainServer:
@@ -43,7 +43,7 @@ class PlainServer:
             )
         expected = self._password_of(user)
         # An unknown user costs one comparison too, so that the time of an answer tells nothing.
-        known = _NOBODY if expected is None else expected.encode()
+        known = _NO_USER if expected is None else expected.encode()
         if not hmac.compare_digest(known, password.encode()):
             return Rejected(
                 cause="unknown user" if expected is None else "wrong password", message=INVALID, claimed=user

@@ -90,7 +90,7 @@ class LeaderRole:
     def open_epoch(self) -> None:
         """Appends the empty entry with which all earlier ones will be committed.
 
-        The first leader of all writes down the directories of the voters besides: they have all told theirs.
+        The very first leader also records the directories of the voters, because all of them have answered with theirs.
         """
         self._append(EntryKind.NOOP, b"")
         completed = self._core.directories.completed(self._core.configuration)

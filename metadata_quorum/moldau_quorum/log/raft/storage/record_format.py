@@ -1,4 +1,4 @@
-"""Records in the files of a voter: framed, checksummed, and telling torn writes from damage.
+"""Records in the files of a voter: framed and checksummed, so that torn writes and damage can be distinguished.
 
     magic "mlr1" | payload length u32 | crc32c u32 | synced u64 | type u8 | payload        (little endian)
 

@@ -55,7 +55,7 @@ class TakeSnapshot:
         return self._writer.finish
 
     def finish(self) -> None:
-        """Tells the node."""
+        """Reports the end to the node."""
         self._done(self._writer)
 
 
@@ -76,7 +76,7 @@ class SealSnapshot:
         return self._writer.seal
 
     def finish(self) -> None:
-        """Tells the node."""
+        """Reports the end to the node."""
         self._done(self._writer)
 
 
@@ -97,7 +97,7 @@ class InstallSnapshot:
         return self._writer.place
 
     def finish(self) -> None:
-        """Tells the node."""
+        """Reports the end to the node."""
         self._done(self._writer)
 
 
@@ -124,7 +124,12 @@ class RestoreSnapshot:
         self._next = -1
 
     def step(self) -> bool:
-        """Feeds a piece; raises ``LogDamagedError``, and ``SnapshotInvalidError`` where nothing else is told."""
+        """Feeds a piece.
+
+        Raises:
+            LogDamagedError: the piece does not match its checksum.
+            SnapshotInvalidError: the state machine refuses the snapshot, and there is no callback for that.
+        """
         if self._next < 0:
             self._machine.restore_begin()
         elif self._next < self._reader.piece_count:
@@ -156,7 +161,7 @@ class RestoreSnapshot:
         if self._refusal is None:
             self._guarded(lambda: self._machine.restore_end(LogPosition(index=point.index, epoch=point.epoch)))
         if self._refusal is not None:
-            assert self._refused is not None, "a refusal without anybody to tell was raised"
+            assert self._refused is not None, "a refusal without a callback was raised"
             self._refused(self._refusal)
         else:
             self._restored()

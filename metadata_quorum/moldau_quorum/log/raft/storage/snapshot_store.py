@@ -125,7 +125,7 @@ class SnapshotWriter:
     """A snapshot that comes into being, of our own state or from the leader."""
 
     def __init__(self, disk: Disk, directory: str, point: SnapshotPoint, source: str) -> None:
-        """``source`` tells writers apart that work at the same time; an older file of that source is replaced."""
+        """``source`` distinguishes writers that work at the same time; an older file of that source is replaced."""
         self.point = point
         self.piece_count = 0
         self._disk = disk

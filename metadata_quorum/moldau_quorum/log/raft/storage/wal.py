@@ -12,9 +12,10 @@ only the last segment may have a torn end that counts, which is cut off when the
 is damage and raises.
 
 Behind its first record a segment has two slots, which take turns. After each sync one of them is overwritten with how
-much is durable, and the next sync makes that durable too. So a file that was cut, or whose last record was damaged, is
-told from a torn end, unless it lost no more than what the last sync covered and power was lost behind that. The slots
-of a sealed segment say that another one follows it: that one must be there. Segments of format 1 have no slots.
+much is durable, and the next sync makes that durable too. So a file that was cut, or whose last record was damaged,
+can be distinguished from a torn end, unless it lost no more than what the last sync covered and power was lost after
+that. The slots of a sealed segment say that another one follows it: that one must be there. Segments of format 1 have
+no slots.
 """
 
 from __future__ import annotations
