@@ -204,6 +204,10 @@ class FetchSessionCache:
             return FetchContext()
         return FetchContext(partitions=tuple(known.values()), session=session, incremental=True)
 
+    def close(self, session_id: int) -> None:
+        """Ends a session, if it exists."""
+        self._remove(session_id)
+
     def _open_new(
         self,
         partitions: Sequence[FetchPartition],

@@ -89,10 +89,14 @@ class _Attempt:
 
 
 class ForwardedClient(NamedTuple):
-    """Who asked for a forwarded request: the bytes of principal and address in an Envelope."""
+    """Who asked for a forwarded request."""
 
     principal: bytes
+    """As in an Envelope, like ``address``."""
     address: bytes
+    client_id: str | None = None
+    version: int | None = None
+    """The version in which the request is forwarded; None for the highest."""
 
 
 class ControllerUnavailableError(TimeoutError):
@@ -341,7 +345,11 @@ class ControllerClient:
         timeout_ms: float = ATTEMPT_TIMEOUT_MS,
     ) -> R | None:
         version = APIS[message.__api_key__].versions.last
-        frame = encode_request(message, version, 0, self._client_id)[4:]
+        client_id: str | None = self._client_id
+        if client is not None:
+            version = version if client.version is None else client.version
+            client_id = client.client_id
+        frame = encode_request(message, version, 0, client_id)[4:]
         envelope = EnvelopeRequest(
             request_data=frame,
             request_principal=None if client is None else client.principal,

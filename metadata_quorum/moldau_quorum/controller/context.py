@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Response
 from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
 
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
-    from moldau.protocol.errors import ErrorCode
     from moldau.runtime.config import Config
     from moldau_quorum.metadata.records import MetadataRecord
+    from moldau_quorum.quotas.mutations import MutationAllowance
 
 R_co = TypeVar("R_co", bound=Response, covariant=True)
 
@@ -143,6 +144,20 @@ class Context:
     controller_features: Mapping[int, Mapping[str, tuple[int, int]] | None] = field(default_factory=dict)
     """Soft state: the lowest and highest feature levels that each other voter supports, None if a voter did not report
     them. The shell asks for them when a request changes levels."""
+    mutations: MutationAllowance | None = None
+    """Soft state: how many partitions the sender may still create or delete; None if no quota limits it."""
+
+    def charge_mutations(self, partitions: int) -> None:
+        """Charges a change of partitions to the quota of its sender (KIP-599).
+
+        Raises:
+            RefusedError: THROTTLING_QUOTA_EXCEEDED.
+        """
+        if self.mutations is not None and not self.mutations.charge(partitions, self.now_ms):
+            raise RefusedError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"controller_mutation_rate is used up; try again in {self.mutations.throttle_ms(self.now_ms)} ms",
+            )
 
 
 def effective_config(image: MetadataImage, context: Context, topic_name: str, key: str) -> str | None:

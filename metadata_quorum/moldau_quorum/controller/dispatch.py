@@ -161,7 +161,7 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
     _change(
         ApiKey.ALTER_CLIENT_QUOTAS,
         lambda q, k: quotas.alter_client_quotas(q, k.image, k.context),
-        _NODES,
+        _ALL,
         ALTER_CONFIGS.on(CLUSTER),
     ),
     _change(
@@ -189,7 +189,7 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
     _read(
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         lambda q, k: quotas.describe_client_quotas(q, k.image, k.context),
-        _NODES,
+        _ALL,
         DESCRIBE_CONFIGS.on(CLUSTER),
     ),
     _read(

@@ -132,6 +132,8 @@ def _create_each(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r} ('.' and '_' are alike)"
                 )
             created, result = _create_one(topic, image, context, budget, described)
+            if not request.validate_only:
+                context.charge_mutations(result.num_partitions)
         except RefusedError as refusal:
             results.append(
                 CreatableTopicResult(name=name, error_code=refusal.code, error_message=refusal.message, configs=None)
@@ -350,6 +352,7 @@ def _delete_each(
             topic = _find(state, image)
             if topic.topic_id in done:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} appears twice in the request")
+            view.context.charge_mutations(len(topic.partitions))
         except RefusedError as refusal:
             responses.append(
                 DeletableTopicResult(
@@ -412,6 +415,8 @@ def _enlarge_each(
             if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
             added = _add_partitions(wanted, image, context, budget)
+            if not request.validate_only:
+                context.charge_mutations(len(added))
         except RefusedError as refusal:
             results.append(
                 CreatePartitionsTopicResult(name=name, error_code=refusal.code, error_message=refusal.message)

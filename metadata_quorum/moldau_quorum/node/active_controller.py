@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.image import MetadataImage
     from moldau_quorum.node.state_machine import MetadataStateMachine
     from moldau_quorum.node.voter_features import FeatureRanges
+    from moldau_quorum.quotas.mutations import MutationAllowance
 
 QUEUE_MAX: Final = 10_000
 """Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
@@ -109,6 +110,8 @@ class PendingAnswer:
     """The controller epoch to confirm before ``response`` is sent; None if a commit does that, or nothing must."""
     controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
     """What the other voters support, where the request changes levels."""
+    mutations: MutationAllowance | None = None
+    """What the quota of the sender lets it change; None if no quota limits it."""
     decided: trio.Event = field(default_factory=trio.Event)
 
 
@@ -208,8 +211,9 @@ class ActiveController:
         request: Request,
         connection: object | None,
         controller_features: Mapping[int, FeatureRanges | None] | None = None,
+        mutations: MutationAllowance | None = None,
     ) -> PendingAnswer:
-        """Queues a request; ``answer`` waits for its response.
+        """Queues a request; ``answer`` waits for its response. ``mutations`` is what the sender's quota allows.
 
         Raises:
             NotActiveError: this controller is not active.
@@ -222,6 +226,7 @@ class ActiveController:
             connection=connection,
             deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
             controller_features={} if controller_features is None else controller_features,
+            mutations=mutations,
         )
         self._live.request_arrived(request, connection, self._projection, now_ms)
         if len(self._queue) >= QUEUE_MAX:
@@ -517,6 +522,8 @@ class ActiveController:
         context = self._context()
         if pending.controller_features:
             context = replace(context, controller_features=pending.controller_features)
+        if pending.mutations is not None:
+            context = replace(context, mutations=pending.mutations)
         self._live.request_arrived(request, pending.connection, self._projection, context.now_ms)
         before = self._last_proposal
         response = await self._decide_and_propose(request, context)

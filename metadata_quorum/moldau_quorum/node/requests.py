@@ -42,7 +42,7 @@ from moldau_quorum.log.port import (
     QuorumMessageRefusedError,
 )
 from moldau_quorum.metadata.records import MetadataCorruptError
-from moldau_quorum.node.active_controller import ActiveController, NotActiveError
+from moldau_quorum.node.active_controller import ActiveController, NotActiveError, PendingAnswer
 from moldau_quorum.node.apis import ANSWERS, SERVED_APIS
 from moldau_quorum.node.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau.protocol.schema import Request, Response
-    from moldau.runtime.sasl.core.identity import Peer
+    from moldau.runtime.sasl.core.identity import Identity, Peer
     from moldau_quorum.authorization.authorizer import Authorizer, Permissions
     from moldau_quorum.log.port import MetadataLog, QuorumSession
     from moldau_quorum.node.metadata_service import MetadataService
     from moldau_quorum.node.quorum_admin import QuorumAdmin
+    from moldau_quorum.node.quotas import ControllerQuotas
     from moldau_quorum.node.state_machine import MetadataStateMachine
+    from moldau_quorum.quotas.mutations import MutationAllowance
 
 READ_TIMEOUT_MS: Final = 10_000.0
 
@@ -95,6 +97,7 @@ class ControllerService:
         node_id: int,
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
         authorizer: Authorizer | None = None,
+        quotas: ControllerQuotas,
     ) -> None:
         """Collects the parts that answer requests.
 
@@ -102,6 +105,7 @@ class ControllerService:
         this node supports. Without ``authorizer`` everyone may do everything.
         """
         self.authorizer = authorizer
+        self.quotas = quotas
         self._features = features
         self.active = active
         self.log = log
@@ -130,7 +134,9 @@ class ControllerService:
             ],
         )
 
-    def begin(self, request: Request, connection: object) -> Callable[[], Awaitable[Response]]:
+    def begin(
+        self, request: Request, connection: object, mutations: MutationAllowance | None = None
+    ) -> Callable[[], Awaitable[Response]]:
         """Takes any request but ApiVersions and Envelope; the function returned waits for the response.
 
         Changes are in the active controller's queue when this returns, so that pipelined requests keep their order; but
@@ -145,11 +151,20 @@ class ControllerService:
                 raise NotActiveError
             return lambda: self.active.update_features(request, connection)
         if key in CHANGES:
-            pending = self.active.submit(request, connection)
-            return lambda: self.active.answer(pending)
+            pending = self.active.submit(request, connection, mutations=mutations)
+            return lambda: self._answer_throttled(pending)
         if key in READS:
             return lambda: self._read(request)
         return ANSWERS[request.__api_key__](self.quorum, request)
+
+    async def _answer_throttled(self, pending: PendingAnswer) -> Response:
+        """Waits for the decision; the response of a sender above its quota says for how long it must pause."""
+        response = await self.active.answer(pending)
+        if pending.mutations is not None:
+            throttle_ms = self.quotas.throttle_ms(pending.mutations)
+            if throttle_ms:
+                response.throttle_time_ms = throttle_ms  # type: ignore[attr-defined]
+        return response
 
     async def _read(self, request: Request) -> Response:
         with trio.move_on_after(READ_TIMEOUT_MS / 1000):
@@ -273,8 +288,9 @@ class ControllerConnection:
         if isinstance(request, EnvelopeRequest):
             return self._handle_envelope(request, version, header.correlation_id)
 
+        allowance = self._service.quotas.allowance(request, self._peer.identity, header)
         try:
-            wait = self._service.begin(request, self)
+            wait = self._service.begin(request, self, allowance)
         except NotActiveError:
             return [encode_response(_not_controller(request, version), version, header.correlation_id)]
 
@@ -305,13 +321,17 @@ class ControllerConnection:
         if inner_version not in APIS[key].versions:
             return [refused(ErrorCode.UNSUPPORTED_VERSION)]
         request = decode(APIS[key].request, inner_version, frame, header.body_offset)
-        verdict = _judge(request, inner_version, self._rights_of(envelope))
+        asker = self._asker(envelope)
+        verdict = _judge(request, inner_version, self._rights_of(asker))
         if verdict.remainder is None:
             assert verdict.refused is not None
             data = encode_response(verdict.refused, inner_version, header.correlation_id)
             return [encode_response(EnvelopeResponse(response_data=data), version, correlation_id)]
         try:
-            wait = self._service.begin(verdict.remainder, self)
+            allowance = None  # what brokers ask for themselves is not limited
+            if asker is not None:
+                allowance = self._service.quotas.allowance(verdict.remainder, asker, header)
+            wait = self._service.begin(verdict.remainder, self, allowance)
         except NotActiveError:
             return [refused(ErrorCode.NOT_CONTROLLER)]
 
@@ -326,14 +346,17 @@ class ControllerConnection:
 
         return _Answer(answer)
 
-    def _rights_of(self, envelope: EnvelopeRequest) -> Permissions | None:
-        """Returns the rights of the client behind a forwarded request; a broker's own requests name no client."""
+    def _asker(self, envelope: EnvelopeRequest) -> Identity | None:
+        """Returns the client behind a forwarded request; a broker's own requests name no client."""
+        if envelope.request_principal is None:
+            return None
+        return forwarded_identity(envelope.request_principal, envelope.client_host_address, self._peer.identity)
+
+    def _rights_of(self, asker: Identity | None) -> Permissions | None:
         authorizer = self._service.authorizer
-        if authorizer is None or envelope.request_principal is None:
+        if authorizer is None or asker is None:
             return self._rights()
-        return authorizer.permissions(
-            forwarded_identity(envelope.request_principal, envelope.client_host_address, self._peer.identity)
-        )
+        return authorizer.permissions(asker)
 
 
 def _judge(request: Request, version: int, rights: Permissions | None) -> Verdict:

@@ -22,6 +22,7 @@ from moldau.runtime.config import (
     ListenerEndpoint,
     addresses,
     bootstraps_from_itself,
+    connections_of_ips,
     controller_listeners,
     metadata_log_dir,
     quorum_voters,
@@ -55,6 +56,7 @@ from moldau_quorum.node.directory import NodeDirectory, open_node_directory
 from moldau_quorum.node.metadata_service import MetadataService
 from moldau_quorum.node.principals import node_principals
 from moldau_quorum.node.quorum_admin import QuorumAdmin
+from moldau_quorum.node.quotas import ControllerQuotas
 from moldau_quorum.node.requests import ControllerConnection, ControllerService
 from moldau_quorum.node.state_machine import MetadataStateMachine
 from moldau_quorum.node.voter_address import QuorumSearch
@@ -223,6 +225,9 @@ async def _run(
         )
         return DecisionInputs(image=machine.image, context=context, sessions=no_sessions)
 
+    quotas = ControllerQuotas(environment.clock, config)
+    machine.on_image(quotas.follow)
+
     service = ControllerService(
         active=active,
         log=log,
@@ -238,6 +243,7 @@ async def _run(
             environment.clock,
             EventLogger("moldau.authorizer", node=node_id),
         ),
+        quotas=quotas,
     )
 
     known_credentials = ImageCredentials(lambda: machine.image, credentials)
@@ -264,6 +270,7 @@ async def _run(
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),
         connections_max=config.get_int("max.connections"),
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        connections_of_ips=connections_of_ips(config),
         idle_ms=config.get_int("connections.max.idle.ms"),
     )
     async with trio.open_nursery() as nursery:

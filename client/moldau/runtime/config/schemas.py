@@ -26,6 +26,7 @@ from moldau.runtime.config.listeners import (
     SecurityProtocol,
     addresses,
     check_server,
+    connections_of_ips,
     controller_protocol,
     inter_broker_protocol,
     listeners,
@@ -134,6 +135,10 @@ def _check_served(config: Config) -> list[str]:
     ]
 
 
+def _check_connections(config: Config) -> list[str]:
+    return problems_of(connections_of_ips, config)
+
+
 def _check_protocols(config: Config) -> list[str]:
     problems = problems_of(controller_protocol, config)
     if problems:
@@ -205,7 +210,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_served, _check_protocols, _check_topic_defaults),
+    (check_server, _check_served, _check_connections, _check_protocols, _check_topic_defaults),
     listener_prefix="listener.name.",
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,

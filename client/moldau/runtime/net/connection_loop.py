@@ -6,6 +6,9 @@ are ready. If an answer is not ready (a ``Deferred``: a long poll, an append tha
 over: it waits for the answers in order and sends them, while the reader continues. Answers always leave in the order of
 the requests.
 
+While a client pauses because of its quota, the reader handles no request (``throttle``), but those of SASL: the session
+of an authenticated client must not expire meanwhile.
+
 The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
 always finds more bytes yields once per drain, which keeps the others' latency flat.
 
@@ -38,6 +41,7 @@ from moldau.runtime.net.answers import (
 )
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.held import HeldBytes
+from moldau.runtime.net.throttle import Throttle, throttle_of
 from moldau.runtime.net.transmission import NEVER_MS, Transmission
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.tls.connection import TlsHandshakeError, looks_like_tls
@@ -76,6 +80,9 @@ GATE_KEY = "sasl.server.max.receive.size"
 _PRODUCE = b"\0\0"
 """API key 0."""
 
+_SASL = (b"\0\x11", b"\0\x24")
+"""API keys 17 and 36, SaslHandshake and SaslAuthenticate."""
+
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
 
@@ -108,12 +115,14 @@ class ConnectionLoop:
         "_noted_ms",
         "_noted_pending",
         "_parked",
+        "_paused_since_ms",
         "_preparing",
         "_reserved",
         "_scope",
         "_server",
         "_stalled_since_ms",
         "_start",
+        "_throttle",
         "_transmission",
         "_view",
         "_work",
@@ -125,6 +134,8 @@ class ConnectionLoop:
         self._connection = connection
         self._handler: ConnectionHandler | None = None
         self._gate: Gate | None = None  # the handler, if it demands an authentication
+        self._throttle = Throttle()  # the handler's, once there is one
+        self._paused_since_ms = NEVER_MS  # when requests began to wait for the end of a pause
         self._buffer = bytearray(self._limits.buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -160,6 +171,7 @@ class ConnectionLoop:
                         self._server.handshakes.leave(self)
                     await trio.lowlevel.checkpoint_if_cancelled()
                 self._handler = self._server.handler_factory(self._connection)
+                self._throttle = throttle_of(self._handler)
                 if isinstance(self._handler, Gate):
                     self._gate = self._handler
                 async with trio.open_nursery() as nursery:
@@ -246,9 +258,13 @@ class ConnectionLoop:
             self._finish("the peer did not authenticate in time")
         elif now_ms >= self._transmission.deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
-        elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
+        elif not self._answers and not self._is_paused and now_ms - self._last_active_ms >= limits.idle_ms:
             self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
             self._finish(None)
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._paused_since_ms != NEVER_MS
 
     @property
     def _kept_bytes(self) -> int:
@@ -275,6 +291,8 @@ class ConnectionLoop:
             self._finish(f"requests that wait keep {kept} bytes that others wait for")
         elif self._reserved > share and self._note_progress(now_ms) >= limits.overdraft_ms:
             self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
+        elif self._reserved and now_ms - self._paused_since_ms >= allowed_ms:
+            self._finish(f"requests above the quota keep {kept} bytes that others wait for")
 
     def _note_progress(self, now_ms: float) -> float:
         """Returns for how many milliseconds the present frame has arrived too slowly.
@@ -337,6 +355,8 @@ class ConnectionLoop:
             if len(self._answers) >= self._limits.answers_max:
                 self._frame_deadline_ms = NEVER_MS
                 await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
+            if self._throttle.until_ms and self._preparing is None:
+                await self._sit_out()
             answers: list[Sequence[ResponsePart] | Deferred] = []
             try:
                 more = await self._take_turn(answers)
@@ -354,6 +374,41 @@ class ConnectionLoop:
                 await self._held.pay()
             if more:
                 await trio.lowlevel.checkpoint()
+
+    async def _sit_out(self) -> None:
+        """Waits until the client's pause is over, or a request of SASL is the next; notices the end of the stream."""
+        throttle, clock = self._throttle, self._server.clock
+        self._frame_deadline_ms = NEVER_MS
+        self._paused_since_ms = clock.monotonic_ms()
+        if self._reserved:
+            self._server.keepers[self] = None
+        while (remaining_ms := throttle.until_ms - clock.monotonic_ms()) > 0:
+            if self._is_sasl_next():
+                self._paused_since_ms = NEVER_MS
+                return
+            if self._start:
+                self._move_to_front(self._end - self._start)
+            has_room = self._end < len(self._buffer)
+            await throttle.wait(remaining_ms, self._receive_more if has_room else trio.sleep_forever)
+        throttle.until_ms = 0.0
+        self._paused_since_ms = NEVER_MS
+
+    def _is_sasl_next(self) -> bool:
+        start = self._start
+        return self._end - start >= SIZE_BYTES + 2 and self._buffer[start + 4 : start + 6] in _SASL
+
+    async def _receive_more(self) -> None:
+        """Receives into the rest of the buffer."""
+        connection = self._connection
+        await connection.wait_readable()
+        try:
+            count = connection.receive_into_nowait(self._view[self._end :])
+        except BlockingIOError:
+            return
+        if count == 0:
+            self._finish(None)
+            await trio.lowlevel.checkpoint()  # it is cancelled
+        self._end += count
 
     async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
         """Handles requests up to the bounds of one turn; returns whether there may be more.
@@ -391,6 +446,7 @@ class ConnectionLoop:
         start, end = self._start, self._end
         gate = self._gate
         least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
+        throttle = self._throttle
         room = limits.answers_max - len(self._answers)
         ready_bytes = handled = 0
         try:
@@ -408,7 +464,7 @@ class ConnectionLoop:
                     return False
                 if room <= 0 or ready_bytes >= limits.answer_bytes_max or handled >= requests_max:
                     return True
-                if handled and size >= HEAVY_BYTES and self._is_heavy(start, size):
+                if handled and (throttle.until_ms or (size >= HEAVY_BYTES and self._is_heavy(start, size))):
                     return True
                 handled += 1
                 self._server.requests += 1

@@ -41,6 +41,18 @@ class ConnectionOwner(Protocol):
         ...
 
 
+class AdmissionRates(Protocol):
+    """Bounds the rate at which connections are accepted."""
+
+    def arrived(self, listener: str, host: str, now_ms: float) -> tuple[int, int]:
+        """Counts a connection that has arrived.
+
+        Returns for how many milliseconds the listener accepts nothing before it serves the connection; and, unless 0,
+        after how many milliseconds the connection is closed unserved.
+        """
+        ...
+
+
 class ConnectionTally:
     """The connections of a node. Invariant: ``total`` is the sum of ``per_host``, whose counts are positive."""
 

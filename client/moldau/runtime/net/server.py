@@ -8,20 +8,20 @@ others need) and frees unused buffers, so that a wait needs no cancel scope.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.runtime.net.buffers import BufferPool
 from moldau.runtime.net.connection_loop import ConnectionLoop
-from moldau.runtime.net.connection_tally import ConnectionTally
+from moldau.runtime.net.connection_tally import AdmissionRates, ConnectionTally
 from moldau.runtime.net.handshakes import Handshakes
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from moldau.runtime.net.answers import HandlerFactory
     from moldau.runtime.net.request_times import RequestTimes
@@ -38,6 +38,8 @@ class ServerLimits:
     connections_max: int = 10_000  # [max.connections] of all listeners that share a tally
     listener_connections_max: int = 1 << 31  # [listener.name.*.max.connections] of this one
     connections_per_ip_max: int = 10_000  # [max.connections.per.ip] of all listeners that share a tally
+    connections_of_ips: Mapping[str, int] = field(default_factory=dict)  # [max.connections.per.ip.overrides]
+    refusals_delayed_max: int = 1_000  # connections of addresses above their rate that wait to be closed
     idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer in progress
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
@@ -61,6 +63,7 @@ class ServerStatistics:
     connections: int
     accepted: int
     refused: int
+    throttled: int
     requests: int
     closed_for_cause: int
     buffered_bytes: int
@@ -100,6 +103,9 @@ class Server:
         """Held while a request is handled that may take long."""
         self.accepted = 0
         self.refused = 0
+        self.throttled = 0
+        """Connections that were closed because their address opened too many a second."""
+        self._closing = 0  # of them, those that wait to be closed
         self.requests = 0
         self.closed_for_cause = 0
         self.handshakes: Handshakes[ConnectionLoop] = Handshakes()
@@ -112,6 +118,7 @@ class Server:
             connections=len(self.connections),
             accepted=self.accepted,
             refused=self.refused,
+            throttled=self.throttled,
             requests=self.requests,
             closed_for_cause=self.closed_for_cause,
             buffered_bytes=self.budget.used,
@@ -127,8 +134,9 @@ class Server:
         limits, tally = self.limits, self.tally
         if len(self.connections) >= limits.listener_connections_max:
             return f"max.connections={limits.listener_connections_max} of the listener reached"
-        if tally.per_host.get(peer_host, 0) >= limits.connections_per_ip_max:
-            return f"max.connections.per.ip={limits.connections_per_ip_max} reached"
+        per_ip_max = limits.connections_of_ips.get(peer_host, limits.connections_per_ip_max)
+        if tally.per_host.get(peer_host, 0) >= per_ip_max:
+            return f"max.connections.per.ip={per_ip_max} reached"
         if tally.total >= limits.connections_max and not tally.make_room(self):
             return f"max.connections={limits.connections_max} reached"
         if tally.total >= tally.descriptors_max() and not tally.make_room(self):
@@ -182,6 +190,24 @@ class Server:
             self.keepers.pop(loop, None)
             self.tally.leave(host)
 
+    async def close_later(self, connection: Connection, delay_ms: float) -> None:
+        """Closes a connection that is not served, after a delay, so that its peer does not come back at once."""
+        self.throttled += 1
+        if _is_told(self.throttled):
+            self.logger.warning(
+                "connection-rate-exceeded",
+                peer=connection.peer_address[0],
+                reason="connection_creation_rate of its address",
+                throttled=self.throttled,
+            )
+        self._closing += 1
+        try:
+            if self._closing <= self.limits.refusals_delayed_max:
+                await trio.sleep(delay_ms / 1_000)
+        finally:
+            self._closing -= 1
+            connection.close()
+
     def removable(self) -> list[ConnectionLoop]:
         """See ``ConnectionOwner.removable``."""
         return [loop for loop in self.connections.values() if not loop.is_ending]
@@ -228,6 +254,15 @@ class Server:
                 loop.enforce_deadlines(now_ms)
 
 
+async def _pause_before(connection: Connection, pause_ms: float) -> None:
+    """Pauses the listener before it serves a connection that has been accepted."""
+    try:
+        await trio.sleep(pause_ms / 1_000)
+    except BaseException:
+        connection.close()
+        raise
+
+
 def _is_told(count: int) -> bool:
     """Whether this is the 1st, 2nd, 4th, 8th ...: a flood stays readable."""
     return count & (count - 1) == 0
@@ -245,6 +280,8 @@ async def serve(
     secure: Callable[[Connection], Connection] | None = None,
     logger: EventLogger | None = None,
     times: RequestTimes | None = None,
+    rates: AdmissionRates | None = None,
+    listener_name: str = "",
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
@@ -252,8 +289,9 @@ async def serve(
     ``budget`` shares ``limits.buffered_bytes_max`` among several listeners, and ``tally`` the bounds on connections.
     ``is_protected`` marks the listener that brokers use among themselves. ``secure`` wraps each accepted connection
     (TLS: ``moldau.runtime.tls.context.ListenerTls``); a method ``handshake`` of the wrapper runs within
-    ``limits.handshake_ms`` and reports each time bytes of the peer arrive. ``times`` counts the requests. Started
-    with the ``Server``, whose ``statistics()`` shells export.
+    ``limits.handshake_ms`` and reports each time bytes of the peer arrive. ``times`` counts the requests. ``rates``
+    bounds the rate of connections to the listener, which it knows as ``listener_name``. Started with the ``Server``,
+    whose ``statistics()`` shells export.
 
     Raises:
         OSError: the listener failed.
@@ -271,6 +309,14 @@ async def serve(
             task_status.started(server)
             while True:
                 connection = await listener.accept()
+                if rates is not None:
+                    host = connection.peer_address[0]
+                    wait_ms, close_ms = rates.arrived(listener_name, host, server.clock.monotonic_ms())
+                    if close_ms:
+                        nursery.start_soon(server.close_later, connection, close_ms)
+                        continue
+                    if wait_ms:
+                        await _pause_before(connection, wait_ms)
                 refusal = server.refusal(connection.peer_address[0], shakes_hands=secure is not None)
                 if refusal is not None:
                     connection.close()

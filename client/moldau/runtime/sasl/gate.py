@@ -18,6 +18,7 @@ from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau.runtime.net.throttle import throttle_of
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.sasl.core.server import Answer, Event, Input, PassOn, RawAnswer, Refuse, SaslSession, State
 
@@ -64,6 +65,7 @@ class SaslGate:
         self._session = SaslSession(listener.rules)
         self._is_open = False  # requests pass; kept in step with the session's state, for the hot path
         self._inner = make_inner(connection, self._peer)
+        self.throttle = throttle_of(self._inner)
         self._deadline_ms = clock.monotonic_ms() + AUTHENTICATION_MS
         self._told: Rejected | None = None  # the failure that was logged and delayed
 

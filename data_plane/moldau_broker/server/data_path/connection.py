@@ -12,45 +12,45 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
-
-from moldau.protocol.access import AclOperation
+from moldau.protocol.access import AclOperation, Cost
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
 from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from moldau.protocol.schema import Response
-from moldau.runtime.net.answer_limit import encode_answer
+from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.answers import CloseConnection, Preparation
-from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.net.throttle import Throttle
 from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.data_path.fetch import FetchOperation, FetchQuery, FetchService
+from moldau_broker.server.data_path.handler_answers import CompletionAnswer, Exchange, HandlerAnswer, LateAnswer
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
 from moldau_broker.server.handlers.apis import api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
+from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
+from moldau_broker.server.quotas.toll import timed
 from moldau_quorum.authorization.checks import CHECKS, SECURITY_APIS, Verdict, check, disabled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from moldau.protocol.framing import RequestHeader
     from moldau.protocol.schema import Request
-    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.net.answers import Answer
     from moldau.runtime.ports.environment import Connection
     from moldau.runtime.sasl.core.identity import Peer
     from moldau_broker.server.handlers.apis import ServedApi
     from moldau_broker.server.handlers.context import BrokerContext
+    from moldau_broker.server.quotas.toll import Toll
     from moldau_broker.server.replicas.delayed import Operation
     from moldau_broker.server.replicas.partition import Partition
     from moldau_quorum.authorization.authorizer import Permissions
 
-_logger = EventLogger("moldau.broker.connection")
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
 _CLIENT_ID_AT = 10
@@ -60,8 +60,6 @@ _PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
 _TOPIC_IDS = 13
 HELD_MAX = 16
 """Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
-DECODED_FACTOR = 10
-"""Approximate ratio of a request's size in memory to its size on the wire; a list of int32 grows the most."""
 ENTRIES_FREE = 1_000
 """Topics and partitions that a Produce or Fetch may name beyond twice the existing ones.
 
@@ -71,8 +69,6 @@ ENTRY_BYTES_MIN = 6
 """Size of the smallest entry: a partition of a Produce request without records."""
 _ERRORS_FIRST = 7
 """First version of Fetch whose answer has an error code of its own."""
-HANDLER_TIMEOUT_MS = 600_000.0
-"""Bound of each handler's wait, even if its request asks for more (JoinGroup waits longest)."""
 
 
 class ListenerServices(NamedTuple):
@@ -83,6 +79,8 @@ class ListenerServices(NamedTuple):
     produce: ProduceService
     fetch: FetchService
     apis: Mapping[int, ServedApi]
+    quotas: BrokerQuotas
+    charges: bool  # whether quotas hold here: not on the listener on which only brokers ask
 
 
 def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[int, ServedApi]) -> ListenerServices:
@@ -107,8 +105,11 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
             hints,
             max_bytes=context.config.get_int("fetch.max.bytes"),
             early_watermarks=context.config.get_str_or_none("replica.selector.class") is not None,
+            close_session=context.sessions.close,
         ),
         apis,
+        context.quotas,
+        len(broker_listeners(context.config)) == 1 or listener_name != context.metadata.inter_broker_listener,
     )
 
 
@@ -130,98 +131,33 @@ def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
     return correlation_id, position
 
 
-def _encode(api: ServedApi, response: Response, call: Call, body: bytes) -> bytes:
-    """Returns the frame of a response, or of a refusal if it is too large; ``body`` is that of the request."""
-    if call.verdict is not None:
-        response = call.verdict.answer(response, call.version)
-    return encode_answer(
-        response,
-        call.version,
-        call.correlation_id,
-        request=lambda: decode(api.request, call.version, body),
-        logger=_logger,
-    )
-
-
-class HandlerAnswer:
-    """The answer of a handler that waits, which starts when the answers before it have left."""
-
-    __slots__ = ("_api", "_body", "_call", "_context", "_request", "held_bytes")
-
-    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call, body: bytes) -> None:
-        """``body`` is that of the request on the wire."""
-        self.held_bytes = DECODED_FACTOR * len(body)
-        self._api = api
-        self._body = body
-        self._context = context
-        self._request = request
-        self._call = call
-
-    async def wait(self) -> Sequence[ResponsePart]:
-        """Runs the handler."""
-        assert self._api.handle is not None
-        outcome = self._api.handle(self._context, self._request, self._call)
-        assert not isinstance(outcome, Response | Completion | LongAnswer)
-        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
-            response = await outcome
-        return (_encode(self._api, response, self._call, self._body),)
-
-
-class LateAnswer:
-    """The answer of a handler with long work, which starts when the answers before it have left."""
-
-    __slots__ = ("_answer", "_api", "_body", "_call", "held_bytes")
-
-    def __init__(self, api: ServedApi, answer: LongAnswer, call: Call, body: bytes) -> None:
-        """``body`` is that of the request on the wire."""
-        self.held_bytes = DECODED_FACTOR * len(body)
-        self._api = api
-        self._body = body
-        self._answer = answer
-        self._call = call
-
-    async def wait(self) -> Sequence[ResponsePart]:
-        """Runs the rest of the handler."""
-        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
-            response = await self._answer.finish()
-        return (_encode(self._api, response, self._call, self._body),)
-
-
-class CompletionAnswer:
-    """The answer of a coordinator that has accepted the request but has no response yet."""
-
-    __slots__ = ("_api", "_body", "_call", "_completion")
-
-    def __init__(self, api: ServedApi, completion: Completion, call: Call, body: bytes) -> None:
-        self._api = api
-        self._body = body
-        self._completion = completion
-        self._call = call
-
-    async def wait(self) -> Sequence[ResponsePart]:
-        """Waits for the coordinator, which has its own deadlines."""
-        response = await self._completion.wait()
-        return (_encode(self._api, response, self._call, self._body),)
-
-
 class CheckedProduce(Preparation):
     """A Produce request whose records take long to check."""
 
-    __slots__ = ("_checks", "_connection", "_frame", "_version")
+    __slots__ = ("_checks", "_connection", "_frame", "_toll", "_version")
 
-    def __init__(self, connection: BrokerConnection, frame: memoryview, version: int, checks: RequestChecks) -> None:
+    def __init__(
+        self, connection: BrokerConnection, frame: memoryview, version: int, checks: RequestChecks, toll: Toll | None
+    ) -> None:
         self._connection = connection
         self._frame = frame
         self._version = version
         self._checks = checks
+        self._toll = toll
 
     async def prepare(self) -> None:
         """Checks the records; ``handle`` reports the errors of a batch."""
-        await self._connection.run_checks(self._checks)
+        work = self._connection.run_checks(self._checks)
+        await (work if self._toll is None else timed(self._toll, work))
 
     def handle(self) -> Answer:
         """Appends the checked batches."""
-        answer = self._connection.produce(self._frame, self._version, self._checks)
+        toll = self._toll
+        if toll is not None:
+            toll.resumed()
+        answer = self._connection.produce(self._frame, self._version, self._checks, toll)
+        if toll is not None:
+            toll.ended()
         assert not isinstance(answer, Preparation), "it was checked"
         return answer
 
@@ -229,13 +165,26 @@ class CheckedProduce(Preparation):
 class BrokerConnection:
     """Serves one connection; see ``moldau.runtime.net.answers.ConnectionHandler``."""
 
-    __slots__ = ("_client_host", "_held", "_inline", "_peer", "_permissions", "_services", "_touched", "_waiting")
+    __slots__ = (
+        "_account",
+        "_client_host",
+        "_held",
+        "_inline",
+        "_peer",
+        "_permissions",
+        "_services",
+        "_touched",
+        "_waiting",
+        "throttle",
+    )
 
     def __init__(self, services: ListenerServices, connection: Connection, peer: Peer) -> None:
         """``peer`` says who is at the other end, once it has authenticated."""
         self._services = services
         self._peer = peer
         self._permissions: Permissions | None = None
+        self.throttle = Throttle()
+        self._account = ClientAccount(services.quotas, self.throttle)
         self._client_host = connection.peer_address[0]
         self._held = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
@@ -251,14 +200,28 @@ class BrokerConnection:
             CloseConnection: the frame is malformed, or its API or version is not served.
         """
         api_key, version = _KEY_VERSION(frame)
+        toll = self._toll(api_key, frame) if self._services.quotas.is_active else None
         try:
             if api_key == ApiKey.PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
-                return self.produce(frame, version)
+                return self.produce(frame, version, None, toll)
             if api_key == ApiKey.FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
-                return self._fetch(frame, version)
-            return self._other(frame)
+                return self._fetch(frame, version, toll)
+            return self._other(frame, toll)
         except DecodeError as error:
             raise CloseConnection(f"malformed request of API {api_key} version {version}: {error}") from error
+        finally:
+            if toll is not None:
+                toll.ended()
+
+    def _toll(self, api_key: int, frame: memoryview) -> Toll | None:
+        """Returns what a request costs its client; None for a request that no quota limits."""
+        services = self._services
+        api = services.apis.get(api_key)
+        if not services.charges or api is None or api.rules.cost is Cost.NONE or len(frame) < _CLIENT_ID_AT:
+            return None
+        length = _CORRELATION_CLIENT(frame, 4)[1]
+        client_id = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + max(0, length)])
+        return self._account.toll(self._peer.identity.name, client_id)
 
     def flush(self) -> None:
         """Writes the batches that the requests of this drain have staged.
@@ -278,6 +241,7 @@ class BrokerConnection:
 
     def closed(self) -> None:
         """Drops the waiting operations of a closed connection."""
+        self._services.quotas.forget(self.throttle)
         waits = self._services.context.replicas.waits
         for operation in self._waiting:
             if isinstance(operation, FetchOperation):
@@ -307,9 +271,13 @@ class BrokerConnection:
 
     # --- hot path --------------------------------------------------------------------------------------------------
 
-    def produce(self, frame: memoryview, version: int, checks: RequestChecks | None = None) -> Answer | Preparation:
+    def produce(
+        self, frame: memoryview, version: int, checks: RequestChecks | None, toll: Toll | None
+    ) -> Answer | Preparation:
         """Handles a Produce request; ``checks`` are the checks of its records, if they have run before."""
         correlation_id, position = _hot_header(frame, flexible=version >= _PRODUCE_FLEXIBLE)
+        if toll is not None and checks is None:
+            toll.due(len(frame))
         answer, operation = self._services.produce.handle(
             frame,
             position,
@@ -321,9 +289,10 @@ class BrokerConnection:
             checks=checks,
             budget=self._inline,
             permissions=self._rights(),
+            throttle_time_ms=0 if toll is None else toll.throttle_time_ms,
         )
         if isinstance(answer, RequestChecks):
-            return CheckedProduce(self, frame, version, answer)
+            return CheckedProduce(self, frame, version, answer, toll)
         if isinstance(answer, VerifiedProduce):
             if self._held >= HELD_MAX:
                 raise CloseConnection(f"{HELD_MAX} transactional requests wait for their coordinator already")
@@ -340,7 +309,7 @@ class BrokerConnection:
     def _released(self) -> None:
         self._held -= 1
 
-    def _fetch(self, frame: memoryview, version: int) -> Answer:
+    def _fetch(self, frame: memoryview, version: int, toll: Toll | None) -> Answer:
         services = self._services
         context = services.context
         correlation_id, position = _hot_header(frame, flexible=version >= _FETCH_FLEXIBLE)
@@ -359,14 +328,19 @@ class BrokerConnection:
                 if version < _ERRORS_FIRST:
                     raise CloseConnection(f"a fetch of replica {request.replica_id}: {error.name}")
                 return services.fetch.encode_error(version, correlation_id, error)
+            toll = None  # replication has throttles of its own
+        min_bytes, max_bytes = request.min_bytes, request.max_bytes
+        if toll is not None and toll.fetch_bytes_max is not None:
+            max_bytes = min(max_bytes, toll.fetch_bytes_max)
+            min_bytes = min(min_bytes, max_bytes)
         query = FetchQuery(
             version,
             correlation_id,
             request.replica_id,
             request.replica_epoch,
             request.max_wait_ms,
-            request.min_bytes,
-            request.max_bytes,
+            min_bytes,
+            max_bytes,
             request.isolation_level,
             request.rack_id,
         )
@@ -405,7 +379,7 @@ class BrokerConnection:
                 for number, wanted in enumerate(session.partitions)
                 if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id)
             }
-        answer, operation = services.fetch.start(query, session, now_ms, denied)
+        answer, operation = services.fetch.start(query, session, now_ms, denied, toll)
         if operation is not None:
             self._remember(operation)
         return answer
@@ -437,7 +411,7 @@ class BrokerConnection:
 
     # --- everything else -------------------------------------------------------------------------------------------
 
-    def _other(self, frame: memoryview) -> Answer:
+    def _other(self, frame: memoryview, toll: Toll | None) -> Answer:
         header = decode_request_header(frame)
         api = self._services.apis.get(header.api_key)
         if api is None:
@@ -464,23 +438,27 @@ class BrokerConnection:
         request = decode(api.request, header.api_version, body)
         assert api.handle is not None, f"{api.key.name} has no handler"
         verdict = self._judge(request, header.api_version)
-        if verdict is not None:
-            if verdict.remainder is None:
-                assert verdict.refused is not None
-                return (encode_response(verdict.refused, call.version, call.correlation_id),)
+        if verdict is not None and verdict.remainder is not None:
             request = verdict.remainder
             call = replace(call, verdict=verdict)
+        exchange = Exchange(
+            api=api, call=call, body=body, quotas=self._services.quotas, throttle=self.throttle, toll=toll
+        )
+        if verdict is not None and verdict.remainder is None:
+            assert verdict.refused is not None
+            exchange.settle(verdict.refused)
+            return (encode_response(verdict.refused, call.version, call.correlation_id),)
         if api.waits:
-            return HandlerAnswer(api, self._services.context, request, call, body)
+            return HandlerAnswer(self._services.context, request, exchange)
         outcome = api.handle(self._services.context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:
-                return CompletionAnswer(api, outcome, call, body)
+                return CompletionAnswer(outcome, exchange)
             outcome = outcome.response()
         if isinstance(outcome, LongAnswer):
-            return LateAnswer(api, outcome, call, body)
+            return LateAnswer(outcome, exchange)
         assert not isinstance(outcome, Awaitable)
-        return (_encode(api, outcome, call, body),)
+        return (exchange.encode(outcome),)
 
     def _judge(self, request: Request, version: int) -> Verdict | None:
         """Checks a request; None if it is served as it is."""

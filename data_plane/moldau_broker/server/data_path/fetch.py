@@ -26,13 +26,14 @@ from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.replicas.delayed import WaitingFetch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.protocol.hot import NodeEndpointResult
     from moldau.runtime.net.answers import Answer
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.replication.fetch_session import FetchPartition
     from moldau_broker.replication.purgatory import Delayed
+    from moldau_broker.server.quotas.toll import Toll
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
@@ -107,33 +108,50 @@ class FetchPlan:
 class FetchService:
     """Serves Fetch for one broker."""
 
-    __slots__ = ("_clock", "_hints", "_max_bytes", "_replicas", "early_watermarks")
+    __slots__ = ("_clock", "_close_session", "_hints", "_max_bytes", "_replicas", "early_watermarks")
 
     def __init__(
-        self, clock: Clock, replicas: ReplicaManager, hints: Hints, *, max_bytes: int, early_watermarks: bool
+        self,
+        clock: Clock,
+        replicas: ReplicaManager,
+        hints: Hints,
+        *,
+        max_bytes: int,
+        early_watermarks: bool,
+        close_session: Callable[[int], None],
     ) -> None:
-        """``early_watermarks``: followers get a new high watermark at once, not with the next records (KIP-392)."""
+        """``early_watermarks``: followers get a new high watermark at once, not with the next records (KIP-392).
+
+        ``close_session`` ends the fetch session of that id.
+        """
         self._clock = clock
+        self._close_session = close_session
         self._replicas = replicas
         self._hints = hints
         self._max_bytes = max_bytes
         self.early_watermarks = early_watermarks
 
     def start(
-        self, query: FetchQuery, context: FetchContext, now_ms: float, denied: dict[int, ErrorCode] | None = None
+        self,
+        query: FetchQuery,
+        context: FetchContext,
+        now_ms: float,
+        denied: dict[int, ErrorCode] | None = None,
+        toll: Toll | None = None,
     ) -> tuple[Answer, FetchOperation | None]:
         """Answers at once, or returns a waiting operation, which then is the answer.
 
-        ``denied`` holds the errors of partitions that a consumer may not read, by number in the context.
+        ``denied`` holds the errors of partitions that a consumer may not read, by number in the context. ``toll`` is
+        what the request costs its client, if quotas limit it.
         """
         replicas = self._replicas
         errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else denied or {}
         plan = self.plan(query, context.partitions, errors, incremental=context.incremental)
         if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
-            return self.encode(query, context, plan), None
+            return self.encode(query, context, plan, toll), None
         if query.from_follower and self.early_watermarks and self._watermark_news(plan):
             return self.encode(query, context, plan), None
-        operation = FetchOperation(self, query, context)
+        operation = FetchOperation(self, query, context, toll)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
         keys: list[WatchKey] = []
         for wanted in context.partitions:
@@ -148,7 +166,7 @@ class FetchService:
             wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
             operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
         except PurgatoryFullError:
-            return self.encode(query, context, plan), None
+            return self.encode(query, context, plan, toll), None
         operation.held_bytes += len(keys) * PARTITION_BYTES
         return operation, operation
 
@@ -427,8 +445,16 @@ class FetchService:
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def encode(self, query: FetchQuery, context: FetchContext, plan: FetchPlan) -> list[ResponsePart]:
-        """Encodes the answer to a plan; an incremental session answer names only changed partitions."""
+    def encode(
+        self, query: FetchQuery, context: FetchContext, plan: FetchPlan, toll: Toll | None = None
+    ) -> list[ResponsePart]:
+        """Encodes the answer to a plan; an incremental session answer names only changed partitions.
+
+        If the client has used up its quota, the answer is empty, and names the pause.
+        """
+        throttle_time_ms = 0 if toll is None else toll.due_for_fetch(plan.size_bytes)
+        if throttle_time_ms:
+            return self._throttled(query, context, throttle_time_ms)
         session = context.session
         topics: dict[bytes, list[Result]] = {}
         answered: list[tuple[bytes, int]] = []
@@ -468,6 +494,22 @@ class FetchService:
             )
         )
 
+    def _throttled(self, query: FetchQuery, context: FetchContext, throttle_time_ms: int) -> list[ResponsePart]:
+        """Encodes an answer without records; ends a session that would begin with it, because it names no partition."""
+        session_id = context.session_id
+        if session_id and not context.incremental:
+            self._close_session(session_id)
+            session_id = 0
+        return list(
+            write_fetch_response(
+                query.version,
+                query.correlation_id,
+                [],
+                throttle_time_ms=throttle_time_ms,
+                session_id=session_id,
+            )
+        )
+
     def encode_error(self, version: int, correlation_id: int, error: ErrorCode) -> list[ResponsePart]:
         """Encodes the refusal of a whole request; versions before 7 have no field for the error."""
         return list(write_fetch_response(version, correlation_id, [], error_code=error))
@@ -479,10 +521,11 @@ _NOTHING = FetchContext()
 class FetchOperation(WaitingFetch):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "delayed", "held_bytes", "wanted")
+    __slots__ = ("_context", "_query", "_service", "_toll", "delayed", "held_bytes", "wanted")
 
-    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext) -> None:
+    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
         super().__init__()
+        self._toll = toll
         self._service = service
         self._query = query
         self._context = context
@@ -530,6 +573,6 @@ class FetchOperation(WaitingFetch):
     def _answer(self) -> list[ResponsePart]:
         context = self._context
         plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)
-        answer = self._service.encode(self._query, context, plan)
+        answer = self._service.encode(self._query, context, plan, self._toll)
         self._context, self.wanted = _NOTHING, {}  # frees the memory: the connection may keep the operation
         return answer

@@ -106,13 +106,14 @@ class ProduceService:
         checks: RequestChecks | None = None,
         held: bool = False,
         permissions: Permissions | None = None,
+        throttle_time_ms: int = 0,
     ) -> tuple[Answer | RequestChecks, ProduceOperation | None]:
         """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
 
         If ``budget`` is too small to check the records, returns the checks instead: the caller runs them and calls
         again with them. ``held``: an earlier transactional request of the connection waits, so this one must too.
         ``touched`` receives each partition that was staged into, with its failure count before: the connection compares
-        the count after the flush.
+        the count after the flush. ``throttle_time_ms`` is the pause that the answer names.
 
         Raises:
             DecodeError: the bytes are malformed, or name more than ``entries_max`` topics and partitions.
@@ -125,12 +126,15 @@ class ProduceService:
         if checks is not None and checks.topics != [topic for topic, _ in request.topics]:
             raise CloseConnection("the rights of the client changed while the records of its request were checked")
         if request.transactional_id is not None and (held or self._unverified(request, version)):
-            return VerifiedProduce(self, bytes(frame), position, version, correlation_id, permissions), None
+            held_frame = bytes(frame)
+            return VerifiedProduce(
+                self, held_frame, position, version, correlation_id, permissions, throttle_time_ms
+            ), None
         if checks is None:
             checks = self.checks_of(request, version)
             if checks is not None and not checks.run_now(budget):
                 return checks, None
-        return self.append(request, version, correlation_id, touched, None, checks, denied)
+        return self.append(request, version, correlation_id, touched, None, checks, denied, throttle_time_ms)
 
     def checks_of(self, request: ProduceRequestView, version: int) -> RequestChecks | None:
         """Returns checks of batches that may take long: compressed ones, and those that the topic compresses."""
@@ -170,6 +174,7 @@ class ProduceService:
         verified: Verified | None,
         checks: RequestChecks | None,
         denied: Results,
+        throttle_time_ms: int = 0,
     ) -> tuple[Answer, ProduceOperation | None]:
         """Stages the batches of a request.
 
@@ -185,7 +190,7 @@ class ProduceService:
                 )
                 for topic, partitions in request.topics
             ]
-            return (write_produce_response(version, correlation_id, [*results, *denied]),), None
+            return (write_produce_response(version, correlation_id, [*results, *denied], throttle_time_ms),), None
         replicas = self._replicas
         lookup = replicas.by_raw_id if version >= _TOPIC_IDS else replicas.by_raw_name
         results = []
@@ -224,9 +229,11 @@ class ProduceService:
                 raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
             return None, None
         if not waiting:
-            return (self._encode(version, correlation_id, results, {}),), None
+            return (self._encode(version, correlation_id, results, {}, throttle_time_ms),), None
         waiters = replicas.waits.produces if acks == -1 else replicas.waits.settles
-        return self._start_waiting(waiters, waiting, version, correlation_id, results, request.timeout_ms)
+        return self._start_waiting(
+            waiters, waiting, version, correlation_id, results, request.timeout_ms, throttle_time_ms
+        )
 
     def _start_waiting(
         self,
@@ -236,9 +243,10 @@ class ProduceService:
         correlation_id: int,
         results: Results,
         timeout_ms: int,
+        throttle_time_ms: int,
     ) -> tuple[Answer, ProduceOperation | None]:
         def encode(errors: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
-            return (self._encode(version, correlation_id, results, errors),)
+            return (self._encode(version, correlation_id, results, errors, throttle_time_ms),)
 
         operation = ProduceOperation(waiting, encode, RESULT_BYTES * sum(len(found) for _, found in results))
         deadline_ms = self._clock.monotonic_ms() + min(max(0, timeout_ms), TIMEOUT_MS_MAX)
@@ -247,7 +255,7 @@ class ProduceService:
             operation.waiters = waiters
         except PurgatoryFullError:
             errors = {index: ErrorCode.REQUEST_TIMED_OUT for wait in waiting.values() for index in wait.indexes}
-            return (self._encode(version, correlation_id, results, errors),), None
+            return (self._encode(version, correlation_id, results, errors, throttle_time_ms),), None
         return operation, operation
 
     def _append(
@@ -391,7 +399,14 @@ class ProduceService:
             return ProducePartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID)
         return ProducePartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _encode(self, version: int, correlation_id: int, results: Results, errors: dict[int, ErrorCode]) -> bytes:
+    def _encode(
+        self,
+        version: int,
+        correlation_id: int,
+        results: Results,
+        errors: dict[int, ErrorCode],
+        throttle_time_ms: int,
+    ) -> bytes:
         """Encodes the answer; ``errors`` (by number in the request) replace appends that were not committed."""
         if errors:
             number = 0
@@ -409,7 +424,7 @@ class ProduceService:
                         endpoint = self._hints.endpoint_hint(BrokerId(result.leader_id))
                         if endpoint is not None:
                             endpoints[result.leader_id] = endpoint
-        return write_produce_response(version, correlation_id, results, 0, tuple(endpoints.values()))
+        return write_produce_response(version, correlation_id, results, throttle_time_ms, tuple(endpoints.values()))
 
 
 class VerifiedProduce:
@@ -419,7 +434,16 @@ class VerifiedProduce:
     so that the batches of a producer keep their order.
     """
 
-    __slots__ = ("_correlation_id", "_frame", "_permissions", "_position", "_service", "_version", "on_done")
+    __slots__ = (
+        "_correlation_id",
+        "_frame",
+        "_permissions",
+        "_position",
+        "_service",
+        "_throttle_time_ms",
+        "_version",
+        "on_done",
+    )
 
     def __init__(
         self,
@@ -429,8 +453,10 @@ class VerifiedProduce:
         version: int,
         correlation_id: int,
         permissions: Permissions | None,
+        throttle_time_ms: int,
     ) -> None:
         self._service = service
+        self._throttle_time_ms = throttle_time_ms
         self._permissions = permissions
         self._frame = frame
         self._position = position
@@ -452,7 +478,14 @@ class VerifiedProduce:
             verified = await service.verify(request, self._version)
             touched: dict[Partition, int] = {}
             answer, operation = service.append(
-                request, self._version, self._correlation_id, touched, verified, checks, denied
+                request,
+                self._version,
+                self._correlation_id,
+                touched,
+                verified,
+                checks,
+                denied,
+                self._throttle_time_ms,
             )
             service.flush(touched)
         finally:

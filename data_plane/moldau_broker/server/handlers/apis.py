@@ -310,14 +310,12 @@ _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both en
 _SECURITY = "delegation tokens are not served yet"
 _GROUPS = "share and streams groups are not served yet; the classic and the consumer protocol are"
 ABSENT_APIS: Mapping[str, str] = {
-    "AlterClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
     "AlterShareGroupOffsets": _GROUPS,
     "BeginQuorumEpoch": _QUORUM,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
     "CreateDelegationToken": _SECURITY,
     "DeleteShareGroupOffsets": _GROUPS,
     "DeleteShareGroupState": _GROUPS,
-    "DescribeClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
     "DescribeDelegationToken": _SECURITY,
     "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
     from moldau_broker.server.coordination.transactions import TransactionMarkers
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
+    from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -58,7 +59,7 @@ class Call:
     @property
     def forwarded(self) -> ForwardedClient:
         """The client, as the controller learns of it when the request is forwarded."""
-        return ForwardedClient(principal_bytes(self.identity), address_bytes(self.identity))
+        return ForwardedClient(principal_bytes(self.identity), address_bytes(self.identity), self.client_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class BrokerContext:
     markers: TransactionMarkers
     verifier: TransactionVerifier
     marker_checks: MarkerChecks
+    quotas: BrokerQuotas
     authorizer: Authorizer | None = None  # None: everyone may do everything
     log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
-from moldau.protocol.api import APIS
+from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from moldau.protocol.messages.create_partitions import (
@@ -20,6 +20,7 @@ from moldau.protocol.messages.create_partitions import (
 )
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.delete_topics import (
+    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -35,11 +36,13 @@ from moldau.protocol.messages.update_features import (
 )
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
+from moldau.values import ZERO_UUID
 from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 from moldau_quorum.controller.entities.configs import too_many_resources
 from moldau_quorum.controller.topics import too_many_topics
 from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
+from moldau_quorum.quotas.mutations import STRICT_SINCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +82,16 @@ async def relay(context: ForwardingContext, request: Request, call: Call) -> Res
 
 
 async def _forward(context: ForwardingContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
-    """Returns the controller's answer and True, or a refusal and False."""
+    """Returns the controller's answer and True, or a refusal and False.
+
+    A version that does not know THROTTLING_QUOTA_EXCEEDED is forwarded as it is, so that the controller knows it too.
+    """
+    client = call.forwarded
+    if call.version < STRICT_SINCE.get(request.__api_key__, 0):
+        client = client._replace(version=call.version)
     try:
         response = await context.controller.request(
-            request, response_class, timeout_ms=_timeout_ms(request), client=call.forwarded
+            request, response_class, timeout_ms=_timeout_ms(request), client=client
         )
     except ControllerUnavailableError:
         return refusal_of(response_class, request, _TIMED_OUT, _WHY, version=call.version), False
@@ -131,7 +140,7 @@ async def handle_delete_topics(
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
     if too_many is not None:
         return refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
-    if request.topic_names:
+    if request.topic_names and call.version >= STRICT_SINCE[ApiKey.DELETE_TOPICS]:
         request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
     if not context.config.get_bool("delete.topic.enable"):
         return refusal_of(
@@ -143,9 +152,15 @@ async def handle_delete_topics(
         )
     response, answered = await _forward(context, request, DeleteTopicsResponse, call)
     if answered:
-        gone = [topic.topic_id for topic in response.responses if topic.error_code == ErrorCode.NONE]
-        await _until_visible(context, lambda image: not any(topic_id in image.topics_by_id for topic_id in gone))
+        gone = [topic for topic in response.responses if topic.error_code == ErrorCode.NONE]
+        await _until_visible(context, lambda image: not any(_has_topic(image, topic) for topic in gone))
     return response
+
+
+def _has_topic(image: MetadataImage, topic: DeletableTopicResult) -> bool:
+    if topic.topic_id != ZERO_UUID:
+        return topic.topic_id in image.topics_by_id
+    return topic.name in image.topics_by_name  # an old version, whose answer has no ids
 
 
 async def handle_create_partitions(

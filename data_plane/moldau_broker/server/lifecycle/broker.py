@@ -60,11 +60,13 @@ from moldau_broker.server.lifecycle.startup import (
     advertised_endpoints,
     bind,
     clean_epoch,
+    connection_rate_limits,
     fetcher_settings,
     known_cluster_id,
     listener_limits,
     log_manager,
 )
+from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, quota_windows
 from moldau_broker.server.replicas.isr import IsrAlterations
 from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
@@ -383,6 +385,7 @@ class Broker:
             markers=coordinators.markers,
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
+            quotas=BrokerQuotas(clock, quota_windows(config)),
             authorizer=configured_authorizer(
                 config,
                 lambda: self.metadata.image,
@@ -474,6 +477,7 @@ class Broker:
     async def _serve(self, nursery: trio.Nursery, context: BrokerContext) -> None:
         budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
         files = context.logs.files
+        self._apply_connection_rates(context)
         tally = ConnectionTally(lambda: files.descriptors.connections_max(files.kept))
         files.descriptors.connections = lambda: tally.total
         for endpoint, listener in self._listeners:
@@ -490,11 +494,18 @@ class Broker:
                     is_protected=len(self._listeners) > 1 and endpoint.listener_name == self._inter_broker_listener,
                     secure=self._tls[endpoint.listener_name],
                     times=self._requests,
+                    rates=context.quotas,
+                    listener_name=endpoint.listener_name,
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )
             )
             self._servers.append(server)
             server.limits = listener_limits(context.config, endpoint)  # they may have changed while it started
+
+    def _apply_connection_rates(self, context: BrokerContext) -> None:
+        names = [endpoint.listener_name for endpoint, _ in self._listeners]
+        limits = connection_rate_limits(context.config, names)
+        context.quotas.connections.configure(*limits, self._inter_broker_listener if len(names) > 1 else None)
 
     def _apis(self, listener_name: str) -> Mapping[int, ServedApi]:
         """Returns what a listener serves; the only listener serves brokers and clients."""
@@ -522,6 +533,8 @@ class Broker:
         own = (RESOURCE_BROKER, str(self.broker_id))
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
+        if delta.changed_quotas:
+            context.quotas.follow(delta)
         yield from context.replicas.apply(delta)
         self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
         if delta.deleted_topics:
@@ -541,6 +554,7 @@ class Broker:
         config = self.context.config = self._dynamic.follow(image)
         for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # none serve before ``_serve``
             server.limits = listener_limits(config, endpoint)
+        self._apply_connection_rates(self.context)
         for listener_name, tls in self._tls.items():
             if tls is not None:
                 try:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.runtime.config import advertised_listeners, log_dirs, topic_config
+from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
+from moldau.runtime.config.declaration import INT_MAX
 from moldau.runtime.net.server import ServerLimits
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau_broker.log.config import LogConfig, LogManagerSettings
@@ -19,7 +20,7 @@ from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
 from moldau_quorum.metadata.records import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.ports.environment import Disk, Environment, Listener
@@ -123,8 +124,21 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
         connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
         listener_connections_max=config.get_int(own) if own in config else _UNBOUNDED_CONNECTIONS,
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        connections_of_ips=connections_of_ips(config),
         idle_ms=float(config.get_int("connections.max.idle.ms")),
     )
+
+
+def connection_rate_limits(config: Config, names: Iterable[str]) -> tuple[float | None, dict[str, float]]:
+    """Returns the limits of the broker (None: unlimited) and of listeners, in connections per second."""
+    key = "max.connection.creation.rate"
+    total = config.get_int(key)
+    own: dict[str, float] = {}
+    for name in names:
+        listener_key = f"listener.name.{name.lower()}.{key}"
+        if listener_key in config:
+            own[name] = float(max(1, config.get_int(listener_key)))
+    return (None if total == INT_MAX else float(max(1, total))), own
 
 
 # --- settings

@@ -1,7 +1,8 @@
-"""Decisions about client quotas (KIP-546, KIP-612). The controller stores them; brokers enforce them."""
+"""Decisions about client quotas (KIP-546, KIP-612): what is set for users, client ids and addresses."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +95,18 @@ def _entity(entry: AlterClientQuotasRequestEntryData) -> QuotaEntity:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the entity is empty")
     if IP in parts and len(parts) > 1:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "an ip entity cannot be combined with others")
+    address = parts.get(IP)
+    if address is not None and not _is_address(address):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{address!r} is not an IP address")
     return tuple(sorted(parts.items()))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataImage) -> list[MetadataRecord]:

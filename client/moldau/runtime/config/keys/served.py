@@ -9,8 +9,6 @@ from __future__ import annotations
 
 REFUSED = frozenset(
     {
-        "max.connection.creation.rate",
-        "max.connections.per.ip.overrides",
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "ssl.cipher.suites",
     }
@@ -23,8 +21,6 @@ WITHOUT_EFFECT = frozenset(
         "controller.quorum.election.backoff.max.ms",
         "controller.quorum.fetch.timeout.ms",
         "controller.quorum.request.timeout.ms",
-        "controller.quota.window.num",
-        "controller.quota.window.size.seconds",
         "group.coordinator.append.linger.ms",
         "log.initial.task.delay.ms",
         "max.request.partition.size.limit",
@@ -37,8 +33,6 @@ WITHOUT_EFFECT = frozenset(
         "offsets.topic.compression.codec",
         "producer.id.expiration.check.interval.ms",
         "queued.max.requests",
-        "quota.window.num",
-        "quota.window.size.seconds",
         "replica.socket.receive.buffer.bytes",
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",

@@ -1,0 +1,129 @@
+"""The answers of request handlers that wait, and the encoding of every response that a handler returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.codec import decode
+from moldau.protocol.schema import Response
+from moldau.runtime.net.answer_limit import encode_answer
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.server.handlers.context import LongAnswer
+from moldau_broker.server.quotas.toll import timed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from moldau.protocol.schema import Request
+    from moldau.runtime.net.answers import ResponsePart
+    from moldau.runtime.net.throttle import Throttle
+    from moldau_broker.server.handlers.apis import ServedApi
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
+    from moldau_broker.server.quotas.toll import Toll
+
+_logger = EventLogger("moldau.broker.connection")
+DECODED_FACTOR = 10
+"""Approximate ratio of a request's size in memory to its size on the wire; a list of int32 grows the most."""
+HANDLER_TIMEOUT_MS = 600_000.0
+"""Bound of each handler's wait, even if its request asks for more (JoinGroup waits longest)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request with what its answer needs."""
+
+    api: ServedApi
+    call: Call
+    body: bytes
+    """That of the request on the wire."""
+    quotas: BrokerQuotas
+    throttle: Throttle
+    toll: Toll | None
+
+    def encode(self, response: Response) -> bytes:
+        """Returns the frame of a response, or of a refusal if it is too large; the toll of the request is due."""
+        call = self.call
+        if call.verdict is not None:
+            response = call.verdict.answer(response, call.version)
+        self.settle(response)
+        return encode_answer(
+            response,
+            call.version,
+            call.correlation_id,
+            request=lambda: decode(self.api.request, call.version, self.body),
+            logger=_logger,
+        )
+
+    def settle(self, response: Response) -> None:
+        """Charges the toll, and writes the pause into the response.
+
+        A response that the controller has throttled pauses the connection too.
+        """
+        told: int = getattr(response, "throttle_time_ms", 0)
+        if told > 0:
+            self.quotas.pause(self.throttle, told)
+        if self.toll is not None:
+            pause_ms = self.toll.due()
+            if pause_ms > told and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = pause_ms
+
+    async def finish(self, work: Awaitable[Response]) -> Sequence[ResponsePart]:
+        """Completes a handler within ``HANDLER_TIMEOUT_MS``, and encodes its response."""
+        toll = self.toll
+        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
+            response = await (work if toll is None else timed(toll, work))
+        return (self.encode(response),)
+
+
+class HandlerAnswer:
+    """The answer of a handler that waits, which starts when the answers before it have left."""
+
+    __slots__ = ("_context", "_exchange", "_request", "held_bytes")
+
+    def __init__(self, context: BrokerContext, request: Request, exchange: Exchange) -> None:
+        self.held_bytes = DECODED_FACTOR * len(exchange.body)
+        self._exchange = exchange
+        self._context = context
+        self._request = request
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Runs the handler."""
+        exchange = self._exchange
+        assert exchange.api.handle is not None
+        outcome = exchange.api.handle(self._context, self._request, exchange.call)
+        assert not isinstance(outcome, Response | Completion | LongAnswer)
+        return await exchange.finish(outcome)
+
+
+class LateAnswer:
+    """The answer of a handler with long work, which starts when the answers before it have left."""
+
+    __slots__ = ("_answer", "_exchange", "held_bytes")
+
+    def __init__(self, answer: LongAnswer, exchange: Exchange) -> None:
+        self.held_bytes = DECODED_FACTOR * len(exchange.body)
+        self._answer = answer
+        self._exchange = exchange
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Runs the rest of the handler."""
+        return await self._exchange.finish(self._answer.finish())
+
+
+class CompletionAnswer:
+    """The answer of a coordinator that has accepted the request but has no response yet."""
+
+    __slots__ = ("_completion", "_exchange")
+
+    def __init__(self, completion: Completion, exchange: Exchange) -> None:
+        self._completion = completion
+        self._exchange = exchange
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Waits for the coordinator, which has its own deadlines."""
+        return (self._exchange.encode(await self._completion.wait()),)

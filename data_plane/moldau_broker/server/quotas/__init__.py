@@ -1,0 +1,1 @@
+"""Enforcement of client quotas on a broker: charges requests, pauses clients, bounds the rate of connections."""

@@ -1,0 +1,202 @@
+"""Goal: a pause of one connection delays its requests, and neither its answers, its login nor anybody else.
+
+Method: a server in a simulated world, whose handler pauses after each request of a kind; virtual time is exact.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.throttle import Throttle
+from moldau_jepsen.world.world import run_world
+
+PAUSE_MS = 5_000
+SLOW, QUICK, SASL_HANDSHAKE, SASL_AUTHENTICATE = b"\0\x09", b"\0\x03", b"\0\x11", b"\0\x24"
+
+
+def framed(body):
+    return len(body).to_bytes(4) + body
+
+
+def request(kind, size=8):
+    return framed(kind + bytes(size - 2))
+
+
+class Handler:
+    """Answers at once; a request of kind SLOW pauses the connection."""
+
+    def __init__(self, clock, log):
+        self.throttle = Throttle()
+        self.clock, self.log, self.ended = clock, log, False
+
+    def handle(self, frame):
+        kind = bytes(frame[:2])
+        self.log.append((kind, self.clock.monotonic_ms()))
+        if kind == SLOW:
+            self.throttle.extend(self.clock.monotonic_ms() + PAUSE_MS)
+        return [framed(kind)]
+
+    def flush(self):
+        pass
+
+    def closed(self):
+        self.ended = True
+
+
+class Stage:
+    def __init__(self, environment, address, handlers, server):
+        self.environment, self.address, self.handlers, self.server = environment, address, handlers, server
+
+    async def connect(self):
+        return await self.environment.network.connect(*self.address)
+
+
+def with_server(scenario, **limits):
+    async def main(world):
+        node = world.node("server")
+        stage = {}
+        log = []
+
+        async def serving(environment):
+            handlers = []
+
+            def handler(_connection):
+                handlers.append(Handler(environment.clock, log))
+                return handlers[-1]
+
+            listener = await environment.network.listen("server", 9000)
+            async with trio.open_nursery() as nursery:
+                server = await nursery.start(_serve, environment, listener, handler, ServerLimits(**limits))
+                stage["made"] = Stage(world.node("client").environment, ("server", 9000), handlers, server)
+                await trio.sleep_forever()
+
+        node.start(serving)
+        while "made" not in stage:  # noqa: ASYNC110 - a node reports nothing
+            await trio.sleep(0.001)
+        with trio.fail_after(600):
+            await scenario(stage["made"], log)
+
+    return run_world(main, seed=1)
+
+
+async def _serve(environment, listener, handler, limits, task_status):
+    await serve(environment, listener, handler, limits, task_status=task_status)
+
+
+async def answer(connection):
+    got = bytearray()
+    buffer = bytearray(100)
+    while len(got) < 6:
+        await connection.wait_readable()
+        try:
+            count = connection.receive_into_nowait(memoryview(buffer)[: 6 - len(got)])
+        except BlockingIOError:
+            continue
+        assert count, "the server closed the connection"
+        got += buffer[:count]
+    return bytes(got[4:])
+
+
+def gaps(log):
+    begun = log[0][1]
+    return [(kind, round((now - begun) / 1_000, 1)) for kind, now in log]
+
+
+def test_the_answer_leaves_at_once_and_later_requests_wait():
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW) + request(QUICK) + request(SLOW) + request(QUICK)])
+        begun = trio.current_time()
+        assert await answer(connection) == SLOW
+        assert trio.current_time() - begun < 1
+        for expected in (QUICK, SLOW, QUICK):
+            assert await answer(connection) == expected
+        assert gaps(log) == [(SLOW, 0.0), (QUICK, 5.0), (SLOW, 5.0), (QUICK, 10.0)]
+        connection.close()
+
+    with_server(scenario)
+
+
+@pytest.mark.parametrize("requests", [0, 1, 5_000])
+def test_a_closed_connection_is_noticed_during_a_pause(requests):
+    """Requests that wait behind the pause do not hide the end of the stream, as long as the buffer has room."""
+
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW)])
+        assert await answer(connection) == SLOW
+        await connection.send_all([request(QUICK) * requests])
+        await trio.sleep(0.5)
+        connection.close()
+        await trio.sleep(1 if requests < 1_000 else PAUSE_MS / 1_000)
+        (handler,) = stage.handlers
+        assert handler.ended
+        assert stage.server.tally.total == 0
+
+    with_server(scenario)
+
+
+def test_a_login_does_not_wait_for_the_end_of_a_pause():
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW)])
+        assert await answer(connection) == SLOW
+        for kind in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            await connection.send_all([request(kind)])
+            assert await answer(connection) == kind
+        await connection.send_all([request(QUICK)])
+        assert await answer(connection) == QUICK
+        assert gaps(log) == [(SLOW, 0.0), (SASL_HANDSHAKE, 0.0), (SASL_AUTHENTICATE, 0.0), (QUICK, 5.0)]
+        connection.close()
+
+    with_server(scenario)
+
+
+def test_a_pause_ends_when_it_is_lifted():
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW) + request(QUICK)])
+        assert await answer(connection) == SLOW
+        await trio.sleep(1)
+        stage.handlers[0].throttle.lift()
+        assert await answer(connection) == QUICK
+        assert gaps(log)[1] == (QUICK, 1.0)
+        connection.close()
+
+    with_server(scenario)
+
+
+def test_others_are_served_and_a_long_pause_is_not_idle():
+    async def scenario(stage, log):
+        paused, other = await stage.connect(), await stage.connect()
+        await paused.send_all([request(SLOW) + request(QUICK)])
+        assert await answer(paused) == SLOW
+        await other.send_all([request(QUICK)])
+        assert await answer(other) == QUICK
+        assert gaps(log) == [(SLOW, 0.0), (QUICK, 0.0)]
+        other.close()
+        assert await answer(paused) == QUICK
+        paused.close()
+
+    with_server(scenario, idle_ms=2_000)
+
+
+def test_a_paused_frame_gives_its_memory_to_others():
+    """A frame that waits behind a pause keeps bytes of the shared budget; others must not wait for its end."""
+
+    async def scenario(stage, log):
+        paused = await stage.connect()
+        big = request(QUICK, 100_000)
+        await paused.send_all([request(SLOW)])
+        assert await answer(paused) == SLOW
+        stage.handlers[0].throttle.extend(trio.current_time() * 1_000 + 300_000)
+        await paused.send_all([big])
+        other = await stage.connect()
+        await other.send_all([big])
+        assert await answer(other) == QUICK
+        other.close()
+        paused.close()
+
+    with_server(scenario, buffered_bytes_max=120_000, held_ms=1_000, buffer_bytes=1_024)
