@@ -20,6 +20,7 @@ from moldau_cli.commands import (
     pipeline,
     produce,
     quorum,
+    quotas,
     replicas,
     topics,
     txns,
@@ -53,6 +54,7 @@ application.add_typer(pipeline.commands, name="pipeline")
 application.add_typer(txns.commands, name="txns")
 application.add_typer(users.commands, name="users")
 application.add_typer(acls.commands, name="acls")
+application.add_typer(quotas.commands, name="quotas")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)

@@ -1,7 +1,8 @@
 """Planted bugs: values that say what they break and who must find them, and the one mechanism that plants them.
 
 A planted bug replaces functions of production code for the length of a block; production code has no switch for it. The
-suites of single parts (quorum, controller, log) plant their bugs in the same way as the simulation of whole clusters.
+suites of single parts (quorum, controller, log, quotas) plant their bugs in the same way as the simulation of whole
+clusters.
 """
 
 from __future__ import annotations

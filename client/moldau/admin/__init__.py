@@ -4,6 +4,7 @@ from moldau.admin.acls import Acl, AclFilter
 from moldau.admin.admin import Admin
 from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
+from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
 from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.users import UserCredential
 from moldau.admin.values import (
@@ -39,6 +40,7 @@ __all__ = [
     "AclFilter",
     "Admin",
     "AdminError",
+    "ClientQuota",
     "ClusterDescription",
     "ConfigAlteration",
     "ConfigEntry",
@@ -57,6 +59,9 @@ __all__ = [
     "ProducerDescription",
     "QuorumDescription",
     "QuorumReplica",
+    "QuotaAlteration",
+    "QuotaEntity",
+    "QuotaName",
     "ResourceType",
     "TopicDescription",
     "TopicListing",

@@ -17,6 +17,7 @@ from moldau.admin.acls import AclFilter, Acls
 from moldau.admin.configurations import Configurations
 from moldau.admin.groups import Groups
 from moldau.admin.quorum import NO_DIRECTORY, Quorum
+from moldau.admin.quotas import QuotaEntity, Quotas
 from moldau.admin.replicas import Replicas
 from moldau.admin.requester import Requester
 from moldau.admin.topics import Topics
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from moldau.admin.acls import Acl
     from moldau.admin.quorum import FeatureDescription
+    from moldau.admin.quotas import ClientQuota, QuotaAlteration
     from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
     from moldau.admin.users import UserCredential
     from moldau.admin.values import (
@@ -86,6 +88,7 @@ class Admin(AsyncOnly):
         self._replicas = Replicas(self._requester)
         self._users = Users(self._requester)
         self._acls = Acls(self._requester)
+        self._quotas = Quotas(self._requester)
         self._transactions = Transactions(self._requester, self._topics, self._quorum)
 
     async def __aenter__(self) -> Self:
@@ -380,6 +383,29 @@ class Admin(AsyncOnly):
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
         return await self._acls.delete_acls(wanted)
+
+    # --- quotas
+
+    async def describe_client_quotas(
+        self, wanted: QuotaEntity | None = None, *, strict: bool = False
+    ) -> list[ClientQuota]:
+        """Returns the quotas of the entities that have the parts of ``wanted``, or all.
+
+        ``strict`` leaves out entities that have further parts.
+
+        Raises:
+            KafkaError: the caller may not describe the cluster's configuration.
+        """
+        return await self._quotas.describe_client_quotas(QuotaEntity() if wanted is None else wanted, strict=strict)
+
+    async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration], *, validate_only: bool = False) -> None:
+        """Sets and removes quotas, which brokers obey as soon as they know them.
+
+        Raises:
+            AdminError: the cluster refused some entities.
+            ValueError: an entity is none to which a quota can belong.
+        """
+        await self._quotas.alter_client_quotas(alterations, validate_only=validate_only)
 
     # --- users
 

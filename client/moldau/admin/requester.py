@@ -8,6 +8,7 @@ from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TR
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_acls import DescribeAclsRequest
+from moldau.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
@@ -28,6 +29,7 @@ R = TypeVar("R", bound=Response)
 READ_ONLY_REQUESTS = (
     ApiVersionsRequest,
     DescribeAclsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,

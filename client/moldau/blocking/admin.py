@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UserCredential,
     )
     from moldau.admin.acls import Acl, AclFilter
+    from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
     from moldau.producer import PreparedTransaction
@@ -164,6 +165,25 @@ class Admin(PortalClient):
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
         return self._portal.call(self._admin.delete_acls, wanted)
+
+    def describe_client_quotas(self, wanted: QuotaEntity | None = None, *, strict: bool = False) -> list[ClientQuota]:
+        """Returns the quotas of the entities that have the parts of ``wanted``, or all.
+
+        ``strict`` leaves out entities that have further parts.
+
+        Raises:
+            KafkaError: the caller may not describe the cluster's configuration.
+        """
+        return self._portal.call(self._admin.describe_client_quotas, wanted, strict=strict)
+
+    def alter_client_quotas(self, alterations: Iterable[QuotaAlteration], *, validate_only: bool = False) -> None:
+        """Sets and removes quotas, which brokers obey as soon as they know them.
+
+        Raises:
+            AdminError: the cluster refused some entities.
+            ValueError: an entity is none to which a quota can belong.
+        """
+        self._portal.call(self._admin.alter_client_quotas, alterations, validate_only=validate_only)
 
     def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
         """Returns the SCRAM credentials of all users or of the named ones, without their secrets.

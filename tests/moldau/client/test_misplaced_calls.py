@@ -89,6 +89,8 @@ CALLS = {
         "describe_acls": (),
         "create_acls": ([],),
         "delete_acls": (AclFilter(),),
+        "describe_client_quotas": (),
+        "alter_client_quotas": ([],),
         "describe_users": (),
         "set_user_password": ("alice", "secret"),
         "remove_user_credential": ("alice",),

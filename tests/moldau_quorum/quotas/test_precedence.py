@@ -12,57 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau_quorum.metadata.image import MetadataImage
-from moldau_quorum.metadata.records import ClientQuotaRecord
 from moldau_quorum.quotas.precedence import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     QuotaIndex,
 )
-
-ORDER = [
-    {"user": "alice", "client-id": "app"},
-    {"user": "alice", "client-id": None},
-    {"user": "alice"},
-    {"user": None, "client-id": "app"},
-    {"user": None, "client-id": None},
-    {"user": None},
-    {"client-id": "app"},
-    {"client-id": None},
-]
-"""The levels as KIP-55 lists them, the most specific first."""
-CLIENTS = list(itertools.product(("alice", "bob"), ("app", "other", "")))
-
-
-def entity(parts):
-    return tuple(sorted(parts.items()))
-
-
-def image_of(quotas, image=None):
-    records = [ClientQuotaRecord(entity=entity(parts), key=key, value=value) for parts, key, value in quotas]
-    return (image or MetadataImage()).apply(records, offset=0, epoch=0).image
-
-
-def index_of(image):
-    return QuotaIndex().changed(image.quotas, list(image.quotas))
-
-
-def naive(configured, user, client_id):
-    """Returns value and group of the first level that fits, by comparing every part."""
-    for parts, value in sorted(configured, key=lambda each: ORDER.index(each[0])):
-        own = {"user": user, "client-id": client_id}
-        if all(name in (None, own[kind]) for kind, name in parts.items()):
-            return value, user if "user" in parts else None, client_id if "client-id" in parts else None
-    return None
+from support.quotas.levels import CLIENTS, ORDER, check_every_subset_of_levels, entity, image_of, index_of
 
 
 def test_every_subset_of_levels():
-    for subset in range(256):
-        levels = [(parts, 100.0 + number) for number, parts in enumerate(ORDER) if subset >> number & 1]
-        index = index_of(image_of([(parts, PRODUCER_BYTE_RATE, value) for parts, value in levels]))
-        for user, client_id in CLIENTS:
-            found = index.limit(PRODUCER_BYTE_RATE, user, client_id)
-            assert (found and tuple(found[1:])) == naive(levels, user, client_id)
+    check_every_subset_of_levels()
 
 
 def test_each_quota_has_its_own_level():

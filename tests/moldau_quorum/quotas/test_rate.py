@@ -24,6 +24,7 @@ from moldau_quorum.quotas.precedence import (
 )
 from moldau_quorum.quotas.rate import Rate, Windows
 from moldau_quorum.quotas.token_bucket import TokenBucket
+from support.quotas.steady_rate import check_steady_rate
 
 CREATE_TOPICS, METADATA = 19, 3
 
@@ -76,12 +77,7 @@ def test_total_is_the_sum_of_the_kept_windows(steps, number):
 @pytest.mark.parametrize("number", [2, 3, 11])
 @pytest.mark.parametrize("amount", [100, 900])
 def test_steady_rate_of_a_client_that_pauses(number, amount):
-    """The rate between 20 and 120 s is within 10 % of the quota, whatever the size of the requests."""
-    quotas, now, sent = ClientQuotas(Windows(number, 1_000.0)), 0.0, 0
-    while now < 120_000:
-        sent += amount if now >= 20_000 else 0
-        now += 5 + quotas.charge(limit(1_000.0), amount, now)
-    assert sent / 100 == pytest.approx(1_000, rel=0.1)
+    check_steady_rate(number, amount)
 
 
 def test_a_fetch_above_the_quota_is_taken_back():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from moldau_broker.server.metrics.quotas import register_quotas
 from moldau_broker.server.metrics.replicas import replica_statistics
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     _register_replicas(registry, broker)
     _register_listeners(registry, broker)
     _register_logs(registry, broker)
+    register_quotas(registry, broker)
 
 
 def _register_traffic(registry: Registry, broker: Broker) -> None:
@@ -101,6 +103,11 @@ def _register_listeners(registry: Registry, broker: Broker) -> None:
         for field, name, text in (
             ("accepted", _SOCKETS + "connection_creation_total", "Accepted connections."),
             ("refused", "moldau_connections_refused_total", "Connections refused because of a limit."),
+            (
+                "throttled",
+                "moldau_connections_throttled_total",
+                "Connections closed because their address opens too many.",
+            ),
             (
                 "closed_for_cause",
                 "moldau_connections_closed_for_cause_total",

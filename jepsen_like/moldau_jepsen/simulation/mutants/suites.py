@@ -16,6 +16,7 @@ _MODULES = (
     ("quorum", "support.raft.mutants"),
     ("controller", "support.controller.mutants"),
     ("log", "support.log.mutants"),
+    ("quotas", "support.quotas.mutants"),
 )
 """Area and module below ``tests``; the module names its bugs in ``BUGS``."""
 

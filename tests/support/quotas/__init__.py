@@ -1,0 +1,1 @@
+"""Checks of client quotas, and the planted bugs that they must find."""
