@@ -169,7 +169,7 @@ class Campaign:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.driver = CoreDriver(GroupConfig(), auto_commit=False)
+        self.driver = self.start_driver()
         self.driver.topics.counts = {"t": PARTITIONS, "u": 2}
         self.joined = 0
         self.clients: list[ConsumerClient] = []
@@ -178,6 +178,9 @@ class Campaign:
         self.highest_epoch = 0
         for _ in range(3):
             self.add()
+
+    def start_driver(self) -> CoreDriver:
+        return CoreDriver(GroupConfig(), auto_commit=False)
 
     def add(self) -> None:
         self.joined += 1

@@ -15,6 +15,7 @@ from moldau.runtime.config.declare import (
     long,
     names,
     short,
+    string,
 )
 
 GROUP_KEYS = (
@@ -133,6 +134,13 @@ GROUP_KEYS = (
         group="Groups",
         choices=("uniform", "range"),
         doc="Assignors of the consumer protocol, the first is the default.",
+    ),
+    string(
+        name="group.consumer.migration.policy",
+        default="bidirectional",
+        group="Groups",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        doc="Which groups are converted while they have members: upgrade, from classic to consumer; downgrade, back.",
     ),
     integer(
         name="group.coordinator.append.linger.ms",

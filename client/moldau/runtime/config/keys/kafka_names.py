@@ -33,7 +33,6 @@ delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests
 early.start.listeners
 group.consumer.max.assignment.interval.ms
-group.consumer.migration.policy
 group.consumer.min.assignment.interval.ms
 group.consumer.regex.refresh.interval.ms
 group.coordinator.background.threads

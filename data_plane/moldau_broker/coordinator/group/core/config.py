@@ -39,6 +39,8 @@ class GroupConfig:
     consumer_size_max: int = 0x7FFFFFFF
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """Assignors of consumer groups; the first one is used if members have no preference."""
+    migration_policy: str = "bidirectional"
+    """Which online conversions between classic and consumer groups are allowed."""
     protocols: tuple[str, ...] = ("classic", "consumer")
     """The group protocols that are served."""
 
@@ -60,6 +62,7 @@ class GroupConfig:
             consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=config.get_int("group.consumer.max.size"),
             consumer_assignors=config.get_list("group.consumer.assignors"),
+            migration_policy=config.get_str("group.consumer.migration.policy"),
             protocols=config.get_list("group.coordinator.rebalance.protocols"),
             load_bytes_max=config.get_int("offsets.load.buffer.size"),
         )

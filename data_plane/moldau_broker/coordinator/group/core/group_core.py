@@ -49,7 +49,6 @@ from moldau_broker.coordinator.group.consumer.core.heartbeat import HeartbeatDec
 from moldau_broker.coordinator.group.core.classic_side import ClassicSide
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
 from moldau_broker.coordinator.group.core.gone_offsets import GoneOffsets, is_gone
-from moldau_broker.coordinator.group.core.group import Group
 from moldau_broker.coordinator.group.core.group_views import described, listed
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
@@ -71,7 +70,6 @@ from moldau_broker.coordinator.group.core.responses import (
     client_error,
     commit_answer,
     fetch_refusal,
-    join_error,
     txn_commit_answer,
 )
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
@@ -135,9 +133,9 @@ class GroupCore:
         self._gone = GoneOffsets(self.offsets, topics)
         self._written_groups: dict[str, GroupMetadataValue] = {}
         """The last committed record of each classic group."""
-        classic = ClassicSide(self.rebalancer, self._written_groups)
+        self._classic = ClassicSide(self.rebalancer, self.membership, self._effects, self._memory, self._written_groups)
         decisions = HeartbeatDecisions(config, topics, compile_regex)
-        self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, classic)
+        self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)
         self._removals = Removals(
             config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups
         )
@@ -169,8 +167,8 @@ class GroupCore:
 
     def start(self, moment: Moment) -> list[Effect]:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for group_id, value in self._written_groups.items():
-            self.rebalancer.load(Group.load(group_id, value, self._memory), moment)
+        for group_id in self._written_groups:
+            self._classic.begin(group_id, moment)
         self.consumers.start(moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
         self._gone.look(())
@@ -218,6 +216,7 @@ class GroupCore:
                 self._settle(pending, code, moment)
         self._effects.pending.clear()
         self.consumers.resign(code)
+        self._classic.resign()
         return self._effects.take()
 
     def _settle(self, pending: PendingWrite, code: ErrorCode, moment: Moment) -> None:
@@ -271,18 +270,11 @@ class GroupCore:
             return self._effects.take()
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             self.consumers.heartbeat(request_id, request, context, moment)
-        elif isinstance(request, JoinGroupRequest):
-            code = self.consumers.give_way(request.group_id, moment)
-            if code is ErrorCode.NONE:
-                self.membership.join(request_id, request, context, moment)
+        elif isinstance(request, JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest):
+            if self.consumers.serves_classic(request.group_id):
+                self.consumers.classic_request(request_id, request, context, moment)
             else:
-                self._effects.answer(request_id, join_error(code, context.version, request.member_id))
-        elif isinstance(request, SyncGroupRequest):
-            self.membership.sync(request_id, request, context, moment)
-        elif isinstance(request, HeartbeatRequest):
-            self._effects.answer(request_id, self.membership.heartbeat(request, moment))
-        elif isinstance(request, LeaveGroupRequest):
-            self._effects.answer(request_id, self.membership.leave(request, context, moment))
+                self._classic.serve(request_id, request, context, moment)
         elif isinstance(request, OffsetCommitRequest):
             self._commit(request_id, request, context, moment)
         elif isinstance(request, TxnOffsetCommitRequest):
@@ -340,7 +332,7 @@ class GroupCore:
     def _check_commit(
         self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: RequestContext, moment: Moment
     ) -> ErrorCode:
-        group = self.consumers.latest(request.group_id)
+        group = self.consumers.for_commits(request.group_id)
         if group is not None:
             return offset_checks.check_commit(group, request, context.version)
         return check_commit(self.membership, request, moment)

@@ -96,9 +96,9 @@ class Membership:
     def _check_memory(self, group: Group | None, request: JoinGroupRequest, context: RequestContext) -> ErrorCode:
         """Checks the memory for the sender's metadata, which replaces its former metadata."""
         member = None if group is None else self._member_of(group, request)
-        id_length = len(request.member_id or _new_member_id(request.group_instance_id, context))
+        id_length = len(request.member_id or new_member_id(request.group_instance_id, context))
         names = id_length + len(context.client_id) + len(request.group_instance_id or "")
-        more = MEMBER_BYTES + names + protocols_bytes(_protocols(request))
+        more = MEMBER_BYTES + names + protocols_bytes(protocols_of(request))
         held = GROUP_BYTES + len(request.group_id)
         if group is None:
             more += held
@@ -123,7 +123,7 @@ class Membership:
     ) -> ErrorCode:
         """Handles a JoinGroup without a member id: of a new member, or of a static member that has restarted."""
         instance_id = request.group_instance_id
-        member_id = _new_member_id(instance_id, context)
+        member_id = new_member_id(instance_id, context)
         if instance_id is not None:
             if instance_id in group.static_members:
                 return self._replace_static(group, member_id, request_id, request, context, moment)
@@ -152,7 +152,7 @@ class Membership:
         code, member = self.find_member(group, request.member_id, request.group_instance_id)
         if member is None:
             return code
-        protocols = _protocols(request)
+        protocols = protocols_of(request)
         if group.state is GroupState.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         unchanged = member.protocols == protocols
@@ -183,9 +183,9 @@ class Membership:
             group_instance_id=request.group_instance_id,
             client_id=context.client_id,
             client_host=context.client_host,
-            rebalance_timeout_ms=_rebalance_timeout(request),
+            rebalance_timeout_ms=rebalance_timeout_of(request),
             session_timeout_ms=request.session_timeout_ms,
-            protocols=_protocols(request),
+            protocols=protocols_of(request),
             is_new=True,
             join_request=(request_id, context.version),
         )
@@ -209,8 +209,8 @@ class Membership:
     ) -> None:
         """Updates a member that rejoins; its older open JoinGroup is answered with REBALANCE_IN_PROGRESS."""
         self._rebalancer.abandon(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.redescribe(member, context.client_id, _protocols(request))
-        member.rebalance_timeout_ms = _rebalance_timeout(request)
+        group.redescribe(member, context.client_id, protocols_of(request))
+        member.rebalance_timeout_ms = rebalance_timeout_of(request)
         member.session_timeout_ms = request.session_timeout_ms
         member.client_host = context.client_host
         group.wait_join(member, (request_id, context.version))
@@ -368,15 +368,15 @@ class Membership:
         return (ErrorCode.NONE if member is not None else ErrorCode.UNKNOWN_MEMBER_ID), member
 
 
-def _new_member_id(instance_id: str | None, context: RequestContext) -> str:
+def new_member_id(instance_id: str | None, context: RequestContext) -> str:
     name = instance_id if instance_id is not None else context.client_id
     return f"{name[:MEMBER_NAME_CHARACTERS_MAX]}-{context.fresh_id}"
 
 
-def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
+def protocols_of(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
 
 
-def _rebalance_timeout(request: JoinGroupRequest) -> int:
+def rebalance_timeout_of(request: JoinGroupRequest) -> int:
     """Returns the rebalance timeout; version 0 has none and uses the session timeout."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

@@ -55,6 +55,28 @@ class Rebalancer:
         for member in group.members.values():
             self.renew_session(group, member, moment)
 
+    def suspend(self, group_id: str, code: ErrorCode) -> Group:
+        """Takes a group out of service, and answers its open requests with ``code``."""
+        group = self.groups.pop(group_id)
+        for member in group.members.values():
+            self.abandon(group, member, code)
+            self.deadlines.cancel((MEMBER, group_id, member.member_id))
+        for member_id in list(group.pending_members):
+            self.deadlines.cancel((PENDING_MEMBER, group_id, member_id))
+            group.expect_no_more(member_id)
+        for phase in (_JOIN, _SYNC):
+            self.deadlines.cancel((phase, group_id))
+        return group
+
+    def resume(self, group: Group, moment: Moment) -> None:
+        """Serves a suspended group again; a rebalance that was under way starts over."""
+        self.load(group, moment)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.prepare_rebalance(group, moment)
+        elif group.state is GroupState.PREPARING_REBALANCE:
+            group.initial_delay_left_ms = None
+            self.deadlines.set((_JOIN, group.group_id), moment.now_ms + group.rebalance_timeout_ms)
+
     def join_answer(self, group: Group, member: Member, version: int) -> JoinGroupResponse:
         """Returns a member's answer about the generation; only the answer of the leader lists the members."""
         is_leader = group.leader_id == member.member_id

@@ -47,7 +47,7 @@ class Removals:
 
     def delete_offsets(self, request_id: int, request: OffsetDeleteRequest, moment: Moment) -> None:
         """Handles OffsetDelete."""
-        group = self._consumers.latest(request.group_id) or self._rebalancer.groups.get(request.group_id)
+        group = self._consumers.for_commits(request.group_id) or self._rebalancer.groups.get(request.group_id)
         code, records, response = delete_offsets(group, self._keys_of(request.group_id), request)
         if code is not ErrorCode.NONE:
             self._effects.answer(request_id, OffsetDeleteResponse(error_code=code))
@@ -128,7 +128,7 @@ class Removals:
         for group_id in sorted(known):
             if len(records) >= limit:
                 break
-            if group_id in busy:
+            if group_id in busy or self._consumers.is_converting(group_id):
                 continue
             records += self._expired_of(group_id, moment)
         for first in range(0, len(records), limit):

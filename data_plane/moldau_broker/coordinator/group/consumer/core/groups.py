@@ -14,114 +14,59 @@ outcome is known. The sessions of members are soft state; they start over with e
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.join_group import JoinGroupRequest
+from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicMemberDecisions, Decision
 from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft, HeartbeatDecisions
+from moldau_broker.coordinator.group.consumer.core.migration import downgrade, end_group, may_downgrade, upgraded
 from moldau_broker.coordinator.group.consumer.core.records import change_record
+from moldau_broker.coordinator.group.consumer.core.rooms import (
+    Fence,
+    ParkedRequest,
+    Room,
+    bytes_of,
+    for_members,
+    heartbeat_error,
+    refused,
+    sender_of,
+)
 from moldau_broker.coordinator.group.consumer.core.state import (
+    JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerMember,
     Current,
-    GroupEpoch,
     MemberState,
-    Regex,
     Subscription,
-    Target,
-    TargetEpoch,
 )
-from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES
+from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+    from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
+    from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
+    from moldau_broker.coordinator.group.consumer.core.rooms import ClassicGroups
     from moldau_broker.coordinator.group.consumer.core.state import Change
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
-_SESSION, _REBALANCE = "session", "rebalance"
-_TOPIC_BYTES = 64
+_SESSION, _REBALANCE, _JOIN, _SYNC = "session", "rebalance", "join", "sync"
+_KINDS = (_SESSION, _REBALANCE, _JOIN, _SYNC)
+"""Deadlines of members. The last two are those of classic members, by which they must join again, or send SyncGroup."""
 CHANGES_MAX = 1_000
 """Changes after which a write takes no more parked requests."""
 PARKED_MAX = 10_000
 """Parked requests of a group; further ones are refused with COORDINATOR_NOT_AVAILABLE."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """A heartbeat that waits for its turn or for its write."""
-
-    request_id: int
-    request: ConsumerGroupHeartbeatRequest
-    context: RequestContext
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fence:
-    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
-
-    member_id: str
-    kind: str
-    epoch: int = 0
-
-
-_Operation = _Request | _Fence
-
-
-@dataclass(slots=True, kw_only=True)
-class _Room:
-    """A group with what this coordinator knows of it beyond the log.
-
-    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
-    """
-
-    group: ConsumerGroup
-    draft: Draft | None = None
-    append_id: int | None = None
-    timed_out: bool = False
-    """True while a write is in flight whose requests have been answered with an error."""
-    waiting: list[tuple[int, ConsumerGroupHeartbeatResponse]] = field(default_factory=list)
-    """Answers that follow the commit of the write."""
-    fences: list[_Fence] = field(default_factory=list)
-    """Removals in the write; they are repeated if it fails."""
-    parked: deque[_Operation] = field(default_factory=deque)
-    looked_version: int | None = None
-    """The version of the topics at the last look of a committed write."""
-    held: dict[str, int] = field(default_factory=dict)
-    """The approximate memory of each member."""
-    held_bytes: int = 0
-
-    @property
-    def latest(self) -> ConsumerGroup:
-        """The group with the changes of the write in flight."""
-        return self.group if self.draft is None else self.draft.group
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no write is in flight and nothing is parked."""
-        return self.draft is None and not self.parked
-
-
-class ClassicGroups(Protocol):
-    """The classic groups of the same partition: a group is of one kind at a time."""
-
-    def has_members(self, group_id: str) -> bool:
-        """Returns whether a classic group is in use, so that no consumer group may take its id."""
-        ...
-
-    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
-        """Ends an unused classic group whose id a consumer group takes, and returns its tombstones."""
-        ...
 
 
 class ConsumerGroups:
@@ -153,7 +98,8 @@ class ConsumerGroups:
         self._catalogue = catalogue
         self._memory = memory
         self._classic = classic
-        self._rooms: dict[str, _Room] = {}
+        self._classic_decisions = ClassicMemberDecisions(config, catalogue, decisions)
+        self._rooms: dict[str, Room] = {}
         self._writing: dict[int, str] = {}
         """Groups by the id of their write in flight."""
 
@@ -177,12 +123,12 @@ class ConsumerGroups:
                 self._renew(room.group.group_id, member.member_id, moment)
                 self._watch(room.group.group_id, member, moment)
 
-    def _open(self, group_id: str) -> _Room:
-        room = self._rooms[group_id] = _Room(group=ConsumerGroup(group_id=group_id))
+    def _open(self, group_id: str) -> Room:
+        room = self._rooms[group_id] = Room(group=ConsumerGroup(group_id=group_id))
         self._hold(room, GROUP_BYTES + len(group_id))
         return room
 
-    def _close_if_forgotten(self, room: _Room) -> None:
+    def _close_if_forgotten(self, room: Room) -> None:
         if not (room.group.is_forgotten and room.is_idle):
             return
         del self._rooms[room.group.group_id]
@@ -190,19 +136,19 @@ class ConsumerGroups:
 
     # Memory
 
-    def _hold(self, room: _Room, more_bytes: int) -> None:
+    def _hold(self, room: Room, more_bytes: int) -> None:
         room.held_bytes += more_bytes
         self._memory.used_bytes += more_bytes
 
-    def _count(self, room: _Room, member_id: str) -> None:
+    def _count(self, room: Room, member_id: str) -> None:
         member = room.group.members.get(member_id)
         held = room.held.pop(member_id, 0)
         if member is not None:
-            room.held[member_id] = _bytes_of(member)
+            room.held[member_id] = bytes_of(member)
         self._hold(room, room.held.get(member_id, 0) - held)
 
-    def _has_room(self, room: _Room, member: ConsumerMember) -> ErrorCode:
-        more = _bytes_of(member) - room.held.get(member.member_id, 0)
+    def _has_room(self, room: Room, member: ConsumerMember) -> ErrorCode:
+        more = bytes_of(member) - room.held.get(member.member_id, 0)
         if more <= 0:
             return ErrorCode.NONE
         if room.held_bytes + more > self._config.metadata_bytes_max:
@@ -226,6 +172,18 @@ class ConsumerGroups:
         room = self._rooms.get(group_id)
         return None if room is None or not room.latest.exists else room.latest
 
+    def is_converting(self, group_id: str) -> bool:
+        """Returns whether a write in flight ends a group and begins a classic one."""
+        room = self._rooms.get(group_id)
+        return room is not None and room.converts
+
+    def for_commits(self, group_id: str) -> ConsumerGroup | None:
+        """Returns the group by which commits are checked: a classic group that begins knows the same members."""
+        room = self._rooms.get(group_id)
+        if room is not None and room.converts:
+            return room.group
+        return self.latest(group_id)
+
     def assignor_of(self, group: ConsumerGroup) -> str:
         """Returns the assignor of a group."""
         return self._decisions.assignor_of(group)
@@ -248,7 +206,7 @@ class ConsumerGroups:
         try:
             self._decisions.check(request, context.version)
         except KafkaError as error:
-            self._refuse(request_id, error)
+            self._effects.answer(request_id, heartbeat_error(error.code, error.message))
             return
         room = self._rooms.get(request.group_id)
         if room is None:
@@ -256,78 +214,137 @@ class ConsumerGroups:
                 self._effects.answer(request_id, heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
             room = self._open(request.group_id)
-        member = room.group.members.get(request.member_id)
-        if member is not None and request.member_epoch == member.epoch and member.epoch != LEAVE_STATIC_EPOCH:
+        self._accept(room, ParkedRequest(request_id=request_id, request=request, context=context), moment)
+
+    def serves_classic(self, group_id: str) -> bool:
+        """Returns whether `classic_request` takes the requests of classic members of a group."""
+        room = self._rooms.get(group_id)
+        return room is not None and room.serves_classic
+
+    def classic_request(
+        self, request_id: int, request: ClassicRequest, context: RequestContext, moment: Moment
+    ) -> None:
+        """Handles a request of a classic member of a consumer group."""
+        room = self._rooms[request.group_id]
+        self._accept(room, ParkedRequest(request_id=request_id, request=request, context=context), moment)
+
+    def _accept(self, room: Room, parked: ParkedRequest, moment: Moment) -> None:
+        member_id, epoch = sender_of(parked.request)
+        member = room.group.members.get(member_id)
+        if member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
             # The member is alive, even if its request has to be refused because the log is not available.
-            self._renew(request.group_id, member.member_id, moment)
+            self._renew(room.group.group_id, member.member_id, moment)
         if room.timed_out or len(room.parked) >= PARKED_MAX:
-            self._effects.answer(request_id, heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._effects.answer(parked.request_id, refused(parked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
-        room.parked.append(_Request(request_id=request_id, request=request, context=context))
+        room.parked.append(parked)
         self._work(room, moment)
 
-    def _refuse(self, request_id: int, error: KafkaError) -> None:
-        self._effects.answer(request_id, heartbeat_error(error.code, error.message))
-
-    def _work(self, room: _Room, moment: Moment) -> None:
+    def _work(self, room: Room, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
         if room.draft is not None:
             return
         draft = Draft(room.group)
         version = self._catalogue.version()
-        waiting: list[tuple[int, ConsumerGroupHeartbeatResponse]] = []
-        while room.parked and len(draft.changes) < CHANGES_MAX:
+        waiting: list[tuple[ParkedRequest, Response]] = []
+        decisions: list[Decision] = []
+        alive: dict[str, None] = {}
+        while room.parked and len(draft.changes) < CHANGES_MAX and not draft.after:
             operation = room.parked.popleft()
-            if isinstance(operation, _Fence):
+            epoch, is_mixed = draft.group.epoch, bool(draft.group.members) and not draft.group.is_classic
+            if isinstance(operation, Fence):
                 self._fence(room, draft, operation)
-                continue
-            try:
-                if not draft.group.exists and self._classic.has_members(room.group.group_id):
-                    text = f"Group {room.group.group_id} is not a consumer group."
-                    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, text)
-                response = self._decisions.heartbeat(
-                    draft,
-                    operation.request,
-                    operation.context,
-                    moment,
-                    looks=room.looked_version != version,
-                    has_room=partial(self._has_room, room),
-                )
-            except KafkaError as error:
-                self._refuse(operation.request_id, error)
-                continue
-            assert response.member_id is not None
-            if response.member_epoch >= 0:
-                self._renew(room.group.group_id, response.member_id, moment)
-                room.looked_version = version
-            waiting.append((operation.request_id, response))
+            elif not isinstance(operation.request, ConsumerGroupHeartbeatRequest) and not draft.group.members:
+                if isinstance(operation.request, JoinGroupRequest) and draft.group.exists:
+                    end_group(draft)  # the id is free once that is committed
+                    room.parked.appendleft(operation)
+                    break
+                self._classic.serve(operation.request_id, operation.request, operation.context, moment)
+            else:
+                try:
+                    draft, answer = self._decide(room, draft, operation, moment, looks=room.looked_version != version)
+                except KafkaError as error:
+                    self._effects.answer(operation.request_id, refused(operation, error.code, error.message))
+                    continue
+                if answer.member_id:
+                    alive[answer.member_id] = None
+                    room.looked_version = version
+                    decisions.append(answer)
+                waiting.append((operation, answer.response))
+            if is_mixed and may_downgrade(draft.group, self._config):
+                downgrade(draft, epoch, self._catalogue, moment.wall_ms)
         if draft.changes:
             room.waiting = waiting
             self._write(room, draft, moment)
-            return
-        for request_id, response in waiting:
-            self._effects.answer(request_id, response)
-        self._close_if_forgotten(room)
+        self._note(room, alive, decisions, moment)
+        if not draft.changes:
+            for operation, response in waiting:
+                self._effects.answer(operation.request_id, response)
+            self._close_if_forgotten(room)
 
-    def _write(self, room: _Room, draft: Draft, moment: Moment) -> None:
+    def _decide(
+        self, room: Room, draft: Draft, operation: ParkedRequest, moment: Moment, *, looks: bool
+    ) -> tuple[Draft, Decision]:
+        """Returns the answer to a request, and the draft with its changes."""
+        request, context, group_id = operation.request, operation.context, room.group.group_id
+        has_room = partial(self._has_room, room)
+        if not isinstance(request, ConsumerGroupHeartbeatRequest):
+            return draft, self._classic_decisions.decide(
+                draft, request, context, moment, looks=looks, has_room=has_room
+            )
+        classic = None if draft.group.exists else self._classic.get(group_id)
+        if classic is not None:
+            if request.member_epoch != JOIN_EPOCH:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            # On a draft of its own: if the request is refused, the group stays a classic one.
+            draft = Draft(room.group)
+            for change in upgraded(classic, self._catalogue, self._config):
+                draft.add(change)
+        response = self._decisions.heartbeat(draft, request, context, moment, looks=looks, has_room=has_room)
+        if classic is not None:
+            draft.before = self._classic.freeze(group_id)
+        assert response.member_id is not None
+        return draft, Decision(response=response, member_id=response.member_id if response.member_epoch >= 0 else "")
+
+    def _note(self, room: Room, alive: dict[str, None], decisions: list[Decision], moment: Moment) -> None:
+        """Sets the deadlines of the members whose requests have been decided."""
         group_id = room.group.group_id
-        before = () if room.group.exists else self._classic.end_records(group_id)
-        room.draft = draft
-        records = (*before, *(change_record(change) for change in draft.changes))
+        for member_id in alive:
+            self._renew(group_id, member_id, moment)
+        for decision in decisions:
+            member = room.latest.members.get(decision.member_id)
+            if member is None or member.classic is None:
+                continue
+            join, sync = (_JOIN, group_id, member.member_id), (_SYNC, group_id, member.member_id)
+            due = moment.now_ms + member.rebalance_timeout_ms
+            if decision.joined:
+                self.deadlines.cancel(join)
+                self.deadlines.set(sync, due)
+            elif decision.must_join and self.deadlines.get(join) is None:
+                self.deadlines.set(join, due)
+            if decision.synced:
+                self.deadlines.cancel(sync)
+
+    def _write(self, room: Room, draft: Draft, moment: Moment) -> None:
+        group_id = room.group.group_id
+        before = draft.before or (() if room.group.exists else self._classic.end_records(group_id))
+        room.draft, room.converts = draft, bool(draft.after)
+        records = (*before, *(change_record(change) for change in draft.changes), *draft.after)
         append_id = self._effects.append(records, ConsumerGroupWritten(group_id=group_id), moment)
         self._in_flight(room, append_id)
 
-    def _in_flight(self, room: _Room, append_id: int) -> None:
+    def _in_flight(self, room: Room, append_id: int) -> None:
         assert room.append_id is None
         room.append_id = append_id
         self._writing[append_id] = room.group.group_id
 
-    def _fence(self, room: _Room, draft: Draft, fence: _Fence) -> None:
+    def _fence(self, room: Room, draft: Draft, fence: Fence) -> None:
         """Removes a member whose time is up, unless it has been heard of since."""
         member = draft.group.members.get(fence.member_id)
         if member is None:
             return
-        if fence.kind == _SESSION and self.deadlines.get((_SESSION, room.group.group_id, fence.member_id)) is not None:
+        key = _key(fence, room.group.group_id)
+        if fence.kind != _REBALANCE and self.deadlines.get(key) is not None:
             return
         stuck = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
         if fence.kind == _REBALANCE and not stuck:
@@ -348,20 +365,20 @@ class ConsumerGroups:
         room = self._rooms[group_id]
         waiting, room.waiting = room.waiting, []
         if code is ErrorCode.NONE:
-            for request_id, response in waiting:
-                self._effects.answer(request_id, response)
+            for parked, response in waiting:
+                self._effects.answer(parked.request_id, response)
             return
         room.timed_out = True
-        code = _for_members(code)
-        for request_id, _ in waiting:
-            self._effects.answer(request_id, heartbeat_error(code))
+        code = for_members(code)
+        for parked, _ in waiting:
+            self._effects.answer(parked.request_id, refused(parked, code))
         self._refuse_parked(room, code)
 
-    def _refuse_parked(self, room: _Room, code: ErrorCode) -> None:
+    def _refuse_parked(self, room: Room, code: ErrorCode) -> None:
         parked, room.parked = room.parked, deque()
         for operation in parked:
-            if isinstance(operation, _Request):
-                self._effects.answer(operation.request_id, heartbeat_error(code))
+            if isinstance(operation, ParkedRequest):
+                self._effects.answer(operation.request_id, refused(operation, code))
             else:
                 room.parked.append(operation)
 
@@ -375,8 +392,11 @@ class ConsumerGroups:
         draft, fences = room.draft, room.fences
         assert draft is not None
         room.draft, room.append_id, room.timed_out, room.fences = None, None, False, []
+        room.converts = False
         if failed:
             room.looked_version = None
+            if draft.before:
+                self._classic.thaw(group_id, moment)
             for fence in fences:
                 # The member is still there: try again, unless it comes back.
                 due = moment.now_ms + self._config.gone_offsets_retry_ms
@@ -385,21 +405,32 @@ class ConsumerGroups:
             moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, Current))
             for member_id in moved:
                 self._follow(room.group, member_id, moment)
+            if draft.before:
+                self._classic.drop(group_id)
+                for member in room.group.members.values():
+                    if member.classic is not None:
+                        self._renew(group_id, member.member_id, moment)
+            if draft.after:
+                self._classic.begin(group_id, moment)
         self._work(room, moment)
 
     def _follow(self, group: ConsumerGroup, member_id: str, moment: Moment) -> None:
         """Brings the deadlines of a member in step with its committed state."""
         member = group.members.get(member_id)
         if member is None:
-            for key in (_SESSION, _REBALANCE):
-                self.deadlines.cancel((key, group.group_id, member_id))
+            for kind in _KINDS:
+                self.deadlines.cancel((kind, group.group_id, member_id))
         else:
             self._watch(group.group_id, member, moment)
 
     # Time
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
-        timeout = self._decisions.session_timeout_ms(group_id)
+        member = self._rooms[group_id].latest.members.get(member_id)
+        if member is not None and member.classic is not None:
+            timeout = member.classic.session_timeout_ms
+        else:
+            timeout = self._decisions.session_timeout_ms(group_id)
         self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
 
     def _watch(self, group_id: str, member: ConsumerMember, moment: Moment) -> None:
@@ -418,7 +449,7 @@ class ConsumerGroups:
             member = None if room is None else room.group.members.get(member_id)
             if room is None or member is None:
                 continue
-            room.parked.append(_Fence(member_id=member_id, kind=kind, epoch=member.epoch))
+            room.parked.append(Fence(member_id=member_id, kind=kind, epoch=member.epoch))
             self._work(room, moment)
 
     # The end of groups
@@ -431,13 +462,13 @@ class ConsumerGroups:
         room = self._rooms.get(group_id)
         if room is None:
             return ErrorCode.NONE
-        if room.group.members or room.latest.members or any(isinstance(each, _Request) for each in room.parked):
+        if room.group.members or room.latest.members or any(isinstance(each, ParkedRequest) for each in room.parked):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if room.latest.exists:
             if not room.is_idle:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
             draft = Draft(room.group)
-            self._end(draft)
+            end_group(draft)
             self._write(room, draft, moment)
         return ErrorCode.NONE
 
@@ -447,7 +478,7 @@ class ConsumerGroups:
         assert room.is_idle
         assert not room.group.members
         room.draft = Draft(room.group)
-        self._end(room.draft)
+        end_group(room.draft)
         return tuple(change_record(change) for change in room.draft.changes)
 
     def deleting(self, group_id: str, append_id: int) -> None:
@@ -456,15 +487,6 @@ class ConsumerGroups:
         assert room.draft is not None
         self._in_flight(room, append_id)
 
-    def _end(self, draft: Draft) -> None:
-        group = draft.group  # the original: the changes below do not concern what is read here
-        for regex in sorted(group.regexes):
-            draft.add(Regex(group_id=group.group_id, regex=regex, resolved=None))
-        for member_id in sorted(group.targets):
-            draft.add(Target(group_id=group.group_id, member_id=member_id, partitions=None))
-        draft.add(TargetEpoch(group_id=group.group_id, epoch=None))
-        draft.add(GroupEpoch(group_id=group.group_id, epoch=None))
-
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `answer` serves what waits for a write."""
         for room in self._rooms.values():
@@ -472,20 +494,5 @@ class ConsumerGroups:
             self._hold(room, -room.held_bytes)
 
 
-def heartbeat_error(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
-    """Returns an answer to a heartbeat that contains an error only."""
-    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
-
-
-def _for_members(code: ErrorCode) -> ErrorCode:
-    """Returns the code of a failed write for members, which can do nothing about its size."""
-    return ErrorCode.UNKNOWN_SERVER_ERROR if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE else code
-
-
-def _key(fence: _Fence, group_id: str) -> tuple[str, str, str]:
+def _key(fence: Fence, group_id: str) -> tuple[str, str, str]:
     return fence.kind, group_id, fence.member_id
-
-
-def _bytes_of(member: ConsumerMember) -> int:
-    names = len(member.member_id) + len(member.client_id) + len(member.instance_id or "") + len(member.rack_id or "")
-    return MEMBER_BYTES + names + len(member.regex) + sum(_TOPIC_BYTES + len(name) for name in member.topics)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         Partitions,
     )
     from moldau_broker.coordinator.group.core.config import GroupConfig
-    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
 HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
 """Keys of the dynamic configuration of a group."""
@@ -68,6 +68,10 @@ class Draft:
 
     group: ConsumerGroup
     changes: list[Change] = field(default_factory=list)
+    before: tuple[StateRecord, ...] = ()
+    """Records of the classic group that ends, which precede the changes in the write."""
+    after: tuple[StateRecord, ...] = ()
+    """The record of the classic group that follows, if the group is downgraded."""
 
     def add(self, change: Change) -> None:
         """Applies a change to the copy."""
@@ -75,6 +79,20 @@ class Draft:
             self.group = self.group.copy()
         self.group.apply(change)
         self.changes.append(change)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A request of a member: what was known of the member, and what it says now."""
+
+    before: ConsumerMember
+    after: ConsumerMember
+    replaced: ConsumerMember | None = None
+    """The static member whose place it takes, with another member id."""
+    reported: Partitions | None = None
+    """The partitions that it says it owns; None if it says nothing that counts."""
+    joins: bool = False
+    """Whether it joins, and so owns nothing."""
 
 
 class HeartbeatDecisions:
@@ -164,46 +182,60 @@ class HeartbeatDecisions:
         Raises:
             KafkaError: the request is refused, and the draft is unchanged.
         """
-        if request.member_epoch < JOIN_EPOCH:
+        member_epoch = request.member_epoch
+        if member_epoch < JOIN_EPOCH:
             return self._leave(draft, request)
         member_id = request.member_id or context.fresh_id
         reported = _reported(request)
         before, replaced = self._find(draft.group, member_id, request, reported)
         after = _updated(before, request, context)
-        is_new = before.member_id not in draft.group.members or replaced is not None
+        step = Step(before=before, after=after, replaced=replaced, reported=reported, joins=member_epoch == JOIN_EPOCH)
+        moved = self.advance(draft, step, moment, looks=looks, has_room=has_room)
+        answer = ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=moved.epoch,
+            heartbeat_interval_ms=self.heartbeat_interval_ms(draft.group.group_id),
+        )
+        if _is_full(request) or moved.assigned != before.assigned:
+            answer.assignment = _assignment(moved.assigned)
+        return answer
+
+    def advance(
+        self, draft: Draft, step: Step, moment: Moment, *, looks: bool, has_room: Callable[[ConsumerMember], ErrorCode]
+    ) -> ConsumerMember:
+        """Writes what a member says of itself, brings epoch and target up to date, and moves the member towards it.
+
+        Raises:
+            KafkaError: the memory limits refuse the member, and the draft is unchanged.
+        """
+        before, after = step.before, step.after
+        group_id, member_id = draft.group.group_id, after.member_id
+        is_new = before.member_id not in draft.group.members or step.replaced is not None
         if is_new or after != before:
             code = has_room(after)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, "The members of groups take all the memory that they may.")
-        if replaced is not None:
-            self._replace(draft, replaced, after)
+        if step.replaced is not None:
+            self._replace(draft, step.replaced, after)
         elif after != before or is_new:
-            draft.add(Subscription(group_id=draft.group.group_id, member_id=member_id, member=after))
-        bumps = not after.subscribed_as(before) or (is_new and replaced is None)
+            draft.add(Subscription(group_id=group_id, member_id=member_id, member=after))
+        bumps = not after.subscribed_as(before) or (is_new and step.replaced is None)
         self._refresh(draft, moment, bumps=bumps, looks=looks)
         if draft.group.epoch > draft.group.assignment_epoch:
             self._assign(draft)
         group = draft.group
         present = group.members[member_id]
-        target = group.targets.get(member_id, NO_PARTITIONS)
         moved = reconcile(
             present,
             group.assignment_epoch,
-            target,
+            group.targets.get(member_id, NO_PARTITIONS),
             lambda partition: group.is_free(partition, member_id),
-            reported,
-            joins=request.member_epoch == JOIN_EPOCH,
+            step.reported,
+            joins=step.joins,
         )
         if moved != present:
-            draft.add(Current(group_id=group.group_id, member_id=member_id, member=moved))
-        answer = ConsumerGroupHeartbeatResponse(
-            member_id=member_id,
-            member_epoch=moved.epoch,
-            heartbeat_interval_ms=self.heartbeat_interval_ms(group.group_id),
-        )
-        if _is_full(request) or moved.assigned != before.assigned:
-            answer.assignment = _assignment(moved.assigned)
-        return answer
+            draft.add(Current(group_id=group_id, member_id=member_id, member=moved))
+        return moved
 
     # Members
 
@@ -228,7 +260,14 @@ class HeartbeatDecisions:
                 )
         if request.instance_id is not None:
             holder = group.static_member(request.instance_id)
-            if joins and holder is not None and holder.epoch == LEAVE_STATIC_EPOCH:
+            # A static member of the classic protocol does not leave when it stops: its next process takes its place.
+            if (
+                joins
+                and holder is not None
+                and (
+                    holder.epoch == LEAVE_STATIC_EPOCH or (holder.classic is not None and holder.member_id != member_id)
+                )
+            ):
                 return replace(holder, member_id=member_id, epoch=0, previous_epoch=0), holder
             if holder is None and not joins:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
@@ -241,7 +280,10 @@ class HeartbeatDecisions:
                     ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
                 )
             return ConsumerMember(member_id=member_id), None
-        check_epoch(found, request.member_epoch, reported)
+        if found.classic is None:
+            check_epoch(found, request.member_epoch, reported)
+        elif not joins:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} speaks the classic protocol.")
         return found, None
 
     def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
@@ -419,6 +461,7 @@ def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, con
             member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
         ),
         assignor=member.assignor if request.server_assignor is None else request.server_assignor,
+        classic=None,
     )
 
 

@@ -10,7 +10,7 @@ from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 if TYPE_CHECKING:
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember
 
 MEMBER_EPOCH_FROM = 9
 """The first version of OffsetCommit whose senders know STALE_MEMBER_EPOCH."""
@@ -22,7 +22,7 @@ def check_commit(
     """Returns whether the sender may commit: a member in its present epoch, or anyone while there are no members.
 
     Transactional producers before KIP-447 do not name a member; they may always commit. Their later versions do not
-    know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION.
+    know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION, as members of the classic protocol do.
     """
     transactional = not isinstance(request, OffsetCommitRequest)
     epoch = request.generation_id_or_member_epoch if isinstance(request, OffsetCommitRequest) else request.generation_id
@@ -33,10 +33,10 @@ def check_commit(
     member = group.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not transactional and version < MEMBER_EPOCH_FROM:
+    if not transactional and member.classic is None and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch < 0 or epoch != member.epoch:
-        return ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.ILLEGAL_GENERATION if transactional else _stale(member)
     return ErrorCode.NONE
 
 
@@ -47,4 +47,8 @@ def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> Error
     member = group.members.get(request.member_id or "")
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if request.member_epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE if request.member_epoch == member.epoch else _stale(member)
+
+
+def _stale(member: ConsumerMember) -> ErrorCode:
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from moldau.protocol.codec import DecodeError, decode, encode
 from moldau.protocol.messages.internal.consumer_group import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -35,6 +37,7 @@ from moldau.protocol.messages.internal.consumer_group import (
 )
 from moldau_broker.coordinator.group.consumer.core.state import (
     Change,
+    ClassicMetadata,
     ConsumerMember,
     Current,
     GroupEpoch,
@@ -144,6 +147,14 @@ def _subscription(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
         subscribed_topic_regex=member.regex,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=None if member.classic is None else _classic(member.classic),
+    )
+
+
+def _classic(classic: ClassicMetadata) -> ClassicMemberMetadata:
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[ClassicProtocol(name=name, metadata=data) for name, data in classic.protocols],
     )
 
 
@@ -216,6 +227,14 @@ def _parse_subscription(member_id: str, value: Buffer | None) -> ConsumerMember 
         regex=found.subscribed_topic_regex or "",
         rebalance_timeout_ms=found.rebalance_timeout_ms,
         assignor=found.server_assignor,
+        classic=None if found.classic_member_metadata is None else _parse_classic(found.classic_member_metadata),
+    )
+
+
+def _parse_classic(found: ClassicMemberMetadata) -> ClassicMetadata:
+    return ClassicMetadata(
+        session_timeout_ms=found.session_timeout_ms,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in found.supported_protocols),
     )
 
 

@@ -53,6 +53,15 @@ class ConsumerGroupState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMetadata:
+    """What a member of the classic protocol said of itself in its last JoinGroup."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names and metadata in the member's order of preference; at least one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     """A member of a consumer group.
 
@@ -72,6 +81,8 @@ class ConsumerMember:
     """The regular expression of the subscription; empty if there is none."""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMetadata | None = None
+    """Set for a member that speaks the classic protocol, while its group migrates."""
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -210,6 +221,11 @@ class ConsumerGroup:
         if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_classic(self) -> bool:
+        """True if the group has members, and all of them speak the classic protocol."""
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """Returns the member with an instance id."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
 CONSUMER_TYPE = "consumer"
-CONSUMER_MEMBER = 1
-"""The type of a member of the consumer protocol in ConsumerGroupDescribe; 0 is a member of the classic one."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""The types of members in ConsumerGroupDescribe, by the protocol that they speak."""
 
 
 def described(group_id: str, group: ConsumerGroup | None, assignor: str, topics: TopicNames) -> DescribedGroup:
@@ -43,7 +43,7 @@ def described(group_id: str, group: ConsumerGroup | None, assignor: str, topics:
             subscribed_topic_regex=member.regex or None,
             assignment=_assignment(member.assigned, topics),
             target_assignment=_assignment(group.targets.get(member.member_id, NO_PARTITIONS), topics),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
         for _, member in sorted(group.members.items())
     ]

@@ -1,0 +1,157 @@
+"""What a coordinator knows of a consumer group beyond the log: its write in flight, and what waits for it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
+from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.refusals import refusal
+from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
+from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH
+from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES, protocols_bytes
+
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember
+    from moldau_broker.coordinator.group.core.group import Group
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
+
+TOPIC_BYTES = 64
+MemberRequest = ConsumerGroupHeartbeatRequest | ClassicRequest
+"""What members of either protocol ask of a consumer group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedRequest:
+    """A request of a member that waits for its turn."""
+
+    request_id: int
+    request: MemberRequest
+    context: RequestContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
+
+    member_id: str
+    kind: str
+    epoch: int = 0
+
+
+Operation = ParkedRequest | Fence
+
+
+@dataclass(slots=True, kw_only=True)
+class Room:
+    """A group with what this coordinator knows of it beyond the log.
+
+    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
+    """
+
+    group: ConsumerGroup
+    draft: Draft | None = None
+    append_id: int | None = None
+    timed_out: bool = False
+    """True while a write is in flight whose requests have been answered with an error."""
+    waiting: list[tuple[ParkedRequest, Response]] = field(default_factory=list)
+    """Answers that follow the commit of the write."""
+    converts: bool = False
+    """Whether the write in flight ends the group, and begins a classic one with its members."""
+    fences: list[Fence] = field(default_factory=list)
+    """Removals in the write; they are repeated if it fails."""
+    parked: deque[Operation] = field(default_factory=deque)
+    looked_version: int | None = None
+    """The version of the topics at the last look of a committed write."""
+    held: dict[str, int] = field(default_factory=dict)
+    """The approximate memory of each member."""
+    held_bytes: int = 0
+
+    @property
+    def latest(self) -> ConsumerGroup:
+        """The group with the changes of the write in flight."""
+        return self.group if self.draft is None else self.draft.group
+
+    @property
+    def serves_classic(self) -> bool:
+        """True if requests of classic members are decided here, or after what waits here."""
+        return self.latest.exists or self.converts or any(isinstance(each, ParkedRequest) for each in self.parked)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is in flight and nothing is parked."""
+        return self.draft is None and not self.parked
+
+
+class ClassicGroups(Protocol):
+    """The classic groups of the same partition: a group is of one kind at a time."""
+
+    def get(self, group_id: str) -> Group | None:
+        """Returns a classic group that is in use; None if a consumer group may take its id."""
+        ...
+
+    def freeze(self, group_id: str) -> tuple[StateRecord, ...]:
+        """Stops a classic group that becomes a consumer group, and returns its tombstone; its members must rejoin."""
+        ...
+
+    def thaw(self, group_id: str, moment: Moment) -> None:
+        """Goes on with a frozen group after the write of its conversion has failed."""
+        ...
+
+    def drop(self, group_id: str) -> None:
+        """Drops a frozen group after its conversion is committed."""
+        ...
+
+    def begin(self, group_id: str, moment: Moment) -> None:
+        """Begins to serve the classic group whose record has been committed."""
+        ...
+
+    def serve(self, request_id: int, request: ClassicRequest, context: RequestContext, moment: Moment) -> None:
+        """Serves a request of a member of a classic group."""
+        ...
+
+    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
+        """Ends an unused classic group whose id a consumer group takes, and returns its tombstones."""
+        ...
+
+
+def refused(parked: ParkedRequest, code: ErrorCode, message: str | None = None) -> Response:
+    """Returns the answer to a request of a member that is refused."""
+    if isinstance(parked.request, ConsumerGroupHeartbeatRequest):
+        return heartbeat_error(code, message)
+    return refusal(parked.request, code, version=parked.context.version)
+
+
+def heartbeat_error(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    """Returns an answer to a heartbeat that contains an error only."""
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+
+
+def for_members(code: ErrorCode) -> ErrorCode:
+    """Returns the code of a failed write for members, which can do nothing about its size."""
+    return ErrorCode.UNKNOWN_SERVER_ERROR if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE else code
+
+
+def bytes_of(member: ConsumerMember) -> int:
+    """Returns the approximate memory of a member."""
+    names = len(member.member_id) + len(member.client_id) + len(member.instance_id or "") + len(member.rack_id or "")
+    classic = 0 if member.classic is None else protocols_bytes(member.classic.protocols)
+    return MEMBER_BYTES + names + classic + len(member.regex) + sum(TOPIC_BYTES + len(name) for name in member.topics)
+
+
+def sender_of(request: MemberRequest) -> tuple[str, int]:
+    """Returns the member that sends a request and the epoch that it has; -2 if the request shows none."""
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        return request.member_id, request.member_epoch
+    if isinstance(request, SyncGroupRequest | HeartbeatRequest):
+        return request.member_id, request.generation_id
+    return "", LEAVE_STATIC_EPOCH

@@ -1,0 +1,352 @@
+"""Goal: a group changes between the classic and the consumer protocol while its members read, with one owner each.
+
+Method: tables of each conversion and its refusals against the pure core, replay of the log after each step, and seeded
+campaigns of clients of both protocols. Planted bugs show that the campaigns find what they are for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau_broker.coordinator.group.consumer.core import classic_members, groups, migration
+from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
+from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.group.core.group import GroupState
+from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
+from support.coordinator.group_world import CoreDriver, code_of, join_request
+from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, run_migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = range(16)
+PLANTED_SEEDS_MAX = 80
+
+
+def driver_of(policy: str = "bidirectional", **limits: Any) -> CoreDriver:
+    driver = CoreDriver(GroupConfig(migration_policy=policy, initial_rebalance_delay_ms=0, **limits))
+    driver.topics.counts = {"t": 6, "u": 2}
+    return driver
+
+
+def classic_group(driver: CoreDriver, count: int = 2, protocol: str = COOPERATIVE) -> list[Any]:
+    """Returns the members of a classic group at rest."""
+    clients: list[Any] = []
+    for _ in range(count):
+        clients.append(ClassicClient(driver, protocol))
+        for _ in range(8):
+            driver.pass_time(10)
+            for client in clients:
+                client.beat()
+    assert driver.core.rebalancer.groups[GROUP].state is GroupState.STABLE
+    return clients
+
+
+def rest(clients: list[Any], rounds: int = 12) -> None:
+    for _ in range(rounds):
+        for client in clients:
+            client.beat()
+
+
+def numbers(clients: list[Any]) -> list[list[int]]:
+    return [client.numbers for client in clients]
+
+
+def read(clients: list[Any]) -> list[int]:
+    return sorted(number for client in clients for number in client.numbers)
+
+
+@pytest.mark.parametrize("protocol", [EAGER, COOPERATIVE])
+def test_upgrade_and_downgrade(protocol: str) -> None:
+    """A rolling change of all members, there and back, keeps every partition with one owner."""
+    driver = driver_of()
+    clients = classic_group(driver, 3, protocol)
+    generation = driver.core.rebalancer.groups[GROUP].generation
+    for step in range(3):
+        clients[step].leave()
+        clients[step] = ConsumerClient(driver, f"c{step}")
+        rest(clients)
+        assert group_of(driver).epoch > generation
+        assert read(clients) == list(range(6))
+        assert [len(each) for each in numbers(clients)] == [2, 2, 2]
+    assert not any(member.classic for member in group_of(driver).members.values())
+    epoch = group_of(driver).epoch
+    for step in range(3):
+        clients[step].leave()
+        clients[step] = ClassicClient(driver, protocol)
+        rest(clients)
+        assert read(clients) == list(range(6))
+    assert driver.core.consumers.get(GROUP) is None
+    classic = driver.core.rebalancer.groups[GROUP]
+    assert classic.state is GroupState.STABLE
+    assert classic.generation > epoch
+
+
+def test_conversion_is_one_write() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    before = len(driver.log)
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.beat()
+    assert len(driver.log) == before + 1, "the upgrade is not one batch"
+    assert driver.core.rebalancer.groups.get(GROUP) is None
+    rest([*clients, newcomer])
+    before = len(driver.log)
+    newcomer.leave()
+    assert len(driver.log) == before + 1, "the downgrade is not one batch"
+    assert driver.core.consumers.get(GROUP) is None
+    assert driver._new_core()._written_groups.keys() == {GROUP}
+
+
+def test_classic_members_keep_what_they_own() -> None:
+    """The newcomer waits until cooperative members have released what it gets."""
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.beat()
+    assert newcomer.numbers == []
+    assert read(clients) == list(range(6))
+    assert clients[0].beat() is ErrorCode.NONE
+    rest([*clients, newcomer])
+    assert [len(each) for each in numbers([*clients, newcomer])] == [2, 2, 2]
+
+
+def test_failed_upgrade_leaves_the_classic_group() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    driver.auto_commit = False
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.send()
+    waiting = driver.send(join_request(clients[0].member_id, protocols=(COOPERATIVE,)), 9)
+    assert waiting not in driver.answers, "a request of a classic member does not wait for the conversion"
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert newcomer.take() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert waiting in driver.answers
+    driver.auto_commit = True
+    driver.commit()
+    rest(clients)
+    assert read(clients) == list(range(6))
+    assert driver.core.consumers.get(GROUP) is None
+
+
+def test_failed_downgrade_keeps_the_member() -> None:
+    driver = driver_of()
+    clients: list[Any] = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    driver.auto_commit = False
+    request = newcomer.request()
+    request.member_epoch = -1
+    leaving = driver.send(request, 1)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    answer = driver.answers[leaving]
+    assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "c" in group_of(driver).members
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits", "part"),
+    [
+        ("disabled", {}, "disabled"),
+        ("downgrade", {}, "disabled"),
+        ("upgrade", {"consumer_size_max": 1}, "group.consumer.max.size"),
+    ],
+)
+def test_upgrade_is_refused(policy: str, limits: dict[str, int], part: str) -> None:
+    driver = driver_of(policy, **limits)
+    clients = classic_group(driver)
+    request = ConsumerClient(driver, "c").request()
+    answer = driver.ask(request, 1)
+    assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert part in (answer.error_message or "")
+    assert clients[0].beat() is ErrorCode.NONE, "the classic group is disturbed"
+
+
+def test_other_protocol_types_are_not_upgraded() -> None:
+    driver = driver_of()
+    driver.send(join_request("", protocol_type="connect", protocols=("x",)), 3)
+    driver.pass_time(10)
+    answer = driver.ask(ConsumerClient(driver, "c").request(), 1)
+    assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "connect" in (answer.error_message or "")
+
+
+def test_malformed_metadata_stop_an_upgrade() -> None:
+    driver = driver_of()
+    driver.send(join_request("", metadata=b"\x00"), 3)
+    driver.pass_time(10)
+    answer = driver.ask(ConsumerClient(driver, "c").request(), 1)
+    assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "parsed" in (answer.error_message or "")
+
+
+def test_downgrade_needs_the_policy() -> None:
+    driver = driver_of("upgrade")
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    newcomer.leave()
+    rest(clients)
+    assert group_of(driver).is_classic
+    assert read(clients) == list(range(6))
+
+
+def test_session_of_the_last_consumer_ends() -> None:
+    """The last consumer member dies, and the group becomes a classic one."""
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    for _ in range(10):
+        driver.pass_time(5_000)
+        rest(clients, 1)
+    assert driver.core.consumers.get(GROUP) is None
+    assert read(clients) == list(range(6))
+
+
+def test_downgraded_group_rebalances_after_a_failover() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    newcomer.leave()
+    driver.fail_over()
+    rest(clients)
+    assert read(clients) == list(range(6))
+
+
+def test_static_member_changes_its_protocol() -> None:
+    """A static member comes back with the other protocol and takes over its own partitions, both ways."""
+    driver = driver_of()
+    clients: list[Any] = [ClassicClient(driver, EAGER, instance=f"i{index}") for index in range(2)]
+    for _ in range(4):
+        driver.pass_time(10)
+        rest(clients, 1)
+    before = numbers(clients)
+    old, clients[0] = clients[0], ConsumerClient(driver, "c", instance="i0")
+    rest(clients)
+    assert numbers(clients) == before
+    assert old.beat() is not ErrorCode.NONE
+    clients[0] = ClassicClient(driver, EAGER, instance="i0")
+    rest(clients)
+    assert driver.core.consumers.get(GROUP) is None
+    assert numbers(clients) == before
+
+
+def test_classic_member_that_does_not_rejoin_is_removed() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c", rebalance_ms=300_000)
+    for client in clients:
+        client.rebalance_ms = 300_000
+    newcomer.beat()
+    silent = clients[0]
+    for _ in range(20):
+        driver.pass_time(5_000)
+        rest([clients[1], newcomer], 1)
+        silent.phase = "beat"  # it sends heartbeats, and never joins again
+        silent.send()
+        silent.take()
+    assert silent.member_id not in group_of(driver).members
+
+
+def test_commits_by_generation() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    assert clients[0].commit() is ErrorCode.NONE
+    clients[0].epoch -= 1
+    assert clients[0].commit() is ErrorCode.ILLEGAL_GENERATION
+    newcomer.epoch -= 1
+    assert newcomer.commit() is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_description_tells_the_members_apart() -> None:
+    driver = driver_of()
+    clients = classic_group(driver, 1)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    answer: Any = driver.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1)
+    (group,) = answer.groups
+    assert {member.member_id: member.member_type for member in group.members} == {clients[0].member_id: 0, "c": 1}
+
+
+def test_inconsistent_protocols_are_refused() -> None:
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    settle([newcomer])
+    stranger = ClassicClient(driver, EAGER)
+    stranger.send()
+    refusal = driver.answers[stranger.last or 0]
+    assert code_of(refusal) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    rest([*clients, newcomer])
+    assert read([*clients, newcomer]) == list(range(6))
+
+
+def test_a_partition_still_reported_is_not_released() -> None:
+    """The client has missed the SyncGroup answer that takes partitions away, and reads on."""
+    driver = driver_of()
+    (reader,) = classic_group(driver, 1)
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.beat()
+    for _ in range(4):
+        reader.phase = "join"
+        reader.send()
+        reader.take(lost=True)
+        newcomer.beat()
+        assert newcomer.numbers == []
+    reader.phase = "join"
+    rest([reader, newcomer])
+    assert read([reader, newcomer]) == list(range(6))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_migration_campaign(seed: int) -> None:
+    run_migrations(seed)
+
+
+def owned_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An upgrade believes that no member owns anything."""
+    patch.setattr(migration, "_owned", lambda group, topics: {member_id: frozenset() for member_id in group.members})
+
+
+def given_before_released(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumerGroup, "is_free", lambda self, partition, member_id: True)
+
+
+def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(classic_members, "must_join_again", lambda group, member: False)
+
+
+def downgrade_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(groups, "may_downgrade", lambda group, config: False)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        owned_is_forgotten,
+        given_before_released,
+        members_are_not_told,
+        downgrade_is_forgotten,
+    ],
+)
+def test_planted_bugs_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(PLANTED_SEEDS_MAX):
+        try:
+            run_migrations(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{plant.__name__} is not found in {PLANTED_SEEDS_MAX} seeds")
