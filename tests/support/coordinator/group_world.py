@@ -23,7 +23,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group_core import GroupCore
-from moldau_broker.coordinator.runtime.effects import Answer, Append, Effect, Moment, RequestContext
+from moldau_broker.coordinator.runtime.effects import Answer, Append, DescribeRight, Effect, Moment, RequestContext
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -40,6 +40,8 @@ class CoreDriver:
         self.uncommitted: list[Append] = []
         self.topics = Topics()
         self.request_count = 0
+        self.rights: dict[str, DescribeRight] = {}
+        """What the client of each member may describe; all topics if it is not named."""
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
 
@@ -113,7 +115,13 @@ class CoreDriver:
     def send(self, request: Request, version: int, client: str = "client") -> int:
         request_id = self.request_count
         self.request_count += 1
-        context = RequestContext(version=version, client_id=client, client_host="/10.0.0.1", fresh_id=f"id{request_id}")
+        context = RequestContext(
+            version=version,
+            client_id=client,
+            client_host="/10.0.0.1",
+            fresh_id=f"id{request_id}",
+            may_describe=self.rights.get(getattr(request, "member_id", "")),
+        )
         self.perform(self.core.handle(request_id, request, context, self.moment()))
         return request_id
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from moldau.values import LeaderEpoch
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
-    from moldau_broker.coordinator.runtime.effects import Marker
+    from moldau_broker.coordinator.runtime.effects import DescribeRight, Marker
     from moldau_broker.coordinator.runtime.ports import InternalLog
 
 R = TypeVar("R")
@@ -98,8 +98,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     # Requests
 
-    def submit(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Completion:
+    def submit(
+        self,
+        request: Request,
+        *,
+        version: int,
+        client_id: str | None,
+        client_host: str,
+        may_describe: DescribeRight | None = None,
+    ) -> Completion:
         """Accepts a group request and returns the completion of its answer.
+
+        ``may_describe`` limits the topics of regular expressions; None stands for all topics.
 
         The requests are JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
         OffsetDelete, DeleteGroups, DescribeGroups, ListGroups, ConsumerGroupHeartbeat and ConsumerGroupDescribe. The
@@ -113,7 +123,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             raise TypeError(f"{type(request).__name__} is not a request to a group coordinator")
         fresh_id = f"{self._environment.random.getrandbits(128):032x}"
         context = RequestContext(
-            version=version, client_id=client_id or "", client_host=client_host, fresh_id=_as_uuid(fresh_id)
+            version=version,
+            client_id=client_id or "",
+            client_host=client_host,
+            fresh_id=_as_uuid(fresh_id),
+            may_describe=may_describe,
         )
         if isinstance(request, OffsetFetchRequest):
             return self._fetch_offsets(request, context)

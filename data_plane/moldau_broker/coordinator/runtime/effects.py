@@ -8,7 +8,7 @@ of a later event. The shell writes each `Append` to the log in the order of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
@@ -24,6 +24,16 @@ class Moment(NamedTuple):
     wall_ms: int
 
 
+class DescribeRight(Protocol):
+    """The topics that a client may describe, by the ACLs of the moment. Equal for clients with equal rights."""
+
+    def allows(self, topic: str) -> bool:
+        """Returns whether the client may describe a topic."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """The version and the sender of a request.
@@ -35,6 +45,8 @@ class RequestContext:
     client_id: str
     client_host: str
     fresh_id: str
+    may_describe: DescribeRight | None = None
+    """Which topics the client may describe; None if there is no authorizer, and so everyone may describe all."""
 
 
 class StateRecord(NamedTuple):

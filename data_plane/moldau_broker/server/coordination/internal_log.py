@@ -95,23 +95,23 @@ class ImageCatalogue:
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._seen: object = None
-        """The topics of the last look."""
+        self._seen: tuple[object, object] = None, None
+        """The topics and the ACLs of the last look."""
         self._version = -1
         self._names: tuple[str, ...] = ()
 
     def _look(self) -> None:
         image = self._metadata.image
-        if image.topics_by_name is self._seen:
+        if image.topics_by_name is self._seen[0] and image.acls is self._seen[1]:
             return
-        self._seen = image.topics_by_name
+        self._seen = image.topics_by_name, image.acls
         self._version = image.offset
         names = tuple(sorted(image.topics_by_name))
         if names != self._names:
             self._names = names
 
     def version(self) -> int:
-        """Returns the offset of the metadata in which topics were last seen to differ."""
+        """Returns the offset of the metadata in which topics or ACLs were last seen to differ."""
         self._look()
         return self._version
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from moldau_broker.coordinator.runtime.partitioning import partition_for
@@ -16,10 +18,12 @@ from moldau_broker.server.handlers.metadata import (
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Request
+    from moldau.runtime.sasl.core.identity import Identity
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.runtime.completion import Completion
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
+    from moldau_quorum.authorization.authorizer import Authorizer
 
 _GROUP, _TRANSACTION = 0, 1
 _BATCHED = 4
@@ -33,6 +37,19 @@ class GroupsContext(InternalTopicsContext, Protocol):
     def groups(self) -> GroupCoordinator: ...
     @property
     def metadata(self) -> MetadataCache: ...
+    @property
+    def authorizer(self) -> Authorizer | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Describes:
+    """The topics that a client may describe by the newest ACLs, whenever it is asked."""
+
+    authorizer: Authorizer
+    identity: Identity
+
+    def allows(self, topic: str) -> bool:
+        return self.authorizer.decide(self.identity, AclOperation.DESCRIBE, AclResource.TOPIC, topic).is_allowed
 
 
 class _Found(NamedTuple):
@@ -92,4 +109,11 @@ def _find(context: GroupsContext, key_type: int, key: str, call: Call) -> _Found
 
 def handle_group_request(context: GroupsContext, request: Request, call: Call) -> Completion:
     """Submits the request to the coordinator at once, so that requests keep their order; it may answer later."""
-    return context.groups.submit(request, version=call.version, client_id=call.client_id, client_host=call.client_host)
+    authorizer = context.authorizer
+    return context.groups.submit(
+        request,
+        version=call.version,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        may_describe=None if authorizer is None else _Describes(authorizer, call.identity),
+    )

@@ -13,6 +13,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau_broker.coordinator.group.consumer.core import classic_members, groups, migration
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
 from moldau_broker.coordinator.group.core.config import GroupConfig
@@ -279,6 +280,17 @@ def test_description_tells_the_members_apart() -> None:
     answer: Any = driver.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1)
     (group,) = answer.groups
     assert {member.member_id: member.member_type for member in group.members} == {clients[0].member_id: 0, "c": 1}
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ErrorCode.NONE), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_describe_groups_shows_classic_groups_only(version: int, code: ErrorCode) -> None:
+    driver = driver_of()
+    newcomer = ConsumerClient(driver, "c")
+    settle([newcomer])
+    assert newcomer.commit() is ErrorCode.NONE
+    answer: Any = driver.ask(DescribeGroupsRequest(groups=[GROUP]), version)
+    (group,) = answer.groups
+    assert (group.group_state, group.error_code) == ("Dead", code)
 
 
 def test_inconsistent_protocols_are_refused() -> None:

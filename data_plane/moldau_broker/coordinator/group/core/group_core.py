@@ -27,7 +27,11 @@ from moldau.protocol.messages.consumer_group_describe import (
 )
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
-from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from moldau.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest
 from moldau.protocol.messages.leave_group import LeaveGroupRequest
@@ -49,7 +53,7 @@ from moldau_broker.coordinator.group.consumer.core.heartbeat import HeartbeatDec
 from moldau_broker.coordinator.group.core.classic_side import ClassicSide
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
 from moldau_broker.coordinator.group.core.gone_offsets import GoneOffsets, is_gone
-from moldau_broker.coordinator.group.core.group_views import described, listed
+from moldau_broker.coordinator.group.core.group_views import described, listed, not_classic
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
 from moldau_broker.coordinator.group.core.offset_requests import (
@@ -284,10 +288,7 @@ class GroupCore:
         elif isinstance(request, DeleteGroupsRequest):
             self._removals.delete_groups(request_id, request, moment)
         elif isinstance(request, DescribeGroupsRequest):
-            groups = [
-                described(name, self.membership.groups.get(name), self.offsets.has_group(name), context.version)
-                for name in request.groups
-            ]
+            groups = [self._described(name, context.version) for name in request.groups]
             self._effects.answer(request_id, DescribeGroupsResponse(groups=groups))
         elif isinstance(request, ConsumerGroupDescribeRequest):
             self._effects.answer(request_id, self._describe_consumer_groups(request))
@@ -319,6 +320,11 @@ class GroupCore:
         else:
             self._effects.append((), reply, moment, marker=marker)
         return self._effects.take()
+
+    def _described(self, name: str, version: int) -> DescribedGroup:
+        if self.consumers.get(name) is not None:
+            return not_classic(name, version)
+        return described(name, self.membership.groups.get(name), self.offsets.has_group(name), version)
 
     def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         groups = [(name, self.consumers.get(name)) for name in request.group_ids]

@@ -31,13 +31,8 @@ def state_of(group: Group | None, has_offsets: bool) -> GroupState:
 def described(group_id: str, group: Group | None, has_offsets: bool, version: int) -> DescribedGroup:
     """Returns one group of a DescribeGroups answer."""
     state = state_of(group, has_offsets)
-    if state is GroupState.DEAD and version >= _NOT_FOUND_FROM:
-        return DescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} not found.",
-            group_id=group_id,
-            group_state=state.value,
-        )
+    if state is GroupState.DEAD:
+        return _absent(group_id, version, f"Group {group_id} not found.")
     if group is None:
         return DescribedGroup(group_id=group_id, group_state=state.value)
     stable = group.state is GroupState.STABLE
@@ -59,6 +54,19 @@ def described(group_id: str, group: Group | None, has_offsets: bool, version: in
         protocol_data=(group.protocol_name or "") if stable else "",
         members=members,
     )
+
+
+def not_classic(group_id: str, version: int) -> DescribedGroup:
+    """Returns the description of a group of another kind, which DescribeGroups does not show."""
+    return _absent(group_id, version, f"Group {group_id} is not a classic group.")
+
+
+def _absent(group_id: str, version: int, message: str) -> DescribedGroup:
+    """Returns the description of a group that is Dead; older clients know no error for that."""
+    found = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if version >= _NOT_FOUND_FROM:
+        found.error_code, found.error_message = ErrorCode.GROUP_ID_NOT_FOUND, message
+    return found
 
 
 def listed(request: ListGroupsRequest, groups: Mapping[str, Group], with_offsets: Iterable[str]) -> list[ListedGroup]:

@@ -23,7 +23,7 @@ class Catalogue(TopicNames, Protocol):
         ...
 
     def version(self) -> int:
-        """Returns a number that grows whenever a topic may have changed."""
+        """Returns a number that grows whenever a topic, or a right to describe topics, may have changed."""
         ...
 
     def group_setting(self, group_id: str, key: str) -> int | None:

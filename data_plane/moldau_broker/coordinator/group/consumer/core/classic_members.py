@@ -146,6 +146,7 @@ class ClassicMemberDecisions:
             replaced=replaced,
             reported=self._reported(before, version, subscription),
             joins=known is None or replaced is not None,
+            right=context.may_describe,
         )
         moved = self._decisions.advance(draft, step, moment, looks=looks, has_room=has_room)
         response = JoinGroupResponse(

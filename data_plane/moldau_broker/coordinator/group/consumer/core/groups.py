@@ -244,7 +244,7 @@ class ConsumerGroups:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
         if room.draft is not None:
             return
-        draft = Draft(room.group)
+        draft = Draft(room.group, rights=room.rights)
         version = self._catalogue.version()
         waiting: list[tuple[ParkedRequest, Response]] = []
         decisions: list[Decision] = []
@@ -297,7 +297,7 @@ class ConsumerGroups:
             if request.member_epoch != JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             # On a draft of its own: if the request is refused, the group stays a classic one.
-            draft = Draft(room.group)
+            draft = Draft(room.group, rights=room.rights)
             for change in upgraded(classic, self._catalogue, self._config):
                 draft.add(change)
         response = self._decisions.heartbeat(draft, request, context, moment, looks=looks, has_room=has_room)
@@ -418,6 +418,7 @@ class ConsumerGroups:
         """Brings the deadlines of a member in step with its committed state."""
         member = group.members.get(member_id)
         if member is None:
+            self._rooms[group.group_id].rights.pop(member_id, None)
             for kind in _KINDS:
                 self.deadlines.cancel((kind, group.group_id, member_id))
         else:

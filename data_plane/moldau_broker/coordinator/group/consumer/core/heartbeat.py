@@ -24,6 +24,7 @@ from moldau_broker.coordinator.group.consumer.core.assignors import ASSIGNORS, S
 from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
 from moldau_broker.coordinator.group.consumer.core.reconcile import reconcile
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
+from moldau_broker.coordinator.group.consumer.core.regexes import TopicRegexes, note_right
 from moldau_broker.coordinator.group.consumer.core.state import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,
@@ -32,15 +33,13 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     Current,
     GroupEpoch,
     MemberState,
-    Regex,
-    ResolvedRegex,
     Subscription,
     Target,
     TargetEpoch,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
@@ -50,12 +49,10 @@ if TYPE_CHECKING:
         Partitions,
     )
     from moldau_broker.coordinator.group.core.config import GroupConfig
-    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
+    from moldau_broker.coordinator.runtime.effects import DescribeRight, Moment, RequestContext, StateRecord
 
 HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
 """Keys of the dynamic configuration of a group."""
-MATCHES_MAX = 1_000
-"""Regular expressions whose topics a coordinator remembers; others are searched again at each look."""
 
 
 @dataclass(slots=True)
@@ -68,6 +65,8 @@ class Draft:
 
     group: ConsumerGroup
     changes: list[Change] = field(default_factory=list)
+    rights: dict[str, DescribeRight] = field(default_factory=dict)
+    """What the clients of members with a regular expression may describe, as far as this coordinator has heard."""
     before: tuple[StateRecord, ...] = ()
     """Records of the classic group that ends, which precede the changes in the write."""
     after: tuple[StateRecord, ...] = ()
@@ -93,6 +92,8 @@ class Step:
     """The partitions that it says it owns; None if it says nothing that counts."""
     joins: bool = False
     """Whether it joins, and so owns nothing."""
+    right: DescribeRight | None = None
+    """Which topics its client may describe; None if everyone may describe all topics."""
 
 
 class HeartbeatDecisions:
@@ -103,8 +104,7 @@ class HeartbeatDecisions:
         self._config = config
         self._catalogue = catalogue
         self._compile = compile_regex
-        self._matches: dict[str, tuple[Sequence[str] | None, tuple[str, ...]]] = {}
-        """The topics of regular expressions, with the names that were searched; the least recent first."""
+        self._regexes = TopicRegexes(catalogue, compile_regex)
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Returns the session timeout of a group."""
@@ -189,7 +189,14 @@ class HeartbeatDecisions:
         reported = _reported(request)
         before, replaced = self._find(draft.group, member_id, request, reported)
         after = _updated(before, request, context)
-        step = Step(before=before, after=after, replaced=replaced, reported=reported, joins=member_epoch == JOIN_EPOCH)
+        step = Step(
+            before=before,
+            after=after,
+            replaced=replaced,
+            reported=reported,
+            joins=member_epoch == JOIN_EPOCH,
+            right=context.may_describe,
+        )
         moved = self.advance(draft, step, moment, looks=looks, has_room=has_room)
         answer = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
@@ -220,7 +227,8 @@ class HeartbeatDecisions:
         elif after != before or is_new:
             draft.add(Subscription(group_id=group_id, member_id=member_id, member=after))
         bumps = not after.subscribed_as(before) or (is_new and step.replaced is None)
-        self._refresh(draft, moment, bumps=bumps, looks=looks)
+        is_told = note_right(draft, after, step.right)
+        self._refresh(draft, moment, step.right, bumps=bumps, looks=looks or is_told)
         if draft.group.epoch > draft.group.assignment_epoch:
             self._assign(draft)
         group = draft.group
@@ -316,7 +324,7 @@ class HeartbeatDecisions:
         """Removes a member; the next heartbeat of another member assigns its partitions."""
         regex = draft.group.members[member_id].regex
         self._remove(draft, member_id)
-        self._forget_regex(draft, regex)
+        self._regexes.forget(draft, regex)
         hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
         self._raise_epoch(draft, hashed)
 
@@ -337,11 +345,11 @@ class HeartbeatDecisions:
 
     # Epochs
 
-    def _refresh(self, draft: Draft, moment: Moment, *, bumps: bool, looks: bool) -> None:
+    def _refresh(self, draft: Draft, moment: Moment, right: DescribeRight | None, *, bumps: bool, looks: bool) -> None:
         """Looks at the topics again if anything may have changed, and raises the group epoch if anything has."""
         if not (bumps or looks):
             return
-        self._resolve(draft, moment)
+        self._regexes.resolve(draft, moment, right)
         hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
         if bumps or hashed != draft.group.metadata_hash:
             self._raise_epoch(draft, hashed)
@@ -349,40 +357,6 @@ class HeartbeatDecisions:
     def _raise_epoch(self, draft: Draft, hashed: int) -> None:
         group = draft.group
         draft.add(GroupEpoch(group_id=group.group_id, epoch=group.epoch + 1, metadata_hash=hashed))
-
-    def _resolve(self, draft: Draft, moment: Moment) -> None:
-        """Brings the topics of all regular expressions up to date, and drops those that no member uses."""
-        group = draft.group
-        used = dict.fromkeys(member.regex for member in group.members.values() if member.regex)
-        for regex in [known for known in group.regexes if known not in used]:
-            draft.add(Regex(group_id=group.group_id, regex=regex, resolved=None))
-        for regex in used:
-            topics = self._matching(regex)
-            known = draft.group.regexes.get(regex)
-            if topics is not None and (known is None or known.topics != topics):
-                version = self._catalogue.version()
-                resolved = ResolvedRegex(topics=topics, version=version, resolved_ms=moment.wall_ms)
-                draft.add(Regex(group_id=group.group_id, regex=regex, resolved=resolved))
-
-    def _matching(self, regex: str) -> tuple[str, ...] | None:
-        """Returns the topics that match; None if this broker cannot resolve what another one has accepted."""
-        names = self._catalogue.names()
-        searched, topics = self._matches.pop(regex, (None, ()))
-        if searched is not names:
-            try:
-                matches = self._compile(regex)
-            except KafkaError:
-                return None
-            topics = tuple(name for name in names if matches(name))
-        if len(self._matches) >= MATCHES_MAX:
-            del self._matches[next(iter(self._matches))]
-        self._matches[regex] = (names, topics)
-        return topics
-
-    def _forget_regex(self, draft: Draft, regex: str) -> None:
-        group = draft.group
-        if regex in group.regexes and all(member.regex != regex for member in group.members.values()):
-            draft.add(Regex(group_id=group.group_id, regex=regex, resolved=None))
 
     def _assign(self, draft: Draft) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one."""

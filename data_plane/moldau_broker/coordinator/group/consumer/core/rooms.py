@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
     from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember
     from moldau_broker.coordinator.group.core.group import Group
-    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
+    from moldau_broker.coordinator.runtime.effects import DescribeRight, Moment, RequestContext, StateRecord
 
 TOPIC_BYTES = 64
 MemberRequest = ConsumerGroupHeartbeatRequest | ClassicRequest
@@ -72,6 +72,8 @@ class Room:
     parked: deque[Operation] = field(default_factory=deque)
     looked_version: int | None = None
     """The version of the topics at the last look of a committed write."""
+    rights: dict[str, DescribeRight] = field(default_factory=dict)
+    """What the clients of members with a regular expression may describe; at most one entry for each member."""
     held: dict[str, int] = field(default_factory=dict)
     """The approximate memory of each member."""
     held_bytes: int = 0
