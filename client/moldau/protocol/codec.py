@@ -4,10 +4,12 @@ import struct
 from typing import TypeVar
 
 from moldau.protocol.compiler import (
+    ENTRIES_UNBOUNDED,
     Codec,
     DecodeError,
     EncodeError,
     ProtocolError,
+    TooManyEntriesError,
     UnsupportedVersionError,
     codec_for,
 )
@@ -20,6 +22,7 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "ProtocolError",
+    "TooManyEntriesError",
     "UnsupportedVersionError",
     "codec_for",
     "decode",
@@ -57,13 +60,17 @@ def encode(message: Message, version: int) -> bytes:
     return b"".join(out)
 
 
-def decode_prefix(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> tuple[M, int]:
+def decode_prefix(
+    cls: type[M], version: int, buffer: Buffer, offset: int = 0, *, entries_max: int = ENTRIES_UNBOUNDED
+) -> tuple[M, int]:
     """Decode a body that starts at ``offset``; returns it and the position after it.
 
     ``bytes`` and ``records`` fields are memoryviews into ``buffer``, valid as long as it is not changed.
+    ``entries_max`` bounds the elements of all arrays together; long strings count as several.
 
     Raises:
         DecodeError: the bytes are no such message. Memory used is linear in the size of the buffer.
+        TooManyEntriesError: it holds more than ``entries_max`` entries.
         UnsupportedVersionError: the class has no such version.
     """
     codec = codec_for(cls, version)
@@ -71,7 +78,9 @@ def decode_prefix(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -
     if not 0 <= offset <= len(view):
         raise DecodeError(f"{cls.__name__} v{version}: offset {offset} is outside of the {len(view)} bytes")
     try:
-        message, position = codec.decode(view, offset)
+        message, position = codec.decode(view, offset, [entries_max])
+    except TooManyEntriesError as error:
+        raise TooManyEntriesError(f"{cls.__name__} v{version}: {error}") from error
     except DecodeError as error:
         raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
     except (struct.error, IndexError) as error:
@@ -82,11 +91,12 @@ def decode_prefix(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -
     return message, position
 
 
-def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
+def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0, *, entries_max: int = ENTRIES_UNBOUNDED) -> M:
     """Decode a body that starts at ``offset``. Bytes after it are ignored, as Kafka does.
 
     Raises:
         DecodeError: the bytes are no such message.
+        TooManyEntriesError: it holds more than ``entries_max`` entries.
         UnsupportedVersionError: the class has no such version.
     """
-    return decode_prefix(cls, version, buffer, offset)[0]
+    return decode_prefix(cls, version, buffer, offset, entries_max=entries_max)[0]

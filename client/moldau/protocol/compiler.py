@@ -6,7 +6,9 @@ neighbours of fixed size can be read by a single ``struct`` call, whether length
 
 Safety of decoding. Input is untrusted. Every length is compared with the bytes that are left before anything is
 allocated; the count of an array is accepted only if that many elements of the smallest possible size fit. Each loop
-turn consumes at least one byte and nesting is as deep as the table, so time and memory are linear in the input.
+turn consumes at least one byte and nesting is as deep as the table, so time and memory are linear in the input. The
+caller may also bound the entries: the elements of all arrays together, since a frame of megabytes holds millions of the
+smallest ones. A string counts as one more entry for each `STRING_BYTES_PER_ENTRY` bytes.
 Malformed input surfaces inside the generated code as `DecodeError`, ``IndexError`` (a byte past the end),
 ``struct.error`` (a number past the end) or ``UnicodeDecodeError``; `codec` turns them all into `DecodeError`.
 """
@@ -22,7 +24,7 @@ from moldau.protocol.schema import Message, Struct
 from moldau.protocol.versions import NO_VERSIONS
 from moldau.values import ZERO_UUID
 
-Decoder = Callable[[memoryview, int], tuple[Any, int]]
+Decoder = Callable[[memoryview, int, list[int]], tuple[Any, int]]
 Encoder = Callable[[Any, list[Any]], None]
 
 _FIXED = {
@@ -48,6 +50,14 @@ class DecodeError(ProtocolError):
     """The bytes are not a valid message of the version: truncated, a length beyond the end, null where none may be."""
 
 
+class TooManyEntriesError(DecodeError):
+    """The message holds more entries than its reader allows; the rest was not read."""
+
+
+ENTRIES_UNBOUNDED = 1 << 31
+"""More than any frame holds."""
+
+
 class EncodeError(ProtocolError):
     """The message cannot be written: a number out of range, null where none may be, a string too long."""
 
@@ -60,9 +70,9 @@ class UnsupportedVersionError(ProtocolError):
 class Codec:
     """The compiled functions of one message class at one version.
 
-    ``decode(buffer, position) -> (message, position after it)``; ``encode(message, out)`` appends buffers to ``out``.
-    Both raise whatever the generated code raises; use `moldau.protocol.codec.encode` and `decode` for the checked
-    forms.
+    ``decode(buffer, position, left) -> (message, position after it)``, where ``left`` holds the number of entries that
+    may still be read; ``encode(message, out)`` appends buffers to ``out``. Both raise whatever the generated code
+    raises; use `moldau.protocol.codec.encode` and `decode` for the checked forms.
     """
 
     decode: Decoder
@@ -132,6 +142,10 @@ def _is_null(what: str) -> DecodeError:
     return DecodeError(f"{what} may not be null")
 
 
+def _too_many(what: str, left: int) -> TooManyEntriesError:
+    return TooManyEntriesError(f"{what}: {-left} entries more than are allowed")
+
+
 def _negative(what: str, length: int) -> DecodeError:
     return DecodeError(f"{what}: negative length {length}")
 
@@ -153,6 +167,8 @@ def _too_long(what: str, length: int) -> EncodeError:
 
 
 STRING_BYTES_MAX = 32767
+STRING_BYTES_PER_ENTRY = 256
+"""Names have up to 249 bytes. What handlers do with a name (hash it, look it up, quote it) takes time by its length."""
 _CUT_MARK = b"..."
 
 
@@ -223,6 +239,7 @@ class _Generator:
             "short": _short,
             "is_null": _is_null,
             "negative": _negative,
+            "too_many": _too_many,
             "tag_size": _tag_size,
             "long_string": _long_string,
             "null_value": _null_value,
@@ -269,7 +286,7 @@ class _Generator:
     def decode_function(
         self, name: str, plain: list[tuple[str, FieldSpec]], tagged: list[tuple[str, FieldSpec]]
     ) -> list[str]:
-        lines = [f"def decode_{name}(buffer, position):"]
+        lines = [f"def decode_{name}(buffer, position, left):"]
         index = 0
         while index < len(plain):
             run: list[tuple[str, str]] = []
@@ -355,10 +372,10 @@ class _Generator:
                     f"{indent}if buffer[position] > 127:",
                     f"{indent}    {target} = None",
                     f"{indent}    position += 1",
-                    f"{indent}else: {target}, position = decode_{struct_name}(buffer, position + 1)",
+                    f"{indent}else: {target}, position = decode_{struct_name}(buffer, position + 1, left)",
                 ]
             else:
-                lines.append(f"{indent}{target}, position = decode_{struct_name}(buffer, position)")
+                lines.append(f"{indent}{target}, position = decode_{struct_name}(buffer, position, left)")
 
     def decode_bytes(self, lines: list[str], indent: str, kind: str, nullable: bool, target: str, what: str) -> None:
         length = self.temporary()
@@ -366,6 +383,10 @@ class _Generator:
         self.decode_null(lines, indent, nullable, length, target, what)
         if kind == "string" and self.flexible:
             lines.append(f"{indent}    if {length} > 32767: raise long_string({what!r}, {length})")
+        if kind == "string":
+            lines.append(f"{indent}    if {length} >= {STRING_BYTES_PER_ENTRY}:")
+            lines.append(f"{indent}        left[0] -= {length} // {STRING_BYTES_PER_ENTRY}")
+            lines.append(f"{indent}        if left[0] < 0: raise too_many({what!r}, left[0])")
         data = f"buffer[position:position + {length}]"
         value = f"str({data}, 'utf-8')" if kind == "string" else data
         lines += [
@@ -391,6 +412,8 @@ class _Generator:
         assert smallest > 0, f"{what}: elements without bytes would make an array count unbounded"
         needed = length if smallest == 1 else f"{length} * {smallest}"
         lines.append(f"{inner}if {needed} > len(buffer) - position: raise short({what!r}, {length}, buffer, position)")
+        lines.append(f"{inner}left[0] -= {length}")
+        lines.append(f"{inner}if left[0] < 0: raise too_many({what!r}, left[0])")
         if spec.kind in _FIXED:
             letter, size = _FIXED[spec.kind]
             lines.append(f"{inner}{target} = Struct_unpack(f'>{{{length}}}{letter}', buffer, position)")
@@ -400,7 +423,7 @@ class _Generator:
         lines.append(f"{inner}{elements} = []")
         lines.append(f"{inner}for _ in range({length}):")
         if spec.struct is not None:
-            lines.append(f"{inner}    element, position = decode_{self.names[spec.struct]}(buffer, position)")
+            lines.append(f"{inner}    element, position = decode_{self.names[spec.struct]}(buffer, position, left)")
         else:
             element = FieldSpec(spec.kind, spec.versions, NO_VERSIONS, None, None)
             self.decode_value(lines, inner + _INDENT, element, "element", what)

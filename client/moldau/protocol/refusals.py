@@ -153,6 +153,17 @@ def refusal(
     return response
 
 
+def has_code(struct: Struct) -> bool:
+    """Whether an error code is in a response, or in an entry of it."""
+    for field in struct.__fields__:
+        value = getattr(struct, field)
+        if field in CODE_FIELDS and value != ErrorCode.NONE:
+            return True
+        if isinstance(value, list | tuple) and any(isinstance(part, Struct) and has_code(part) for part in value):
+            return True
+    return False
+
+
 def refusal_of(
     response_class: type[R],
     request: Request,

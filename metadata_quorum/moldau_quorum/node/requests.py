@@ -13,7 +13,7 @@ import trio
 
 from moldau.protocol.access import AclOperation
 from moldau.protocol.api import APIS, ApiKey
-from moldau.protocol.codec import ProtocolError, decode
+from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import RequestHeader, decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import (
@@ -28,6 +28,7 @@ from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.refusals import refusal
 from moldau.runtime.net.answer_limit import encode_answer
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
+from moldau.runtime.net.entry_limit import decode_limited
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.authorization.checks import CONTROLLER_CHECKS, SECURITY_APIS, Verdict, check, disabled
@@ -98,14 +99,17 @@ class ControllerService:
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
         authorizer: Authorizer | None = None,
         quotas: ControllerQuotas,
+        entries_max: int = 10_000,
     ) -> None:
         """Collects the parts that answer requests.
 
         ``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are the levels that
-        this node supports. Without ``authorizer`` everyone may do everything.
+        this node supports. Without ``authorizer`` everyone may do everything. ``entries_max`` is
+        ``request.max.entries``.
         """
         self.authorizer = authorizer
         self.quotas = quotas
+        self.entries_max = entries_max
         self._features = features
         self.active = active
         self.log = log
@@ -114,6 +118,10 @@ class ControllerService:
         self.quorum = quorum
         self.make_knowledge = make_knowledge
         self.logger = EventLogger("moldau.controller-server", node=node_id)
+
+    def partition_count(self) -> int:
+        """Counts the partitions of the committed image."""
+        return sum(len(topic.partitions) for topic in self.machine.image.topics_by_name.values())
 
     def api_versions(self) -> ApiVersionsResponse:
         """Answers with the served APIs and the features."""
@@ -274,7 +282,9 @@ class ControllerConnection:
                 return [encode_response(response, 0, header.correlation_id)]
             raise CloseConnection(f"version {version} of API {key} is not served, only {APIS[key].versions}")
         # The decision comes later than this call, so it must not look at the borrowed frame.
-        request = decode(APIS[key].request, version, bytes(frame), header.body_offset)
+        request = self._decode(header, bytes(frame))
+        if isinstance(request, bytes):
+            return [request]
         if isinstance(request, ApiVersionsRequest):
             return [encode_response(self._service.api_versions(), version, header.correlation_id)]
         illegal = illegal_sasl_state(request)
@@ -304,6 +314,20 @@ class ControllerConnection:
 
         return _Answer(answer)
 
+    def _decode(self, header: RequestHeader, frame: bytes) -> Request | bytes:
+        """Returns the request of a frame, or the frame of its refusal if it has too many entries."""
+        service = self._service
+        return decode_limited(
+            header.api_key,
+            header.api_version,
+            frame,
+            header.body_offset,
+            entries_max=service.entries_max,
+            partition_count=service.partition_count,
+            correlation_id=header.correlation_id,
+            logger=service.logger,
+        )
+
     def _encode(self, response: Response, version: int, correlation_id: int, request: Request) -> bytes:
         return encode_answer(response, version, correlation_id, request=lambda: request, logger=self._service.logger)
 
@@ -320,7 +344,9 @@ class ControllerConnection:
             raise CloseConnection(f"API {key} cannot be forwarded in an envelope")
         if inner_version not in APIS[key].versions:
             return [refused(ErrorCode.UNSUPPORTED_VERSION)]
-        request = decode(APIS[key].request, inner_version, frame, header.body_offset)
+        request = self._decode(header, frame)
+        if isinstance(request, bytes):
+            return [encode_response(EnvelopeResponse(response_data=request), version, correlation_id)]
         asker = self._asker(envelope)
         verdict = _judge(request, inner_version, self._rights_of(asker))
         if verdict.remainder is None:

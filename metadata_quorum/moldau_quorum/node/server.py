@@ -237,6 +237,7 @@ async def _run(
         make_knowledge=make_knowledge,
         node_id=node_id,
         features=features,
+        entries_max=config.get_int("request.max.entries"),
         authorizer=configured_authorizer(
             config,
             lambda: machine.image,

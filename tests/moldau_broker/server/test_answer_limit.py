@@ -23,7 +23,7 @@ from moldau.protocol.messages.describe_quorum import (
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.metadata import MetadataRequest
-from moldau.protocol.refusals import refusal
+from moldau.protocol.refusals import has_code, refusal
 from moldau.runtime.net import answer_limit
 from moldau.runtime.net.answer_limit import encode_answer
 from moldau.runtime.net.answers import CloseConnection
@@ -68,7 +68,7 @@ def test_each_api_refuses_an_answer_that_is_too_large(key: ApiKey) -> None:
             assert len(answer) < len(whole)
             correlation_id, told = decode_response(api.response, version, memoryview(answer)[4:])
             assert correlation_id == 7
-            assert answer_limit._has_code(told)
+            assert has_code(told)
     assert refused or not any(spec.is_array for spec in api.response.__fields__.values()), "it can be large"
 
 
@@ -79,7 +79,7 @@ def encoded_or_none(key: ApiKey, version: int, request, response, limit: int) ->
         return encoded(key, version, request, response, limit)
     except CloseConnection as error:
         reason = str(error)
-    assert not answer_limit._has_code(told) or "and so has its refusal" in reason, (key, version)
+    assert not has_code(told) or "and so has its refusal" in reason, (key, version)
     return None
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CONTROLLER_PORT = 9093
 BROKER_PORT = 9092
 SHARED = (
+    "request.max.entries",
     "broker.session",
     "metadata.quorum.engine",
     "ssl.",

@@ -21,7 +21,6 @@ from moldau.protocol.hot.produce import (
     NodeEndpointResult,
     ProducePartitionResult,
     ProduceRequestView,
-    TooManyEntriesError,
     read_produce_request,
     write_produce_response,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "NodeEndpointResult",
     "ProducePartitionResult",
     "ProduceRequestView",
-    "TooManyEntriesError",
     "read_fetch_request",
     "read_produce_request",
     "write_fetch_response",

@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from moldau.protocol.compiler import (
+    ENTRIES_UNBOUNDED,
     DecodeError,
+    TooManyEntriesError,
     UnsupportedVersionError,
     check_tagged_count,
     read_uvarint,
     uvarint,
 )
 from moldau.protocol.framing import skip_tagged_section
-from moldau.protocol.hot.produce import (
-    ENTRIES_UNBOUNDED,
-    STRING_BYTES_MAX,
-    NodeEndpointResult,
-    TooManyEntriesError,
-    node_endpoints_section,
-)
+from moldau.protocol.hot.produce import STRING_BYTES_MAX, NodeEndpointResult, node_endpoints_section
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.values import ZERO_UUID
 

@@ -4,7 +4,14 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moldau.protocol.compiler import DecodeError, UnsupportedVersionError, read_uvarint, uvarint
+from moldau.protocol.compiler import (
+    ENTRIES_UNBOUNDED,
+    DecodeError,
+    TooManyEntriesError,
+    UnsupportedVersionError,
+    read_uvarint,
+    uvarint,
+)
 from moldau.protocol.framing import skip_tagged_section
 from moldau.protocol.messages.produce import ProduceRequest
 
@@ -66,14 +73,6 @@ class NodeEndpointResult(NamedTuple):
     host: str
     port: int
     rack: str | None = None
-
-
-class TooManyEntriesError(DecodeError):
-    """The request names more topics and partitions than its reader allows; the rest was not read."""
-
-
-ENTRIES_UNBOUNDED = 1 << 31
-"""More than any frame holds."""
 
 
 def _admit(entries: int, entries_max: int) -> None:

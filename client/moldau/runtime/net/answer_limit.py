@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import FrameTooLargeError, encode_response
-from moldau.protocol.refusals import CODE_FIELDS, refusal
-from moldau.protocol.schema import Struct
+from moldau.protocol.refusals import has_code, refusal
 from moldau.runtime.net.answers import CloseConnection
 
 if TYPE_CHECKING:
@@ -51,20 +50,9 @@ def encode_answer(
         reason = f"the response to {api} version {version} has {error.size} bytes, more than {limit}"
         logger.warning("answer-too-large", api=api, version=version, bytes=error.size, bytes_max=limit)
         refused = refusal(request(), ErrorCode.INVALID_REQUEST, f"{reason}: ask for less at a time", version=version)
-        if not _has_code(refused):
+        if not has_code(refused):
             raise CloseConnection(reason) from error
         try:
             return encode_response(refused, version, correlation_id, bytes_max=limit)
         except FrameTooLargeError as again:
             raise CloseConnection(f"{reason}, and so has its refusal") from again
-
-
-def _has_code(struct: Struct) -> bool:
-    """Whether an error code is in the response, or in an entry of it."""
-    for field in struct.__fields__:
-        value = getattr(struct, field)
-        if field in CODE_FIELDS and value != ErrorCode.NONE:
-            return True
-        if isinstance(value, list | tuple) and any(isinstance(part, Struct) and _has_code(part) for part in value):
-            return True
-    return False

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.access import AclOperation, Cost
 from moldau.protocol.api import APIS, ApiKey
-from moldau.protocol.codec import DecodeError, decode
+from moldau.protocol.codec import DecodeError, TooManyEntriesError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
-from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
+from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau.runtime.net.entry_limit import decode_limited
 from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.delayed import Operation
     from moldau_broker.server.replicas.partition import Partition
     from moldau_quorum.authorization.authorizer import Permissions
+
+_logger = EventLogger("moldau.broker.connection")
 
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
@@ -413,6 +417,7 @@ class BrokerConnection:
 
     def _other(self, frame: memoryview, toll: Toll | None) -> Answer:
         header = decode_request_header(frame)
+        context = self._services.context
         api = self._services.apis.get(header.api_key)
         if api is None:
             raise CloseConnection(f"API {header.api_key} is not served here")
@@ -435,7 +440,18 @@ class BrokerConnection:
         )
         # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
         body = bytes(frame[header.body_offset :])
-        request = decode(api.request, header.api_version, body)
+        request = decode_limited(
+            header.api_key,
+            header.api_version,
+            body,
+            0,
+            entries_max=context.config.get_int("request.max.entries"),
+            partition_count=context.metadata.partition_count,
+            correlation_id=header.correlation_id,
+            logger=_logger,
+        )
+        if isinstance(request, bytes):
+            return (request,)
         assert api.handle is not None, f"{api.key.name} has no handler"
         verdict = self._judge(request, header.api_version)
         if verdict is not None and verdict.remainder is not None:
@@ -449,8 +465,8 @@ class BrokerConnection:
             exchange.settle(verdict.refused)
             return (encode_response(verdict.refused, call.version, call.correlation_id),)
         if api.waits:
-            return HandlerAnswer(self._services.context, request, exchange)
-        outcome = api.handle(self._services.context, request, call)
+            return HandlerAnswer(context, request, exchange)
+        outcome = api.handle(context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:
                 return CompletionAnswer(outcome, exchange)

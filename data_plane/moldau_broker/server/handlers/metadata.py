@@ -67,6 +67,8 @@ CLUSTER_OPERATIONS = operations_mask(
 )
 _BROKER_ENDPOINTS = 1
 _PARTITIONS_PER_PAGE_MAX = 2000
+DESCRIBED_PER_TURN = 2_000
+"""Topics and partitions that Metadata describes between two checkpoints: about 20 ms of work."""
 ELECTION_WAIT_MS = 300.0
 """How long a Metadata request waits for the successor of a crashed leader.
 
@@ -111,10 +113,18 @@ async def handle_metadata(context: MetadataContext, request: MetadataRequest, ca
     await _await_elections(context, request)
     image = context.metadata.image
     topics: list[MetadataResponseTopic] = []
+    described = 0  # since the last checkpoint
     if request.topics is None or (call.version == 0 and not request.topics):
-        topics = [_topic(context, topic, request, call) for _, topic in sorted(image.topics_by_name.items())]
+        for _, topic in sorted(image.topics_by_name.items()):
+            if (described := described + 1 + len(topic.partitions)) > DESCRIBED_PER_TURN:
+                described = 0
+                await trio.lowlevel.checkpoint()
+            topics.append(_topic(context, topic, request, call))
     else:
         for wanted in request.topics:
+            if (described := described + 1) > DESCRIBED_PER_TURN:
+                described = 0
+                await trio.lowlevel.checkpoint()
             if wanted.name is not None:
                 found = image.topics_by_name.get(wanted.name)
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -132,6 +142,7 @@ async def handle_metadata(context: MetadataContext, request: MetadataRequest, ca
                     )
                 )
             else:
+                described += len(found.partitions)
                 topics.append(_topic(context, found, request, call))
     controller_id = _some_controller(context)
     return MetadataResponse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -115,10 +116,11 @@ def described_credentials(
         credential = image.scram_credentials[user, mechanism]
         by_user.setdefault(user, []).append(CredentialInfo(mechanism=mechanism, iterations=credential.iterations))
     names = [entry.name for entry in request.users] if request.users else list(by_user)
+    counts = Counter(names)
     results: list[DescribeUserScramCredentialsResult] = []
-    for user in dict.fromkeys(names):
+    for user in counts:
         code, message = ErrorCode.NONE, None
-        if names.count(user) > 1:
+        if counts[user] > 1:
             code, message = ErrorCode.DUPLICATE_RESOURCE, "the user appears twice in the request"
         elif user not in by_user:
             code, message = ErrorCode.RESOURCE_NOT_FOUND, f"user {user!r} has no SCRAM credential"

@@ -336,6 +336,16 @@ NETWORK_KEYS = (
         minimum=1,
         doc="Greatest size of a request.",
     ),
+    integer(
+        name="request.max.entries",
+        default=10_000,
+        group="Network",
+        is_own=True,
+        minimum=100,
+        doc="How many topics, partitions, groups, members, keys and other entries a request may hold; eight for each "
+        "partition of the cluster come on top. A request with more is refused with INVALID_REQUEST. Produce and Fetch "
+        "have limits of their own.",
+    ),
     long(
         name="queued.max.request.bytes",
         default=256 * MIB,
