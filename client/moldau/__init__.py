@@ -8,7 +8,8 @@ Importing the package loads no client; each is loaded at its first use. ``MOLDAU
 keeps the package from using its extension modules (``moldau.implementation``).
 
 API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
-``moldau.consumer``, ``moldau.admin``, ``moldau.aio`` and ``moldau.blocking``.
+``moldau.consumer``, ``moldau.admin``, ``moldau.aio``, ``moldau.blocking``, ``moldau.serialization`` and
+``moldau.processing``.
 
 Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
 ``moldau.cluster``, on which the brokers stand too, and the sub-modules of the packages above.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from moldau.protocol.errors import ErrorCode, KafkaError
     from moldau.records import Record
     from moldau.runtime.config import ConfigError
+    from moldau.serialization import RecordDeserializationError, SerializationError
 
 # Imported by name, so that the pure modules do not depend on a module that reads the environment.
 importlib.import_module("moldau.implementation").choose_implementation()
@@ -59,7 +61,9 @@ __all__ = [
     "Producer",
     "ProducerFencedError",
     "Record",
+    "RecordDeserializationError",
     "RecordMetadata",
+    "SerializationError",
     "TopicPartition",
     "TransactionAbortedError",
     "TransactionError",
@@ -83,7 +87,9 @@ _HOMES = {
     "Producer": "moldau.producer",
     "ProducerFencedError": "moldau.producer",
     "Record": "moldau.records",
+    "RecordDeserializationError": "moldau.serialization",
     "RecordMetadata": "moldau.producer",
+    "SerializationError": "moldau.serialization",
     "TopicPartition": "moldau.cluster.metadata",
     "TransactionAbortedError": "moldau.producer",
     "TransactionError": "moldau.producer",

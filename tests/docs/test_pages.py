@@ -17,6 +17,7 @@ import pytest
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, parse_config_text
 from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
+from support.schema_registry import schema_registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -28,6 +29,7 @@ PYTHON_PAGES = {
     "docs/guides/application.md",  # here
     "docs/guides/asyncio.md",  # here
     "docs/guides/migrating.md",  # here
+    "docs/guides/serializers.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
     "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
@@ -98,6 +100,18 @@ def test_code_of_the_asyncio_guide_runs(capsys):
                 return await scope["order"]("alice", "a violin")
 
         assert asyncio.run(serve()) == {"offset": 1}
+
+
+@pytest.mark.processes
+def test_code_of_the_serializer_guide_runs(capsys):
+    page = ROOT / "docs" / "guides" / "serializers.md"
+    with cluster(brokers=1) as local, schema_registry() as registry:
+        scope = {"BOOTSTRAP": local.bootstrap, "REGISTRY": registry.url}
+        for code in blocks(page, "python"):
+            exec(compile(code, str(page), "exec"), scope)
+    assert (
+        capsys.readouterr().out == "alice 3 pianos\nUA 7\nskipped b'no JSON'\norders-to-pay.dead ValueError: no price\n"
+    )
 
 
 @pytest.mark.processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 import trio
 
@@ -16,6 +16,7 @@ from moldau.cluster.arguments import shown
 from moldau.consumer import Consumer as TrioConsumer
 from moldau.consumer.core.unread import Unread
 from moldau.consumer.iteration import Iteration
+from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
     from moldau.runtime.config import Config
+    from moldau.serialization.core.values import DeserializerLike
 
 
-class Consumer(ConsumerCalls, AioClient):
+class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
     """A consumer for asyncio; see ``moldau.consumer.Consumer``. One task at a time uses it.
 
     Closing commits positions (with ``enable.auto.commit``), leaves the group and ends the thread. After an exception
@@ -42,20 +44,26 @@ class Consumer(ConsumerCalls, AioClient):
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
+        key_deserializer: DeserializerLike[KeyOut] | None = None,
+        value_deserializer: DeserializerLike[ValueOut] | None = None,
     ) -> None:
-        """Takes Kafka's consumer configuration keys and rebalance callbacks.
+        """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
+
+        Deserializers run in the trio thread. Without one, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._consumer = TrioConsumer(
+        self._consumer: TrioConsumer[KeyOut, ValueOut] = TrioConsumer(
             config,
             on_assigned=self._in_loop("on_assigned", on_assigned),
             on_revoked=self._in_loop("on_revoked", on_revoked),
             on_lost=self._in_loop("on_lost", on_lost),
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
         )
-        self._portal: AioPortal[TrioConsumer] = AioPortal("moldau-consumer", self._consumer)
-        self._unread = Unread()
+        self._portal: AioPortal[TrioConsumer[KeyOut, ValueOut]] = AioPortal("moldau-consumer", self._consumer)
+        self._unread: Unread[KeyOut, ValueOut] = Unread()
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -83,7 +91,9 @@ class Consumer(ConsumerCalls, AioClient):
         self._return_unread()
         await self._portal.call_async(self._consumer.unsubscribe)
 
-    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
+    async def poll(
+        self, timeout_ms: float = 1000, max_records: int | None = None
+    ) -> list[ConsumedBatch[KeyOut, ValueOut]]:
         """Returns records, or nothing after ``timeout_ms``.
 
         An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and
@@ -91,6 +101,8 @@ class Consumer(ConsumerCalls, AioClient):
 
         Raises:
             KafkaError: the brokers refused to serve a partition.
+            RecordDeserializationError: a deserializer refuses a record; ``seek`` skips it.
+            RegistryError: the schema registry does not answer; the next poll asks again.
         """
         self._return_unread()
         return await self._portal.call_async_or_undo(
@@ -113,7 +125,7 @@ class Consumer(ConsumerCalls, AioClient):
         """
         return self
 
-    async def __anext__(self) -> ConsumedRecord:
+    async def __anext__(self) -> ConsumedRecord[KeyOut, ValueOut]:
         while not self._is_closed:
             record = self._unread.take()
             if record is not None:
@@ -124,11 +136,11 @@ class Consumer(ConsumerCalls, AioClient):
                 await asyncio.sleep(0)
         raise StopAsyncIteration
 
-    def batches(self) -> AsyncIterator[ConsumedBatch]:
+    def batches(self) -> AsyncIterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed."""
         return Iteration(self._next_batch)
 
-    async def _next_batch(self) -> ConsumedBatch:
+    async def _next_batch(self) -> ConsumedBatch[KeyOut, ValueOut]:
         self._return_unread()
         return await self._portal.call_async_or_undo(
             lambda batch: self._put_back([batch]), lambda: self._consumer.batches().__anext__()

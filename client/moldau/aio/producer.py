@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import trio
 
@@ -15,6 +15,8 @@ from moldau.cluster import arguments
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.delivery import wait_settled
 from moldau.producer.steps import Steps, transaction
+from moldau.serialization.core.records import RecordEncoder
+from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.producer.steps import Transform
     from moldau.runtime.config import Config
+    from moldau.serialization.core.values import Headers, SerializerLike
     from moldau.values import Buffer
 
 _SENDS_PER_STEP = 256
@@ -41,7 +44,7 @@ class AioDelivery(PendingDelivery):
 
     __slots__ = ("_producer",)
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer[Any, Any]) -> None:
         super().__init__()
         self._producer = producer
 
@@ -65,21 +68,27 @@ class AioDelivery(PendingDelivery):
         return self.wait().__await__()
 
 
-class Producer(AioClient):
+class Producer(AioClient, Generic[KeyIn, ValueIn]):
     """A producer for asyncio; see ``moldau.producer.Producer``. Tasks of one event loop may share it.
 
     Closing delivers pending records. After an exception it drops them and aborts an open transaction.
     """
 
     def __init__(
-        self, config: Mapping[str, object] | Config, *, partitioner: PartitionerFunction | None = None
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        partitioner: PartitionerFunction | None = None,
+        key_serializer: SerializerLike[KeyIn] | None = None,
+        value_serializer: SerializerLike[ValueIn] | None = None,
     ) -> None:
-        """Takes Kafka's producer configuration keys.
+        """Takes Kafka's producer configuration keys, and serializers; without one, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._trio_producer = TrioProducer(config, partitioner=partitioner)
+        self._trio_producer: TrioProducer = TrioProducer(config, partitioner=partitioner)
+        self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self._portal: AioPortal[Handover] = AioPortal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
         self._steps = Steps()
@@ -102,8 +111,8 @@ class Producer(AioClient):
     async def send(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: ValueIn | None,
+        key: KeyIn | None = None,
         *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
@@ -112,8 +121,27 @@ class Producer(AioClient):
         """Queues a record and returns its delivery; waits only while ``HANDOVER_RECORDS_MAX`` records wait.
 
         Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
-        and ``ValueError``, for invalid arguments; awaiting the delivery raises all other errors.
+        and ``ValueError``, for
+        invalid arguments and values that cannot be serialized, and ``RegistryError``; awaiting the delivery raises all
+        other errors.
         """
+        given = tuple(arguments.headers("send", headers))
+        key_bytes, value_bytes = await self._encoded(topic, key, value, given)
+        return await self.send_bytes(
+            topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp
+        )
+
+    async def send_bytes(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> AioDelivery:
+        """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
         token = self._portal.token
         handover = self._opened()
         delivery = AioDelivery(self)
@@ -133,12 +161,24 @@ class Producer(AioClient):
             await asyncio.sleep(0)
         return delivery
 
+    async def _encoded(
+        self, topic: str, key: KeyIn | None, value: ValueIn | None, headers: Headers
+    ) -> tuple[Buffer | None, Buffer | None]:
+        if self._encoder is None:
+            return cast("tuple[Buffer | None, Buffer | None]", (key, value))
+        self._opened()
+        while True:
+            try:
+                return self._encoder.encode(topic, key, value, headers)
+            except SchemaNeeded as needed:
+                await self._portal.call_async(self._trio_producer.fetch_schema, topic, needed)
+
     async def send_many(
         self,
         topic: str,
-        values: Iterable[Buffer | None],
+        values: Iterable[ValueIn | None],
         *,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[KeyIn | None] | None = None,
         partition: int | None = None,
     ) -> list[AioDelivery]:
         """Sends a record for each value, with the keys in the same order, and returns the deliveries.
@@ -302,7 +342,7 @@ class Producer(AioClient):
 
     async def transform(
         self,
-        consumer: Consumer,
+        consumer: Consumer[Any, Any],
         function: Transform,
         timeout_ms: float = 1000,
         *,

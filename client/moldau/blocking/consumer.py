@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 import trio
 
@@ -13,6 +13,7 @@ from moldau.cluster import arguments
 from moldau.cluster.arguments import shown
 from moldau.consumer import Consumer as TrioConsumer
 from moldau.consumer.core.unread import Unread
+from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
     from moldau.runtime.config import Config
+    from moldau.serialization.core.values import DeserializerLike
 
 
-class Consumer(ConsumerCalls, PortalClient):
+class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
     """A consumer for ordinary threads; see ``moldau.consumer.Consumer``. One thread at a time uses it.
 
     Closing commits positions (with ``enable.auto.commit``), leaves the group and ends the thread. After an exception
@@ -39,20 +41,26 @@ class Consumer(ConsumerCalls, PortalClient):
         on_assigned: Callable[[list[TopicPartition]], None] | None = None,
         on_revoked: Callable[[list[TopicPartition]], None] | None = None,
         on_lost: Callable[[list[TopicPartition]], None] | None = None,
+        key_deserializer: DeserializerLike[KeyOut] | None = None,
+        value_deserializer: DeserializerLike[ValueOut] | None = None,
     ) -> None:
-        """Takes Kafka's consumer configuration keys and rebalance callbacks.
+        """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
+
+        Deserializers run in the trio thread. Without one, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._consumer = TrioConsumer(
+        self._consumer: TrioConsumer[KeyOut, ValueOut] = TrioConsumer(
             config,
             on_assigned=_as_async("on_assigned", on_assigned),
             on_revoked=_as_async("on_revoked", on_revoked),
             on_lost=_as_async("on_lost", on_lost),
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
         )
-        self._portal: Portal[TrioConsumer] = Portal("moldau-consumer", self._consumer)
-        self._unread = Unread()
+        self._portal: Portal[TrioConsumer[KeyOut, ValueOut]] = Portal("moldau-consumer", self._consumer)
+        self._unread: Unread[KeyOut, ValueOut] = Unread()
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -80,7 +88,7 @@ class Consumer(ConsumerCalls, PortalClient):
         self._return_unread()
         self._portal.call(self._consumer.unsubscribe)
 
-    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
+    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch[KeyOut, ValueOut]]:
         """Returns records, or nothing after ``timeout_ms``.
 
         An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and
@@ -88,6 +96,8 @@ class Consumer(ConsumerCalls, PortalClient):
 
         Raises:
             KafkaError: the brokers refused to serve a partition.
+            RecordDeserializationError: a deserializer refuses a record; ``seek`` skips it.
+            RegistryError: the schema registry does not answer; the next poll asks again.
         """
         self._return_unread()
         return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
@@ -99,7 +109,7 @@ class Consumer(ConsumerCalls, PortalClient):
             self._put_back_columns, self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes
         )
 
-    def __iter__(self) -> Iterator[ConsumedRecord]:
+    def __iter__(self) -> Iterator[ConsumedRecord[KeyOut, ValueOut]]:
         """Iterates over records, without end until the consumer is closed.
 
         Up to ``max.poll.records`` are fetched at a time. Positions and commits cover only those the loop has received.
@@ -111,7 +121,7 @@ class Consumer(ConsumerCalls, PortalClient):
             else:
                 self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
 
-    def batches(self) -> Iterator[ConsumedBatch]:
+    def batches(self) -> Iterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed."""
         while not self._is_closed:
             self._return_unread()
@@ -120,7 +130,7 @@ class Consumer(ConsumerCalls, PortalClient):
             except StopAsyncIteration:
                 return
 
-    async def _next_batch(self) -> ConsumedBatch:
+    async def _next_batch(self) -> ConsumedBatch[KeyOut, ValueOut]:
         return await self._consumer.batches().__anext__()
 
     def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:

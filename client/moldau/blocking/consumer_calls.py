@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class ConsumerCalls:
     """A part of ``moldau.blocking.Consumer`` and ``moldau.aio.Consumer``, which set the attributes."""
 
-    _consumer: TrioConsumer
+    _consumer: TrioConsumer[Any, Any]
     _portal: Portal[Any]
-    _unread: Unread
+    _unread: Unread[Any, Any]
     _is_closed: bool
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -65,7 +65,7 @@ class ConsumerCalls:
         """The assigned partitions."""
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
-    def _put_back(self, batches: Iterable[ConsumedBatch]) -> None:
+    def _put_back(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
         """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
             with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back

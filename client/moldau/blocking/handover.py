@@ -149,7 +149,7 @@ class Handover:
             self._is_busy = True
             for topic, value, key, headers, partition, timestamp, delivery in handed:
                 try:
-                    taken = await self._producer.send(
+                    taken = await self._producer.send_bytes(
                         topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
                     )
                 except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery

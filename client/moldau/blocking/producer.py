@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import trio
 
@@ -14,6 +14,8 @@ from moldau.producer import AbortableTransactionError, FatalTransactionError
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.steps import Steps, note_abort_failure, rewind
 from moldau.protocol.errors import KafkaError
+from moldau.serialization.core.records import RecordEncoder
+from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from moldau.producer import OutputRecord, PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.runtime.config import Config
     from moldau.runtime.tasks.sync import Signal
+    from moldau.serialization.core.values import Headers, SerializerLike
     from moldau.values import Buffer
 
 
@@ -33,7 +36,7 @@ class BlockingDelivery(PendingDelivery):
 
     __slots__ = ("_producer",)
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer[Any, Any]) -> None:
         super().__init__()
         self._producer = producer
 
@@ -58,21 +61,27 @@ class BlockingDelivery(PendingDelivery):
                 self._error = error
 
 
-class Producer(PortalClient):
+class Producer(PortalClient, Generic[KeyIn, ValueIn]):
     """A producer for ordinary threads; see ``moldau.producer.Producer``. Threads may share it.
 
     Closing delivers pending records. After an exception it drops them and aborts an open transaction.
     """
 
     def __init__(
-        self, config: Mapping[str, object] | Config, *, partitioner: PartitionerFunction | None = None
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        partitioner: PartitionerFunction | None = None,
+        key_serializer: SerializerLike[KeyIn] | None = None,
+        value_serializer: SerializerLike[ValueIn] | None = None,
     ) -> None:
-        """Takes Kafka's producer configuration keys.
+        """Takes Kafka's producer configuration keys, and serializers; without one, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._trio_producer = TrioProducer(config, partitioner=partitioner)
+        self._trio_producer: TrioProducer = TrioProducer(config, partitioner=partitioner)
+        self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self._portal: Portal[Handover] = Portal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
         self._steps = Steps()
@@ -85,8 +94,8 @@ class Producer(PortalClient):
     def send(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: ValueIn | None,
+        key: KeyIn | None = None,
         *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
@@ -95,8 +104,25 @@ class Producer(PortalClient):
         """Queues a record and returns its delivery; blocks only while ``HANDOVER_RECORDS_MAX`` records wait.
 
         Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
-        and ``ValueError``, for invalid arguments; the delivery's ``result`` raises all other errors.
+        and ``ValueError``, for
+        invalid arguments and values that cannot be serialized, and ``RegistryError``; the delivery's ``result`` raises
+        all other errors.
         """
+        given = tuple(arguments.headers("send", headers))
+        key_bytes, value_bytes = self._encoded(topic, key, value, given)
+        return self.send_bytes(topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp)
+
+    def send_bytes(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> BlockingDelivery:
+        """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
         token = self._portal.token
         assert self._handover is not None
         delivery = BlockingDelivery(self)
@@ -104,12 +130,23 @@ class Producer(PortalClient):
         self._handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
         return delivery
 
+    def _encoded(
+        self, topic: str, key: KeyIn | None, value: ValueIn | None, headers: Headers
+    ) -> tuple[Buffer | None, Buffer | None]:
+        if self._encoder is None:
+            return cast("tuple[Buffer | None, Buffer | None]", (key, value))
+        while True:
+            try:
+                return self._encoder.encode(topic, key, value, headers)
+            except SchemaNeeded as needed:
+                self._portal.call(self._trio_producer.fetch_schema, topic, needed)
+
     def send_many(
         self,
         topic: str,
-        values: Iterable[Buffer | None],
+        values: Iterable[ValueIn | None],
         *,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[KeyIn | None] | None = None,
         partition: int | None = None,
     ) -> list[BlockingDelivery]:
         """Sends a record for each value, with the keys in the same order, and returns the deliveries.
@@ -268,8 +305,8 @@ class Producer(PortalClient):
 
     def transform(
         self,
-        consumer: Consumer,
-        function: Callable[[ConsumedRecord], Iterable[OutputRecord]],
+        consumer: Consumer[Any, Any],
+        function: Callable[[ConsumedRecord[Any, Any]], Iterable[OutputRecord[Any, Any]]],
         timeout_ms: float = 1000,
         *,
         max_records: int | None = None,

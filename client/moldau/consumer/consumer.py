@@ -13,7 +13,7 @@ poll within ``max.poll.interval.ms`` leaves its group; a background task sends t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 from uuid import UUID
 
 import trio
@@ -33,6 +33,7 @@ from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP,
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
+from moldau.consumer.decoding import Decoding
 from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
 from moldau.consumer.group import GroupClient
@@ -42,6 +43,7 @@ from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
+from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -50,11 +52,12 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
     from moldau.runtime.ports.environment import Environment
+    from moldau.serialization.core.values import DeserializerLike
 
 T = TypeVar("T")
 
 
-class Consumer(AsyncOnly):
+class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     """Reads records.
 
     Use it as an async context manager. All methods belong to one task of the trio thread that opened it.
@@ -68,12 +71,14 @@ class Consumer(AsyncOnly):
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
+        key_deserializer: DeserializerLike[KeyOut] | None = None,
+        value_deserializer: DeserializerLike[ValueOut] | None = None,
     ) -> None:
-        """Takes Kafka's consumer configuration keys and rebalance callbacks.
+        """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
 
         The callbacks run inside ``poll``: ``on_revoked`` while the partitions still belong to this member (commit
         there), ``on_lost`` when they may already belong to others (default: ``on_revoked``), ``on_assigned`` before
-        the first record of the new partitions.
+        the first record of the new partitions. Without a deserializer, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -90,6 +95,7 @@ class Consumer(AsyncOnly):
         self._auto_commits = self._config.get_bool("enable.auto.commit") and self._group_id is not None
         self._auto_commit: AutoCommit | None = None
         self._positions = Positions()
+        self._decoding = Decoding.of(self._positions, key_deserializer, value_deserializer, self._api_timeout_ms)
         self._background = Background()
         self._caller = Caller("Consumer")
         self._client: ClusterClient | None = None
@@ -332,7 +338,9 @@ class Consumer(AsyncOnly):
 
     # --- polling
 
-    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
+    async def poll(
+        self, timeout_ms: float = 1000, max_records: int | None = None
+    ) -> list[ConsumedBatch[KeyOut, ValueOut]]:
         """Returns records, at most ``max_records`` (``max.poll.records``), or nothing after ``timeout_ms``.
 
         Cancelling loses no records. After a ``KafkaError`` the consumer can be polled again.
@@ -340,12 +348,15 @@ class Consumer(AsyncOnly):
         Raises:
             KafkaError: the application must decide: there is no offset to start from, no authorization, an unknown
                 topic or partition with ``allow.auto.create.topics=false``, and the like.
+            RecordDeserializationError: a deserializer refuses a record; the position is the record's offset, and
+                ``seek`` skips it.
+            RegistryError: the schema registry does not answer; the next poll asks again.
             RuntimeError: another task polls.
         """
         limit = self._max_poll_records
         if max_records is not None:
             limit = arguments.at_least("poll", "max_records", max_records, 0)
-        return await self._poll(timeout_ms, lambda: take_records(self._positions, limit))
+        return await self._poll_records(timeout_ms, limit)
 
     async def poll_columns(
         self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
@@ -364,6 +375,27 @@ class Consumer(AsyncOnly):
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
         return await poller.poll(timeout_ms, take)
+
+    async def _poll_records(
+        self, timeout_ms: float, limit: int, partitions_max: int = 2**31
+    ) -> list[ConsumedBatch[KeyOut, ValueOut]]:
+        decoding = self._decoding
+
+        def take() -> list[ConsumedBatch]:
+            return take_records(self._positions, limit, partitions_max)
+
+        if decoding is not None:
+            decoding.raise_pending()
+        taken = await self._poll(timeout_ms, take)
+        return await self._decoded(taken)
+
+    async def _decoded(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[KeyOut, ValueOut]]:
+        """Deserializes records. The poll goes on meanwhile, so another task may not begin one."""
+        decoding = self._decoding
+        if decoding is None:
+            return cast("list[ConsumedBatch[KeyOut, ValueOut]]", taken)
+        decoded = await self._polling().continue_poll(lambda: decoding.decode(taken))
+        return cast("list[ConsumedBatch[KeyOut, ValueOut]]", decoded)
 
     def _polling(self) -> Poller:
         self._caller.check()
@@ -385,14 +417,14 @@ class Consumer(AsyncOnly):
         """
         return self
 
-    async def __anext__(self) -> ConsumedRecord:
+    async def __anext__(self) -> ConsumedRecord[KeyOut, ValueOut]:
         poller = self._polling()
-        batches = poller.take_nowait(self._take_one)
-        if batches:
-            return next(batches[0].with_partition())
+        taken = poller.take_nowait(self._take_one)
+        if taken:
+            return next((await self._decoded(taken))[0].with_partition())
         while not self._is_closed:
             poller.iteration_polls()
-            batches = await self._poll(1000, self._take_one)
+            batches = await self._poll_records(1000, 1)
             if batches:
                 return next(batches[0].with_partition())
         raise StopAsyncIteration
@@ -400,7 +432,7 @@ class Consumer(AsyncOnly):
     def _take_one(self) -> list[ConsumedBatch]:
         return take_records(self._positions, 1)
 
-    def batches(self) -> AsyncIterator[ConsumedBatch]:
+    def batches(self) -> AsyncIterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed.
 
         The records of a batch count as processed when the loop asks for the next one.
@@ -408,10 +440,10 @@ class Consumer(AsyncOnly):
         self._opened()
         return Iteration(self._next_batch)
 
-    async def _next_batch(self) -> ConsumedBatch:
+    async def _next_batch(self) -> ConsumedBatch[KeyOut, ValueOut]:
         while not self._is_closed:
             # One partition at a time: the records of a poll count as processed when the next poll begins.
-            batches = await self._poll(1000, lambda: take_records(self._positions, self._max_poll_records, 1))
+            batches = await self._poll_records(1000, self._max_poll_records, 1)
             if batches:
                 return batches[0]
         raise StopAsyncIteration

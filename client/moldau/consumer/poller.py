@@ -70,6 +70,20 @@ class Poller:
         finally:
             self._is_polled = False
 
+    async def continue_poll(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Returns what ``work`` makes of polled records; no other task may poll meanwhile.
+
+        Raises:
+            RuntimeError: another task polls.
+        """
+        self.refuse_second()
+        self._is_polled = True
+        try:
+            return await work()
+        finally:
+            self._is_polled = False
+            self._fetcher.wake()  # records that were not decoded are fetched or taken again
+
     async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._client, self._fetcher
         await trio.lowlevel.checkpoint()

@@ -1,5 +1,6 @@
 """The producer: ``Producer`` for trio, with its values and errors; ``core`` holds its pure cores."""
 
+from moldau.producer.core.output import OutputRecord
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
@@ -11,7 +12,6 @@ from moldau.producer.core.transaction_values import (
 )
 from moldau.producer.delivery import Delivery, RecordMetadata
 from moldau.producer.producer import BufferExhaustedError, Producer
-from moldau.producer.steps import OutputRecord
 
 __all__ = [
     "AbortableTransactionError",

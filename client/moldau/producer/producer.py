@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from threading import get_ident
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 import trio
 
@@ -39,6 +39,10 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Compression, InvalidRecordError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
 from moldau.runtime.config.schemas import idempotence_enabled
+from moldau.serialization.core.records import RecordEncoder, unregistered
+from moldau.serialization.core.registry_requests import RegistryError
+from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
+from moldau.serialization.lookups import SchemaLookups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from moldau.producer.steps import Transform
     from moldau.records import RowColumns
     from moldau.runtime.ports.environment import Environment
+    from moldau.serialization.core.values import SerializerLike
     from moldau.values import Buffer
 
 
@@ -87,7 +92,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-class Producer(AsyncOnly):
+class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
     """Sends records. Use it as an async context manager; all methods belong to the trio thread that opened it."""
 
     def __init__(
@@ -96,11 +101,13 @@ class Producer(AsyncOnly):
         *,
         environment: Environment | None = None,
         partitioner: PartitionerFunction | None = None,
+        key_serializer: SerializerLike[KeyIn] | None = None,
+        value_serializer: SerializerLike[ValueIn] | None = None,
     ) -> None:
         """Takes Kafka's producer configuration keys.
 
         ``environment`` is by default that of the operating system. ``partitioner`` chooses the partition of each
-        record that names none.
+        record that names none. Without a serializer, keys or values are bytes.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -110,11 +117,13 @@ class Producer(AsyncOnly):
             raise TypeError(f"Producer: partitioner must be a function, not {arguments.shown(partitioner)}")
         self._environment = environment
         self._partitioner = partitioner
+        self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self._limits = limits_of(self._config)
         self._record_bytes_max = min(self._limits.request_size_max, self._limits.buffer_memory)
         self._batch_size = self._limits.batch_size
         self._max_block_ms = self._config.get_int("max.block.ms")
         self._ignores_keys = self._config.get_bool("partitioner.ignore.keys")
+        self.schema_lookups = SchemaLookups("max.block.ms", self._max_block_ms)
         self._accumulator = Accumulator(self._limits)
         self._topics = ProducerTopics(self._config, self._accumulator, batch_size=self._limits.batch_size)
         self._since_checkpoint = 0
@@ -215,8 +224,8 @@ class Producer(AsyncOnly):
     async def send(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: ValueIn | None,
+        key: KeyIn | None = None,
         *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
@@ -231,14 +240,53 @@ class Producer(AsyncOnly):
             KafkaError: the topic or partition does not exist, the record is too large, metadata or memory did not
                 become available within ``max.block.ms``, or the producer has failed.
             InvalidRecordError: the record cannot be encoded.
+            SerializationError: a serializer refuses key or value, or the registry its schema.
+            RegistryError: the schema registry does not answer within ``max.block.ms``.
             TypeError: an argument is of a wrong type.
         """
+        if self._encoder is None:
+            return await self.send_bytes(
+                topic,
+                value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks; a cast would cost each record a call
+                key,  # type: ignore[arg-type]
+                headers=headers,
+                partition=partition,
+                timestamp=timestamp,
+            )
+        self._opened()
+        headers = arguments.headers("send", headers)
+        while True:
+            try:
+                given_key, given = self._encoder.encode(topic, key, value, headers)
+                break
+            except SchemaNeeded as needed:
+                await self.fetch_schema(topic, needed)
+        return await self.send_bytes(topic, given, given_key, headers=headers, partition=partition, timestamp=timestamp)
+
+    async def fetch_schema(self, topic: str, needed: SchemaNeeded) -> None:
+        """Fetches from a schema registry what a serializer needs for a record of ``topic``."""
+        try:
+            await self.schema_lookups.resolve(needed)
+        except RegistryError as error:
+            if error.is_about_schema:
+                raise unregistered(topic, error) from error
+            raise
+
+    async def send_bytes(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
-            delivery = self.send_nowait(
-                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-            )
+            delivery = self._append(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         except (LookupError, BufferExhaustedError):
             return await self._send_waiting(topic, value, key, headers, partition, timestamp)
         self._since_checkpoint += 1
@@ -264,7 +312,7 @@ class Producer(AsyncOnly):
             with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
                 while True:
                     try:
-                        return self.send_nowait(
+                        return self._append(
                             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
                         )
                     except BufferExhaustedError:
@@ -277,8 +325,8 @@ class Producer(AsyncOnly):
     def send_nowait(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: ValueIn | None,
+        key: KeyIn | None = None,
         *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
@@ -287,10 +335,39 @@ class Producer(AsyncOnly):
         """Appends a record to a batch without waiting; a caller that loops must execute checkpoints itself.
 
         Raises:
-            LookupError: the topic's metadata is missing (await ``partitions_for`` first).
+            LookupError: the topic's metadata is missing (await ``partitions_for`` first), or the schema's id (await
+                ``send`` for one record first).
             BufferExhaustedError: ``buffer.memory`` is full.
+            SerializationError: a serializer refuses key or value.
             KafkaError: as for ``send``.
         """
+        if self._encoder is None:
+            return self._append(
+                topic,
+                value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks
+                key,  # type: ignore[arg-type]
+                headers=headers,
+                partition=partition,
+                timestamp=timestamp,
+            )
+        self._opened()
+        headers = arguments.headers("send_nowait", headers)
+        try:
+            given_key, given = self._encoder.encode(topic, key, value, headers)
+        except SchemaNeeded as needed:
+            raise LookupError(f"{topic}: the schema's id is not known yet; await send for one record") from needed
+        return self._append(topic, given, given_key, headers=headers, partition=partition, timestamp=timestamp)
+
+    def _append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
         client, sender = self._client, self._sender
         if client is None or sender is None or get_ident() != self._caller.thread_id:
             self._caller.refuse()
@@ -361,9 +438,9 @@ class Producer(AsyncOnly):
     async def send_many(
         self,
         topic: str,
-        values: Iterable[Buffer | None],
+        values: Iterable[ValueIn | None],
         *,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[KeyIn | None] | None = None,
         partition: int | None = None,
     ) -> list[Delivery]:
         """Sends a record for each value, with the keys in the same order, and returns the deliveries.
@@ -598,7 +675,7 @@ class Producer(AsyncOnly):
 
     async def transform(
         self,
-        consumer: Consumer,
+        consumer: Consumer[Any, Any],
         function: Transform,
         timeout_ms: float = 1000,
         *,

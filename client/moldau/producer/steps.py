@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.producer.core.transaction_values import AbortableTransactionError, FatalTransactionError
 from moldau.protocol.errors import KafkaError
@@ -19,24 +19,16 @@ if TYPE_CHECKING:
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer.core.output import OutputRecord
     from moldau.values import Buffer
 
 Shield = Callable[[], "AbstractContextManager[object]"]
 """Makes the block in which an abort runs although the task is cancelled."""
 
 
-class OutputRecord(NamedTuple):
-    """A record that ``transform`` sends; the fields are the parameters of ``send``."""
-
-    topic: str
-    value: Buffer | None
-    key: Buffer | None = None
-    headers: Iterable[tuple[str, Buffer | None]] = ()
-    partition: int | None = None
-    timestamp: int | None = None
-
-
-Transform = Callable[["ConsumedRecord"], "Iterable[OutputRecord] | Awaitable[Iterable[OutputRecord]]"]
+Transform = Callable[
+    ["ConsumedRecord[Any, Any]"], "Iterable[OutputRecord[Any, Any]] | Awaitable[Iterable[OutputRecord[Any, Any]]]"
+]
 """Returns the output of an input record; it may be a coroutine function."""
 
 
@@ -49,8 +41,8 @@ class TransactionalProducer(Protocol):
     async def send(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: Any,  # noqa: ANN401 - bytes, or what the producer's serializers take
+        key: Any = None,  # noqa: ANN401
         *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
@@ -84,7 +76,7 @@ class Positioned(Protocol):
 class Source(Positioned, Protocol):
     """What a step needs of a consumer for trio or asyncio."""
 
-    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch]:
+    async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch[Any, Any]]:
         """Returns records."""
 
     def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
@@ -194,7 +186,7 @@ class Steps:
         return sum(len(batch.records) for batch in batches)
 
 
-def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch]) -> None:
+def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
     """Sets positions back before records whose transaction did not commit."""
     for batch in batches:
         with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back

@@ -1,7 +1,9 @@
 """Signatures and documentation of the record loops; ``_codec.pyx`` and ``_codec_py.py`` both obey them."""
 
 from collections.abc import Iterable
-from typing import final
+from typing import Generic, final
+
+from typing_extensions import TypeVar
 
 from moldau.records.columns import BinaryColumn, Columns
 
@@ -10,12 +12,18 @@ IMPLEMENTATION: str
 Buffer = bytes | bytearray | memoryview
 Header = tuple[str, bytes | None]
 
+_K = TypeVar("_K", default=bytes)
+_V = TypeVar("_V", default=bytes)
+
 @final
-class Record:
-    """One record of a batch. Immutable; key, value and header values are copies, ``None`` is Kafka's null."""
+class Record(Generic[_K, _V]):
+    """One record of a batch. Immutable; key, value and header values are copies, ``None`` is Kafka's null.
+
+    Only annotations may name the types of key and value; they differ from bytes where a consumer has deserializers.
+    """
 
     def __init__(
-        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()
+        self, offset: int, timestamp: int, key: _K | None, value: _V | None, headers: Iterable[Header] = ()
     ) -> None: ...
     @property
     def offset(self) -> int: ...
@@ -24,9 +32,9 @@ class Record:
         """Milliseconds since the Unix epoch; -1 where the producer gave none."""
 
     @property
-    def key(self) -> bytes | None: ...
+    def key(self) -> _K | None: ...
     @property
-    def value(self) -> bytes | None: ...
+    def value(self) -> _V | None: ...
     @property
     def headers(self) -> tuple[Header, ...]: ...
 

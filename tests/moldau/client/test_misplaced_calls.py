@@ -32,6 +32,7 @@ T0 = ("t", 0)
 CALLS = {
     "Producer": {
         "send": ("t", b""),
+        "send_bytes": ("t", b""),
         "send_many": ("t", [b""]),
         "send_nowait": ("t", b""),
         "send_columns": ("t", RowColumns(0)),
@@ -112,8 +113,8 @@ CALLS = {
 }
 NOT_CALLED = {
     # ``undeliver_outcome`` is for the blocking face; ``abandon`` stands for the end of a process, and works anywhere.
-    # ``transaction`` and ``transform`` consist of the calls above them.
-    "Producer": {"undeliver_outcome", "abandon", "transaction", "transform"},
+    # ``fetch_schema`` is for the other faces. ``transaction`` and ``transform`` consist of the calls above them.
+    "Producer": {"undeliver_outcome", "fetch_schema", "abandon", "transaction", "transform"},
     "Consumer": {"abandon"},
     # They take keywords; the one asks for the leader as describe_producers does, the other as terminate_transaction.
     "Admin": {"abort_transaction", "end_transaction"},

@@ -17,11 +17,20 @@ import trio
 import moldau
 import moldau.aio
 import moldau.blocking
-from moldau import AdminError, ConfigError, KafkaError, NewTopic
+from moldau import (
+    AdminError,
+    ConfigError,
+    KafkaError,
+    NewTopic,
+    RecordDeserializationError,
+    SerializationError,
+)
 from moldau.producer import OutputRecord
+from moldau.serialization import AvroSerde, JsonSerde, SchemaRegistry, StringSerde
 from moldau_jepsen.testing import cluster
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
+from support.schema_registry import schema_registry
 
 pytestmark = pytest.mark.processes
 NUMBERS = itertools.count()
@@ -81,12 +90,12 @@ class Face:
         self.config = {"bootstrap.servers": bootstrap}
         self.extra = {} if environment is None else {"environment": environment}
 
-    def make(self, kind, **settings):
+    def make(self, kind, objects=None, **settings):
         config = self.config | {key.replace("_", "."): value for key, value in settings.items()}
         if self.name == "blocking":
-            return Awaited(getattr(moldau.blocking, kind)(config))
+            return Awaited(getattr(moldau.blocking, kind)(config, **(objects or {})))
         home = moldau.aio if self.name == "asyncio" else moldau
-        return getattr(home, kind)(config, **self.extra)
+        return getattr(home, kind)(config, **self.extra, **(objects or {}))
 
     def run(self, scenario):
         return trio.run(scenario, self) if self.name == "trio" else asyncio.run(scenario(self))
@@ -253,6 +262,56 @@ async def opened(block):
             yield
 
 
+async def values_cross_as_objects(face, topic):
+    """Serializers run in each face, and the registry's answers reach them."""
+    schema = {"type": "record", "name": "F", "fields": [{"name": "n", "type": "long"}]}
+    with schema_registry() as local:
+        registry = SchemaRegistry({"schema.registry.url": local.url})
+        writes = {"key_serializer": StringSerde(), "value_serializer": AvroSerde(registry, schema)}
+        async with face.make("Producer", writes) as producer:
+            deliveries = await producer.send_many(topic, [{"n": n} for n in range(5)], keys=["a", "b", "c", "d", None])
+            assert (await deliveries[4]).offset == 4
+            with pytest.raises(SerializationError, match=f"{topic}: the value .* does not fit"):
+                await producer.send(topic, {"n": "x"})
+            with pytest.raises(SerializationError, match="the key 5 cannot be serialized: TypeError"):
+                await producer.send(topic, None, 5)
+        fresh = SchemaRegistry({"schema.registry.url": local.url})
+        reads = {"key_deserializer": StringSerde(), "value_deserializer": AvroSerde(fresh)}
+        async with face.make("Consumer", reads, auto_offset_reset="earliest") as consumer:
+            await done(consumer.assign([(topic, 0)]))
+            batches = await consumer.poll(LIMIT_MS, max_records=3)
+            found = [(each.key, each.value) for each in batches[0].records]
+            async for record in consumer:
+                found.append((record.key, record.value))
+                if len(found) == 5:
+                    break
+            assert found == [(key, {"n": n}) for n, key in enumerate(["a", "b", "c", "d", None])]
+        assert [path for _, path in local.state.requests] == [f"/subjects/{topic}-value/versions", "/schemas/ids/1"]
+
+
+async def poison_is_told_apart(face, topic):
+    """Records before a poison record arrive, its error names it, and seek skips it."""
+    async with face.make("Producer", {"value_serializer": JsonSerde()}) as producer:
+        await producer.send(topic, [0])
+        await producer.send_bytes(topic, b"{", b"k")
+        await (await producer.send(topic, {"n": 2}))
+    reads = {"value_deserializer": JsonSerde()}
+    async with face.make("Consumer", reads, auto_offset_reset="earliest") as consumer:
+        await done(consumer.assign([(topic, 0)]))
+        batches = await consumer.poll(LIMIT_MS)
+        assert [each.value for each in batches[0].records] == [[0]]
+        assert batches[0].next_offset == 1
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError, match=f"{topic}-0 at offset 1: the value") as caught:
+                await consumer.poll(LIMIT_MS)
+        error = caught.value
+        assert (error.topic_partition, error.offset, error.key, error.value) == ((topic, 0), 1, b"k", b"{")
+        await done(consumer.seek(error.topic_partition, error.offset + 1))
+        async for record in consumer:
+            assert (record.offset, record.value) == (2, {"n": 2})
+            break
+
+
 async def a_failed_transform_reads_again(face, topic):
     """An exception aborts the step, and the next one has each input once."""
     async with face.make("Producer") as producer:
@@ -308,6 +367,8 @@ SCENARIOS = [
     transactions_end_as_told,
     blocks_are_transactions,
     a_failed_transform_reads_again,
+    values_cross_as_objects,
+    poison_is_told_apart,
 ]
 
 
@@ -319,7 +380,7 @@ def test_each_face_passes(face, scenario):
     face.run(main)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS[:3], poison_is_told_apart], ids=lambda each: each.__name__)
 def test_trio_passes_in_the_simulation(scenario):
     async def main(world):
         fake = FakeCluster(world, 1)
@@ -333,7 +394,9 @@ def test_trio_passes_in_the_simulation(scenario):
 @pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin"])
 def test_faces_have_the_same_calls(kind):
     """Names and parameters agree; what a face leaves out is listed here."""
-    left_out = {"Producer": {"send_nowait", "send_columns", "has_leader", "abandon", "undeliver_outcome"}}
+    left_out = {
+        "Producer": {"send_nowait", "send_columns", "has_leader", "abandon", "undeliver_outcome", "fetch_schema"}
+    }
     left_out |= {"Consumer": {"abandon"}, "Admin": set()}
 
     def calls(home):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from moldau.runtime.net.server import ServerLimits
 from support.quotas.paused_server import (
     PAUSE_MS,
     QUICK,
@@ -87,7 +88,7 @@ def test_others_are_served_and_a_long_pause_is_not_idle():
         assert await answer(paused) == QUICK
         paused.close()
 
-    with_server(scenario, idle_ms=2_000)
+    with_server(scenario, ServerLimits(idle_ms=2_000))
 
 
 def test_a_paused_frame_gives_its_memory_to_others():
@@ -106,4 +107,4 @@ def test_a_paused_frame_gives_its_memory_to_others():
         other.close()
         paused.close()
 
-    with_server(scenario, buffered_bytes_max=120_000, held_ms=1_000, buffer_bytes=1_024)
+    with_server(scenario, ServerLimits(buffered_bytes_max=120_000, held_ms=1_000, buffer_bytes=1_024))

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClientQuotaRecord
 from moldau_quorum.quotas.precedence import PRODUCER_BYTE_RATE, QuotaIndex
 
-ORDER = [
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Parts = dict[str, str | None]
+Quota = tuple[Parts, str, float | None]
+
+ORDER: list[Parts] = [
     {"user": "alice", "client-id": "app"},
     {"user": "alice", "client-id": None},
     {"user": "alice"},
@@ -22,20 +29,22 @@ ORDER = [
 CLIENTS = list(itertools.product(("alice", "bob"), ("app", "other", "")))
 
 
-def entity(parts):
+def entity(parts: Parts) -> tuple[tuple[str, str | None], ...]:
     return tuple(sorted(parts.items()))
 
 
-def image_of(quotas, image=None):
+def image_of(quotas: Iterable[Quota], image: MetadataImage | None = None) -> MetadataImage:
     records = [ClientQuotaRecord(entity=entity(parts), key=key, value=value) for parts, key, value in quotas]
     return (image or MetadataImage()).apply(records, offset=0, epoch=0).image
 
 
-def index_of(image):
+def index_of(image: MetadataImage) -> QuotaIndex:
     return QuotaIndex().changed(image.quotas, list(image.quotas))
 
 
-def naive(configured, user, client_id):
+def naive(
+    configured: Sequence[tuple[Parts, float]], user: str, client_id: str
+) -> tuple[float, str | None, str | None] | None:
     """Returns value and group of the first level that fits, by comparing every part."""
     for parts, value in sorted(configured, key=lambda each: ORDER.index(each[0])):
         own = {"user": user, "client-id": client_id}
@@ -44,7 +53,7 @@ def naive(configured, user, client_id):
     return None
 
 
-def check_every_subset_of_levels():
+def check_every_subset_of_levels() -> None:
     """The most specific level decides, whichever of the eight are configured."""
     for subset in range(256):
         levels = [(parts, 100.0 + number) for number, parts in enumerate(ORDER) if subset >> number & 1]

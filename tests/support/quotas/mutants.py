@@ -14,7 +14,7 @@ from support.quotas.paused_server import check_pauses_end
 from support.quotas.steady_rate import check_steady_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 
 def quota_window_off_by_one() -> list[Patch]:
@@ -43,7 +43,7 @@ def quota_of_each_connection() -> list[Patch]:
 def pause_never_ends() -> list[Patch]:
     """A paused connection waits for its peer, not for the end of the pause."""
 
-    async def wait(self: Throttle, remaining_ms: float, work: Callable) -> None:
+    async def wait(self: Throttle, remaining_ms: float, work: Callable[[], Awaitable[object]]) -> None:
         await work()
 
     return [(Throttle, "wait", wait)]

@@ -2,69 +2,85 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import trio
 
 from moldau.runtime.net.server import ServerLimits, serve
 from moldau.runtime.net.throttle import Throttle
 from moldau_jepsen.world.world import run_world
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.runtime.net.answers import Answer, HandlerFactory
+    from moldau.runtime.net.server import Server
+    from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener
+    from moldau_jepsen.world.world import World
+
+    Log = list[tuple[bytes, float]]
+
 PAUSE_MS = 5_000
 SLOW, QUICK, SASL_HANDSHAKE, SASL_AUTHENTICATE = b"\0\x09", b"\0\x03", b"\0\x11", b"\0\x24"
 
 
-def framed(body):
+def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4) + body
 
 
-def request(kind, size=8):
+def request(kind: bytes, size: int = 8) -> bytes:
     return framed(kind + bytes(size - 2))
 
 
 class Handler:
     """Answers at once; a request of kind SLOW pauses the connection."""
 
-    def __init__(self, clock, log):
+    def __init__(self, clock: Clock, log: Log) -> None:
         self.throttle = Throttle()
         self.clock, self.log, self.ended = clock, log, False
 
-    def handle(self, frame):
+    def handle(self, frame: memoryview) -> Answer:
         kind = bytes(frame[:2])
         self.log.append((kind, self.clock.monotonic_ms()))
         if kind == SLOW:
             self.throttle.extend(self.clock.monotonic_ms() + PAUSE_MS)
         return [framed(kind)]
 
-    def flush(self):
+    def flush(self) -> None:
         pass
 
-    def closed(self):
+    def closed(self) -> None:
         self.ended = True
 
 
 class Stage:
-    def __init__(self, environment, address, handlers, server):
+    """A running server, its handlers, and an environment to connect from."""
+
+    def __init__(
+        self, environment: Environment, address: tuple[str, int], handlers: list[Handler], server: Server
+    ) -> None:
         self.environment, self.address, self.handlers, self.server = environment, address, handlers, server
 
-    async def connect(self):
+    async def connect(self) -> Connection:
         return await self.environment.network.connect(*self.address)
 
 
-def with_server(scenario, **limits):
-    async def main(world):
+def with_server(scenario: Callable[[Stage, Log], Awaitable[None]], limits: ServerLimits | None = None) -> None:
+    async def main(world: World) -> None:
         node = world.node("server")
-        stage = {}
-        log = []
+        stage: dict[str, Stage] = {}
+        log: Log = []
 
-        async def serving(environment):
-            handlers = []
+        async def serving(environment: Environment) -> None:
+            handlers: list[Handler] = []
 
-            def handler(_connection):
+            def handler(_connection: Connection) -> Handler:
                 handlers.append(Handler(environment.clock, log))
                 return handlers[-1]
 
             listener = await environment.network.listen("server", 9000)
             async with trio.open_nursery() as nursery:
-                server = await nursery.start(_serve, environment, listener, handler, ServerLimits(**limits))
+                server = await nursery.start(_serve, environment, listener, handler, limits or ServerLimits())
                 stage["made"] = Stage(world.node("client").environment, ("server", 9000), handlers, server)
                 await trio.sleep_forever()
 
@@ -74,14 +90,20 @@ def with_server(scenario, **limits):
         with trio.fail_after(600):
             await scenario(stage["made"], log)
 
-    return run_world(main, seed=1)
+    run_world(main, seed=1)
 
 
-async def _serve(environment, listener, handler, limits, task_status):
+async def _serve(
+    environment: Environment,
+    listener: Listener,
+    handler: HandlerFactory,
+    limits: ServerLimits,
+    task_status: trio.TaskStatus[Server],
+) -> None:
     await serve(environment, listener, handler, limits, task_status=task_status)
 
 
-async def answer(connection):
+async def answer(connection: Connection) -> bytes:
     got = bytearray()
     buffer = bytearray(100)
     while len(got) < 6:
@@ -95,15 +117,15 @@ async def answer(connection):
     return bytes(got[4:])
 
 
-def gaps(log):
+def gaps(log: Log) -> list[tuple[bytes, float]]:
     begun = log[0][1]
     return [(kind, round((now - begun) / 1_000, 1)) for kind, now in log]
 
 
-def check_pauses_end():
+def check_pauses_end() -> None:
     """The answer leaves at once, later requests wait for the end of the pause, and then they are handled."""
 
-    async def scenario(stage, log):
+    async def scenario(stage: Stage, log: Log) -> None:
         connection = await stage.connect()
         await connection.send_all([request(SLOW) + request(QUICK) + request(SLOW) + request(QUICK)])
         begun = trio.current_time()

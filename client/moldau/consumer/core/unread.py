@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,26 +14,26 @@ if TYPE_CHECKING:
     from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
 
 
-class Unread:
+class Unread(Generic[KeyOut, ValueOut]):
     """The rest of one poll. Positions that count must lie before it: ``starts`` names them."""
 
     __slots__ = ("_epochs", "_records")
 
     def __init__(self) -> None:
-        self._records: deque[ConsumedRecord] = deque()
+        self._records: deque[ConsumedRecord[KeyOut, ValueOut]] = deque()
         self._epochs: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def fill(self, batches: Iterable[ConsumedBatch]) -> None:
+    def fill(self, batches: Iterable[ConsumedBatch[KeyOut, ValueOut]]) -> None:
         """Adds the records of a poll."""
         self._epochs.clear()
         for batch in batches:
             self._epochs[batch.topic_partition] = batch.leader_epoch
             self._records.extend(batch.with_partition())
 
-    def take(self) -> ConsumedRecord | None:
+    def take(self) -> ConsumedRecord[KeyOut, ValueOut] | None:
         """Removes the next record and returns it; None if all are read."""
         return self._records.popleft() if self._records else None
 

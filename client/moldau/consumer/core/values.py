@@ -6,10 +6,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from moldau.cluster.arguments import shown
 from moldau.cluster.metadata import TopicPartition
+from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,15 +25,18 @@ _DURATION = re.compile(
 )
 
 
-class ConsumedRecord(NamedTuple):
-    """One record with its place. Iteration over a consumer returns these."""
+class ConsumedRecord(NamedTuple, Generic[KeyOut, ValueOut]):
+    """One record with its place. Iteration over a consumer returns these.
+
+    Key and value are bytes, or what the consumer's deserializers return.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: KeyOut | None
+    value: ValueOut | None
     headers: tuple[tuple[str, bytes | None], ...]
 
     @property
@@ -41,13 +45,23 @@ class ConsumedRecord(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class DeserializedRecord(NamedTuple):
+    """A record of a batch whose key and value a consumer's deserializers have returned; the fields are ``Record``'s."""
+
+    offset: int
+    timestamp: int
+    key: object
+    value: object
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedBatch:
+class ConsumedBatch(Generic[KeyOut, ValueOut]):
     """Records of one partition, in order. ``next_offset`` is the position behind them."""
 
     topic: str
     partition: int
-    records: list[Record]
+    records: list[Record[KeyOut, ValueOut]]
     next_offset: int
     leader_epoch: int
     high_watermark: int
@@ -57,7 +71,7 @@ class ConsumedBatch:
         """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
 
-    def with_partition(self) -> Iterator[ConsumedRecord]:
+    def with_partition(self) -> Iterator[ConsumedRecord[KeyOut, ValueOut]]:
         """Returns the records, each with topic and partition."""
         topic, partition = self.topic, self.partition
         for each in self.records:

@@ -1,7 +1,8 @@
 """Configuration: every key with type, default, bounds and meaning; parsing with clear errors; the texts it comes from.
 
 ``BROKER_CONFIG`` serves nodes of either role, ``TOPIC_CONFIG`` topics (each key falls back to a broker key),
-``PRODUCER_CONFIG``, ``CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients. Names and defaults are Kafka's unless a key
+``PRODUCER_CONFIG``, ``CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients, ``REGISTRY_CONFIG`` and ``SERIALIZER_CONFIG``
+the serializers. Names and defaults are Kafka's unless a key
 says otherwise. ``python -m moldau.runtime.config.docs`` writes docs/config.md from the declarations.
 """
 
@@ -46,6 +47,8 @@ from moldau.runtime.config.schemas import (
     CONSUMER_CONFIG,
     GROUP_CONFIG,
     PRODUCER_CONFIG,
+    REGISTRY_CONFIG,
+    SERIALIZER_CONFIG,
     TOPIC_CONFIG,
     group_config,
     not_served,
@@ -69,7 +72,9 @@ __all__ = [
     "CONSUMER_CONFIG",
     "GROUP_CONFIG",
     "PRODUCER_CONFIG",
+    "REGISTRY_CONFIG",
     "REQUIRED",
+    "SERIALIZER_CONFIG",
     "TOPIC_CONFIG",
     "TOPIC_SYNONYMS",
     "Config",

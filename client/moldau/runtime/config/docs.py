@@ -14,6 +14,8 @@ from moldau.runtime.config.schemas import (
     CONSUMER_CONFIG,
     GROUP_CONFIG,
     PRODUCER_CONFIG,
+    REGISTRY_CONFIG,
+    SERIALIZER_CONFIG,
     TOPIC_CONFIG,
 )
 
@@ -105,6 +107,8 @@ def render() -> str:
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
     lines += _section("Admin client", ADMIN_CONFIG.keys.values())
+    lines += _section("Schema registry client", REGISTRY_CONFIG.keys.values())
+    lines += _section("Serializers with a schema registry", SERIALIZER_CONFIG.keys.values())
     lines += _unserved_section()
     assert all(isinstance(key.dynamic, DynamicScope) for key in BROKER_CONFIG.keys.values())
     return "\n".join(lines)

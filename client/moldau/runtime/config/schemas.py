@@ -17,6 +17,7 @@ from moldau.runtime.config.keys.group import (
 from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
 from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
+from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS, SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
@@ -231,6 +232,27 @@ CONSUMER_CONFIG = ConfigSchema.of(
 ADMIN_CONFIG = ConfigSchema.of(
     "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_client, _check_client_security)
 )
+
+
+def _check_registry(config: Config) -> list[str]:
+    problems = tls_problems(tls_settings(config))
+    if not config.get_list("schema.registry.url"):
+        problems.append("schema.registry.url: must name at least one address")
+    problems += [
+        f"schema.registry.url = {url!r}: must begin with http:// or https://"
+        for url in config.get_list("schema.registry.url")
+        if not url.startswith(("http://", "https://"))
+    ]
+    user = config.get("basic.auth.user.info")
+    if isinstance(user, str) and ":" not in user:
+        problems.append("basic.auth.user.info: must be USER:PASSWORD")
+    if user is not None and config.get("bearer.auth.token") is not None:
+        problems.append("basic.auth.user.info: cannot be combined with bearer.auth.token")
+    return problems
+
+
+REGISTRY_CONFIG = ConfigSchema.of("schema registry", REGISTRY_KEYS, (_check_registry,))
+SERIALIZER_CONFIG = ConfigSchema.of("serializer", SERIALIZER_KEYS)
 
 
 def unserved_keys(config: Config) -> tuple[str, ...]:

@@ -1,14 +1,9 @@
-"""Confluent's wire format: a zero byte, the schema's id in four bytes (big endian), and the encoded value."""
+"""Confluent's wire format, as the decoders of jobs read it: damaged bytes are poison, and never an error of the job."""
 
 from __future__ import annotations
 
-import struct
-from typing import Final
-
+from moldau.serialization.core import wire_format
 from pyspark_moldau.jobs.errors import PoisonError
-
-HEADER: Final = struct.Struct(">bI")
-MAGIC: Final = 0
 
 
 def split_frame(value: bytes) -> tuple[int, bytes]:
@@ -17,9 +12,19 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
     Raises:
         PoisonError: The value is too short or begins with another byte.
     """
-    if len(value) < HEADER.size:
-        raise PoisonError(f"{len(value)} bytes: Confluent's wire format begins with 5 bytes, magic and schema id")
-    magic, schema_id = HEADER.unpack_from(value)
-    if magic != MAGIC:
-        raise PoisonError(f"first byte {value[0]}: Confluent's wire format begins with 0")
-    return schema_id, value[HEADER.size :]
+    try:
+        return wire_format.split_frame(value)
+    except wire_format.WireFormatError as error:
+        raise PoisonError(str(error)) from error
+
+
+def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
+    """Returns the indexes of a Protobuf message and where the message begins.
+
+    Raises:
+        PoisonError: The indexes are damaged.
+    """
+    try:
+        return wire_format.read_indexes(data)
+    except wire_format.WireFormatError as error:
+        raise PoisonError(str(error)) from error

@@ -13,13 +13,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from moldau.serialization.core.message_indexes import message_indexes
 from pyspark_moldau.jobs.errors import JobConfigError, PoisonError
-from pyspark_moldau.jobs.payloads.framing import split_frame
+from pyspark_moldau.jobs.payloads.framing import read_indexes, split_frame
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-INDEXES_MAX = 100
 _TIMESTAMP = "google.protobuf.Timestamp"
 _TYPES = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
@@ -54,7 +54,7 @@ class ProtobufDecoder:
             raise JobConfigError(f"message: the descriptor set has no {message}; it has {', '.join(known)}") from error
         self._descriptor = descriptor
         self._class = message_factory.GetMessageClass(descriptor)
-        self._indexes = _indexes_of(descriptor)
+        self._indexes = message_indexes(descriptor)
         self.type = _struct_of(descriptor, ())
 
     def decode(self, value: bytes) -> object:
@@ -73,40 +73,6 @@ class ProtobufDecoder:
             return _values_of(self._class.FromString(rest[at:]))
         except (DecodeError, ValueError, OverflowError) as error:
             raise PoisonError(f"not a {self._descriptor.full_name}: {error}") from error
-
-
-def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
-    """Returns the message's indexes and where the message begins.
-
-    Raises:
-        PoisonError: The indexes are damaged.
-    """
-    count, at = _varint(data, 0)
-    if not 0 <= count <= INDEXES_MAX:
-        raise PoisonError(f"{count} message indexes; at most {INDEXES_MAX} are plausible")
-    indexes = []
-    for _ in range(count):
-        index, at = _varint(data, at)
-        indexes.append(index)
-    return tuple(indexes) or (0,), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        result |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), at
-    raise PoisonError("the message indexes are cut off")
-
-
-def _indexes_of(descriptor: Descriptor) -> tuple[int, ...]:
-    outer = descriptor.containing_type
-    if outer is not None:
-        return (*_indexes_of(outer), outer.nested_types.index(descriptor))
-    return (list(descriptor.file.message_types_by_name).index(descriptor.name),)
 
 
 def _struct_of(descriptor: Descriptor, within: tuple[str, ...]) -> pa.DataType:

@@ -1,0 +1,1 @@
+"""The pure parts of record processing: retry topics, and the order of commits."""

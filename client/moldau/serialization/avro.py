@@ -1,0 +1,150 @@
+"""Avro values in Confluent's wire format, with ``fastavro``."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from moldau.serialization.core.registry_requests import Schema
+from moldau.serialization.core.subjects import SubjectPolicy, document_of
+from moldau.serialization.core.values import SerializationError, T
+from moldau.serialization.core.wire_format import frame, split_frame
+
+try:
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+except ImportError as error:
+    raise ImportError("AvroSerde needs fastavro: pip install 'moldau[registry]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.runtime.config import Config
+    from moldau.serialization.core.registry_requests import RegisteredSchema
+    from moldau.serialization.core.values import SerializationContext
+    from moldau.serialization.registry import SchemaRegistry
+
+PARSED_MAX = 1000
+"""Parsed schemas that a serde keeps."""
+
+
+class AvroSerde(Generic[T]):
+    """Writes and reads Avro values; readers resolve the writer's schema to their own.
+
+    Values are the types of fastavro (a dict for a record), or objects of ``model``: a dataclass, a pydantic model or
+    another type that pydantic knows.
+    """
+
+    @overload
+    def __init__(
+        self: AvroSerde[Any],
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, Any] | list[Any] | None = None,
+        *,
+        config: Mapping[str, object] | Config | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, Any] | list[Any] | None = None,
+        *,
+        model: type[T],
+        config: Mapping[str, object] | Config | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, Any] | list[Any] | None = None,
+        *,
+        model: type[T] | None = None,
+        config: Mapping[str, object] | Config | None = None,
+    ) -> None:
+        """Takes the schema, as JSON text or parsed JSON; without one the serde only reads, by the writers' schemas.
+
+        Raises:
+            SerializationError: the text is no Avro schema.
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
+        self._policy = SubjectPolicy(registry, config)
+        self._schema: Schema | None = None
+        self._own: Any = None
+        self._name: str | None = None
+        if schema is not None:
+            document, text = document_of(schema)
+            self._schema = Schema(text, "AVRO")
+            self._own = _parsed(document, {})
+            self._name = self._own.get("name") if isinstance(self._own, dict) else None
+        self._parsed: dict[int, Any] = {}
+        self._model = None
+        if model is not None:
+            from moldau.serialization.models import adapter_of
+
+            self._model = adapter_of(model)
+
+    def serialize(self, value: T, context: SerializationContext) -> bytes:
+        """Returns header and Avro's bytes of a value.
+
+        Raises:
+            SerializationError: the serde has no schema, or the value does not fit it.
+        """
+        if self._schema is None:
+            raise SerializationError("this AvroSerde has no schema, so it only reads; pass one to write")
+        written = self._policy.writer(context, self._schema, self._name)
+        own = self._own if written.schema is self._schema else self._schema_of(written)
+        stream = io.BytesIO()
+        stream.write(frame(written.id))
+        plain = value if self._model is None else self._model.dump_python(value)
+        try:
+            fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
+        except Exception as error:
+            raise SerializationError(
+                f"it does not fit the Avro schema: {error!r}", subject=written.subject, schema_id=written.id
+            ) from error
+        return stream.getvalue()
+
+    def deserialize(self, data: bytes, context: SerializationContext) -> T:
+        """Returns a value.
+
+        Raises:
+            SerializationError: the bytes are not of the writer's schema, or that cannot be read as the serde's own.
+        """
+        schema_id, body = split_frame(data)
+        found = self._policy.by_id(schema_id, "AVRO")
+        writer = self._schema_of(found)
+        stream = io.BytesIO(body)
+        try:
+            value: Any = fastavro.schemaless_reader(stream, writer, self._own)
+        except Exception as error:
+            raise SerializationError(f"not of the Avro schema: {error!r}", schema_id=schema_id) from error
+        if left := len(body) - stream.tell():
+            raise SerializationError(f"not of the Avro schema: {left} bytes are left", schema_id=schema_id)
+        if self._model is None:
+            return value  # type: ignore[no-any-return]
+        try:
+            return self._model.validate_python(value)
+        except ValueError as error:
+            raise SerializationError(f"the value does not fit the model: {error}", schema_id=schema_id) from error
+
+    def _schema_of(self, found: RegisteredSchema) -> Any:  # noqa: ANN401 - a schema as fastavro parsed it
+        parsed = self._parsed.get(found.id)
+        if parsed is None:
+            named: dict[str, Any] = {}
+            for _, schema in self._policy.references(found.schema):
+                _parsed(document_of(schema.text)[0], named)
+            parsed = _parsed(document_of(found.schema.text)[0], named)
+            if len(self._parsed) >= PARSED_MAX:
+                self._parsed.clear()
+            self._parsed[found.id] = parsed
+        return parsed
+
+
+def _parsed(document: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema as fastavro parsed it
+    # fastavro keeps referenced types beside a record only; anything else must contain them.
+    contains = bool(named) and not (isinstance(document, dict) and document.get("type") == "record")
+    try:
+        return fastavro.parse_schema(document, named_schemas=named, expand=contains)
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
+        raise SerializationError(f"not an Avro schema: {error!r}") from error

@@ -1,0 +1,203 @@
+"""The requests of a schema registry's REST interface, and their answers. Pure.
+
+Each request knows its method, path and body, and how to read the answer. ``SchemaRegistry`` sends it and keeps the
+answers of the requests whose answer never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA_NOT_FOUND = 40403
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReference:
+    """A schema that another one names: the name used there, and the subject and version where it is registered."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The text of a schema, its type (AVRO, PROTOBUF or JSON), and the schemas it refers to."""
+
+    text: str
+    type: str = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """Returns the body of a request."""
+        document: dict[str, Any] = {"schema": self.text}
+        if self.type != "AVRO":
+            document["schemaType"] = self.type
+        if self.references:
+            document["references"] = [
+                {"name": each.name, "subject": each.subject, "version": each.version} for each in self.references
+            ]
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema with its id. Subject and version are known where the request named the subject."""
+
+    id: int
+    schema: Schema
+    subject: str | None = None
+    version: int | None = None
+
+
+class RegistryError(Exception):
+    """The schema registry refused a request, or did not answer.
+
+    ``status`` is the HTTP status, 0 without an answer; ``code`` is the registry's own, such as 40403.
+    """
+
+    def __init__(self, detail: str, *, status: int = 0, code: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+    @property
+    def is_about_schema(self) -> bool:
+        """Whether the registry's answer is about the schema: it is unknown, invalid or incompatible."""
+        return self.status in (404, 409, 422)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+
+def schema_of(document: Mapping[str, Any]) -> Schema:
+    """Returns the schema in an answer."""
+    references = tuple(
+        SchemaReference(str(each["name"]), str(each["subject"]), int(each["version"]))
+        for each in document.get("references") or ()
+    )
+    return Schema(str(document["schema"]), str(document.get("schemaType") or "AVRO"), references)
+
+
+def _registered(document: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(
+        int(document["id"]), schema_of(document), str(document["subject"]), int(document["version"])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSchema:
+    """Registers a schema under a subject; the answer has the id of an equal schema if there is one."""
+
+    subject: str
+    schema: Schema
+    normalize: bool = False
+    method = "POST"
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return f"/subjects/{quote(self.subject, safe='')}/versions{'?normalize=true' if self.normalize else ''}"
+
+    def body(self) -> dict[str, Any] | None:
+        """Returns the body of the request."""
+        return self.schema.to_document()
+
+    def answer(self, document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
+        """Returns the answer of the registry."""
+        return RegisteredSchema(int(document["id"]), self.schema, self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpSchema:
+    """Asks for id and version of a schema that is registered under a subject."""
+
+    subject: str
+    schema: Schema
+    normalize: bool = False
+    method = "POST"
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return f"/subjects/{quote(self.subject, safe='')}{'?normalize=true' if self.normalize else ''}"
+
+    def body(self) -> dict[str, Any] | None:
+        """Returns the body of the request."""
+        return self.schema.to_document()
+
+    def answer(self, document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
+        """Returns the answer of the registry, with the references that were asked for."""
+        return replace(_registered(document), schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVersion:
+    """Asks for a version of a subject, by default the latest."""
+
+    subject: str
+    version: int | None = None
+    method = "GET"
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        version = "latest" if self.version is None else str(self.version)
+        return f"/subjects/{quote(self.subject, safe='')}/versions/{version}"
+
+    def body(self) -> dict[str, Any] | None:
+        """Returns the body of the request: there is none."""
+        return None
+
+    def answer(self, document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
+        """Returns the answer of the registry."""
+        return _registered(document)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaById:
+    """Asks for the schema with an id."""
+
+    id: int
+    method = "GET"
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return f"/schemas/ids/{self.id}"
+
+    def body(self) -> dict[str, Any] | None:
+        """Returns the body of the request: there is none."""
+        return None
+
+    def answer(self, document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
+        """Returns the answer of the registry."""
+        return RegisteredSchema(self.id, schema_of(document))
+
+
+Need = RegisterSchema | LookUpSchema | SubjectVersion | SchemaById
+"""A request whose answer is a schema with its id."""
+
+
+def error_of(status: int, document: object, request: str) -> RegistryError:
+    """Returns the error that an answer reports."""
+    code, message = 0, ""
+    if isinstance(document, dict):
+        given = document.get("error_code")
+        code = given if isinstance(given, int) else 0
+        message = str(document.get("message", ""))
+    text = f"{request}: the schema registry answers {status}"
+    if code:
+        text += f" (error code {code})"
+    if message:
+        text += f": {message}"
+    if status == 401:
+        text += "; set basic.auth.user.info or bearer.auth.token"
+    return RegistryError(text, status=status, code=code)

@@ -1,0 +1,87 @@
+"""Confluent's wire format: a zero byte, the schema's id in four bytes (big endian), and the encoded value.
+
+A Protobuf value has the indexes of its message in the schema's file between id and message, as zigzag varints: their
+number, then one index per level of nesting. A single zero byte stands for the first message of the file. Clients and
+pipeline jobs share this module. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEADER: Final = struct.Struct(">bI")
+MAGIC: Final = 0
+INDEXES_MAX: Final = 100
+"""Message indexes that a value may have. Real files nest a few levels deep; more means damaged bytes."""
+
+
+class WireFormatError(ValueError):
+    """Bytes are not in Confluent's wire format."""
+
+
+def split_frame(data: bytes) -> tuple[int, bytes]:
+    """Returns the schema's id and the bytes behind it.
+
+    Raises:
+        WireFormatError: the data is too short or begins with another byte.
+    """
+    if len(data) < HEADER.size:
+        raise WireFormatError(f"{len(data)} bytes: Confluent's wire format begins with 5 bytes, magic and schema id")
+    magic, schema_id = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise WireFormatError(f"first byte {data[0]}: Confluent's wire format begins with 0")
+    return schema_id, data[HEADER.size :]
+
+
+def frame(schema_id: int) -> bytes:
+    """Returns the five bytes in front of a value."""
+    return HEADER.pack(MAGIC, schema_id)
+
+
+def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
+    """Returns a message's indexes and where the message begins.
+
+    Raises:
+        WireFormatError: the indexes are damaged.
+    """
+    count, at = _read_varint(data, 0)
+    if not 0 <= count <= INDEXES_MAX:
+        raise WireFormatError(f"{count} message indexes; at most {INDEXES_MAX} are plausible")
+    indexes = []
+    for _ in range(count):
+        index, at = _read_varint(data, at)
+        indexes.append(index)
+    return tuple(indexes) or (0,), at
+
+
+def write_indexes(indexes: Iterable[int]) -> bytes:
+    """Returns the bytes of a message's indexes."""
+    levels = tuple(indexes)
+    if levels == (0,):
+        return b"\0"
+    return b"".join(_varint(each) for each in (len(levels), *levels))
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        result |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+    raise WireFormatError("the message indexes are cut off")
+
+
+def _varint(value: int) -> bytes:
+    rest = value << 1 if value >= 0 else (~value << 1) | 1
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)

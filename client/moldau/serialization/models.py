@@ -1,0 +1,52 @@
+"""Typed values with ``pydantic``: models, dataclasses, TypedDicts, and any other type that pydantic validates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic
+
+from moldau.serialization.core.values import T
+
+try:
+    from pydantic import TypeAdapter
+except ImportError as error:
+    raise ImportError("models need pydantic: pip install 'moldau[registry]'") from error
+
+if TYPE_CHECKING:
+    from moldau.serialization.core.values import SerializationContext
+
+
+def adapter_of(model: type[T]) -> TypeAdapter[T]:
+    """Returns pydantic's adapter of a type.
+
+    Raises:
+        TypeError: pydantic cannot validate the type.
+    """
+    try:
+        return TypeAdapter(model)
+    except Exception as error:
+        raise TypeError(f"pydantic has no validation for {model!r}: {error}") from error
+
+
+class ModelSerde(Generic[T]):
+    """Writes objects of a type as JSON, and reads them with validation. No registry takes part."""
+
+    def __init__(self, model: type[T]) -> None:
+        """Takes the type.
+
+        Raises:
+            TypeError: pydantic cannot validate it.
+        """
+        self._adapter = adapter_of(model)
+
+    def serialize(self, value: T, context: SerializationContext) -> bytes:
+        """Returns the JSON text of a value; the value is validated first."""
+        return self._adapter.dump_json(self._adapter.validate_python(value))
+
+    def deserialize(self, data: bytes, context: SerializationContext) -> T:
+        """Returns the validated value."""
+        return self._adapter.validate_json(data)
+
+
+def json_schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """Returns the JSON Schema of an adapter's type."""
+    return adapter.json_schema()

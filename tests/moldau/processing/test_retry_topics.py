@@ -1,0 +1,75 @@
+"""Goal: a failed record goes through its retry topics in order and ends as a dead letter that tells its story.
+
+Method: the pure core, with a table and Hypothesis.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau import RecordDeserializationError, TopicPartition
+from moldau.consumer import ConsumedRecord
+from moldau.processing import Failure, RetryTopics, failure_of
+
+ORDERS = RetryTopics("orders", [5_000, 60_000], not_retried=(KeyError,))
+
+
+def record(topic="orders", headers=(), offset=7):
+    return ConsumedRecord(topic, 3, offset, 0, b"k", {"n": 1}, tuple(headers))
+
+
+def consumed(out, offset):
+    return ConsumedRecord(out.topic, 0, offset, 0, out.key, out.value, tuple(out.headers))
+
+
+def test_a_record_goes_through_the_retries_to_the_dead_letters():
+    first = ORDERS.failed(record(headers=[("trace", b"1")]), ValueError("full"), 1_000)
+    assert (first.topic, first.key, first.value) == ("orders.retry.1", b"k", {"n": 1})
+    assert first.headers[0] == ("trace", b"1")
+    place = {"topic": "orders", "partition": 3, "offset": 7}
+    assert failure_of(first.headers) == Failure(**place, attempts=1, due_ms=6_000, error="ValueError: full")
+    second = ORDERS.failed(consumed(first, 50), OSError("gone"), 10_000)
+    assert second.topic == "orders.retry.2"
+    assert failure_of(second.headers) == Failure(**place, attempts=2, due_ms=70_000, error="OSError: gone")
+    third = ORDERS.failed(consumed(second, 90), OSError("gone"), 80_000)
+    assert third.topic == "orders.dead"
+    assert failure_of(third.headers) == Failure(**place, attempts=3, due_ms=None, error="OSError: gone")
+    assert [name for name, _ in third.headers].count("trace") == 1
+
+
+def test_errors_that_stay_are_not_retried():
+    assert ORDERS.failed(record(), KeyError("x"), 0).topic == "orders.dead"
+
+
+def test_poison_is_a_dead_letter_with_its_bytes():
+    poison = RecordDeserializationError(
+        "broken",
+        field="value",
+        topic_partition=TopicPartition("orders", 2),
+        offset=11,
+        timestamp=0,
+        key=b"k",
+        value=b"\xff",
+        headers=(("h", None),),
+    )
+    out = ORDERS.failed(poison, poison, 0)
+    assert (out.topic, out.key, out.value, out.headers[0]) == ("orders.dead", b"k", b"\xff", ("h", None))
+    assert failure_of(out.headers).offset == 11
+
+
+def test_the_topics_are_named():
+    assert ORDERS.topics == ["orders", "orders.retry.1", "orders.retry.2"]
+    assert RetryTopics("a", dead_letters="b").dead_letters == "b"
+
+
+@pytest.mark.parametrize("wrong", [{"topic": ""}, {"delays_ms": [-1]}, {"delays_ms": 5}, {"delays_ms": [0.5]}])
+def test_wrong_arguments_are_refused(wrong):
+    with pytest.raises((TypeError, ValueError), match="RetryTopics: "):
+        RetryTopics(**{"topic": "orders", **wrong})
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([f"__moldau.retry.{n}" for n in ("topic", "offset", "due.ms")]), st.binary()))
+)
+def test_damaged_headers_count_as_none(headers):
+    assert failure_of(headers) is None
