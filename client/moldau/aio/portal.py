@@ -172,6 +172,8 @@ class AioPortal(Portal[C], Generic[C]):
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._scope.cancel)
                 await self._has_ended.wait(INTERRUPTED_WAIT_S)
+                if self._has_ended.future.done():
+                    self._thread.join()  # the thread has set the event as its last act
                 raise
             self._thread.join()
         self._raise_failure()
