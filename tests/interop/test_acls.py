@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from moldau_jepsen.launcher.ports import take_free_ports
+from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = [
@@ -224,14 +225,7 @@ def test_the_command_line(node, tmp_path):
     )
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments, "--command-config", str(config)],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            env=environment(),
-            check=False,
-        )
+        return run_command(*arguments, "--command-config", str(config))
 
     assert run("topics", "create", "m-1").returncode == 0
     who = ("--allow-principal", "User:carol")

@@ -22,6 +22,7 @@ import pytest
 from moldau_jepsen.launcher.ports import take_free_ports
 from support import tokens
 from support.certificates import authority
+from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = [
@@ -444,15 +445,8 @@ def test_the_command_line(node, tmp_path):
     )
 
     def run(*arguments, given="", password="bob-s3cret"):
-        return subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments, "--command-config", str(config)],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            env={**environment(), "BOB_PASSWORD": password},
-            check=False,
-        )
+        words = (*arguments, "--command-config", str(config))
+        return run_command(*words, given=given, environment={"BOB_PASSWORD": password})
 
     added = run("users", "add", "dave", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192", given="dave-s3cret\n")
     assert added.returncode == 0, added.stderr

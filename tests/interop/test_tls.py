@@ -20,6 +20,7 @@ from moldau_jepsen.chaos.folder import HISTORY, VERDICT
 from moldau_jepsen.history import HistoryFile, Kind, Status
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
+from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = [
@@ -325,15 +326,7 @@ def test_the_command_line(cluster, files, tmp_path):
     )
 
     def run(*arguments, given="", config=config):
-        return subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments, "--command-config", str(config)],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            env=environment(),
-            check=False,
-        )
+        return run_command(*arguments, "--command-config", str(config), given=given)
 
     for arguments, given, reported in (
         (("topics", "create", "by-command"), "", ""),

@@ -4,20 +4,17 @@ Method: one cluster that the command line itself starts and stops; commands run 
 streams and directory.
 """
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
-import types
 
 import pytest
 
-from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
+from support.commands import run_command
 from support.interop.clients import wait_for, wait_until
 
 pytestmark = pytest.mark.processes
@@ -58,15 +55,8 @@ def shell(tmp_path_factory):
     home = tmp_path_factory.mktemp("shell")
 
     def run(*arguments, given="", code=0):
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        with contextlib.chdir(home), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            typed = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "stdin", typed)
-                found = main(list(arguments))
-        out.flush()
-        done = types.SimpleNamespace(stdout=out.buffer.getvalue().decode(), stderr=err.getvalue())
-        assert code in (None, found), (arguments, done.stdout, done.stderr)
+        done = run_command(*arguments, given=given, cwd=home)
+        assert code in (None, done.returncode), (arguments, done.stdout, done.stderr)
         if code == 0 and arguments[:2] in CHANGES:
             # The broker that answered a change has applied it, but the next command may ask another broker.
             cluster = open_cluster(home / "moldau-cluster")

@@ -1,6 +1,6 @@
 """Goal: the demo runs from start to end on any file, ends with the proof, and leaves no process behind.
 
-Bad input is reported in one line. Method: the command as a separate process, without Spark, which has its own tests.
+Bad input is reported in one line. Method: the demo as a separate process, without Spark, which has its own tests.
 """
 
 import json
@@ -13,6 +13,7 @@ import pytest
 from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.process import ProcessState
+from support.commands import run_command
 
 pytestmark = pytest.mark.processes
 
@@ -71,7 +72,7 @@ def test_bad_input_is_told_before_anything_starts(tmp_path, arguments, words):
     (tmp_path / "empty").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("line\n")
-    run = demo(*arguments, cwd=tmp_path)
+    run = run_command("demo", "--no-spark", *arguments, cwd=tmp_path)
     assert run.returncode == 2
     assert run.stdout == ""
     assert words in run.stderr.splitlines()[-1]

@@ -1,18 +1,17 @@
 """Goal: the command line changes voters, leadership, feature levels and replicas of a real cluster.
 
-Method: three controllers and three brokers as processes; the commands run as separate processes.
+Method: three controllers and three brokers as processes; the commands run in this process.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from moldau.admin import NewTopic
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
-from support.interop.clients import WAIT_S, wait_for, wait_known, wait_until
+from support.commands import run_command
+from support.interop.clients import wait_for, wait_known, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -28,13 +27,7 @@ def running():
 def moldau(running):
     def run(*arguments, code=0):
         """``code`` None: it may fail."""
-        done = subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", running.bootstrap],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        done = run_command(*arguments, "--bootstrap-server", running.bootstrap)
         assert code in (None, done.returncode), (arguments, done.stdout, done.stderr)
         return done
 

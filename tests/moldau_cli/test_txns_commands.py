@@ -1,37 +1,30 @@
 """Goal: ``moldau txns`` shows transactions as they are and ends those that hang.
 
-Method: one real broker, a producer that leaves transactions open on purpose, and the commands as a shell runs them.
+Method: one real broker, a producer that leaves transactions open on purpose, and the commands in this process.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.testing import cluster
-from support.interop.clients import WAIT_S, wait_until
+from support.commands import run_command
+from support.interop.clients import wait_until
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
 def bootstrap():
-    with cluster(brokers=1, controllers=1) as running:
+    with cluster(brokers=1, controllers=1, links=False) as running:
         yield running.bootstrap
 
 
 @pytest.fixture
 def moldau(bootstrap):
     def run(*arguments, code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", bootstrap],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        done = run_command(*arguments, "--bootstrap-server", bootstrap)
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
         return done
 

@@ -3,6 +3,7 @@ Method: a real broker and controller; bytes over plain sockets; configuration fi
 """
 
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,12 +28,39 @@ def small(tmp_path_factory):
     running.shut_down()
 
 
-@pytest.fixture
-def spoilt(tmp_path):
-    """A cluster of two processes that has run; tests stop a node, spoil what is its, and start it again."""
-    running = start_cluster(tmp_path / "spoilt", ClusterSpec(brokers=1, controllers=1))
-    yield running
+class Stopped:
+    """A copy of the files of a broker and a controller that have run, for one test to spoil."""
+
+    def __init__(self, cluster, directory, still, copy):
+        shutil.copytree(still, copy)
+        self._paths = (str(directory), str(copy))
+        self._cluster = cluster
+        for node_id in (1, 101):
+            self.config(node_id).write_text(self.config(node_id).read_text().replace(*self._paths))
+
+    def config(self, node_id):
+        return Path(str(self._cluster.node(node_id).config).replace(*self._paths))
+
+    def directory(self, node_id):
+        return Path(str(self._cluster.node(node_id).directory).replace(*self._paths))
+
+
+@pytest.fixture(scope="module")
+def killed_nodes(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("killed") / "cluster"
+    running = start_cluster(directory, ClusterSpec(brokers=1, controllers=1))
+    for node_id in (1, 101):
+        running.kill(node_id)  # after a stop in order, a node would report any changed file as such
+    still = tmp_path_factory.mktemp("copied") / "cluster"
+    shutil.copytree(directory, still)
+    running.start_node(101)  # a broker asks its controllers before it looks at its directory
+    yield running, directory, still
     running.shut_down()
+
+
+@pytest.fixture
+def stopped(killed_nodes, tmp_path):
+    return Stopped(*killed_nodes, tmp_path / "copy")
 
 
 def run_server(config):
@@ -138,40 +166,35 @@ def test_the_cluster_still_serves_after_all_that(small):
 # -- at the start ---------------------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_named(spoilt):
-    node = spoilt.node(1)
-    spoilt.kill(1)
+def test_a_port_in_use_is_named(small):
+    node = small.node(1)
+    small.kill(1)
     with socket.create_server(("127.0.0.1", node.port)):
         line = refusal(run_server(node.config))
+    small.start_node(1)
     assert str(node.port) in line
     assert "in use" in line
 
 
 @pytest.mark.parametrize("node_id", [1, 101])
 @pytest.mark.parametrize("damage", ["", "version=1\n", "\0\0\0", "version=one\ncluster.id=x\nnode.id=1\n"])
-def test_a_corrupt_meta_properties_is_named(spoilt, node_id, damage):
-    node = spoilt.node(node_id)
-    spoilt.kill(node_id)
-    path = next(Path(node.directory).rglob("meta.properties"))
+def test_a_corrupt_meta_properties_is_named(stopped, node_id, damage):
+    path = next(stopped.directory(node_id).rglob("meta.properties"))
     path.write_text(damage)
-    assert "meta.properties" in refusal(run_server(node.config))
+    assert "meta.properties" in refusal(run_server(stopped.config(node_id)))
 
 
-def test_the_directory_of_another_node_is_refused(spoilt, tmp_path):
-    node = spoilt.node(1)
-    spoilt.kill(1)
+def test_the_directory_of_another_node_is_refused(stopped, tmp_path):
     other = tmp_path / "other.properties"
-    other.write_text(Path(node.config).read_text().replace("node.id=1\n", "node.id=2\n"))
+    other.write_text(stopped.config(1).read_text().replace("node.id=1\n", "node.id=2\n"))
     line = refusal(run_server(other))
     assert "node 1" in line
-    assert node.directory in line
+    assert str(stopped.directory(1)) in line
 
 
-def test_the_directory_of_another_cluster_is_refused(spoilt, small):
+def test_the_directory_of_another_cluster_is_refused(stopped, small):
     """A broker that is sent to another cluster's controllers must not mix its data with theirs."""
-    node = spoilt.node(1)
-    spoilt.kill(1)
-    config = Path(node.config)
+    config = stopped.config(1)
     lines = [line for line in config.read_text().splitlines() if not line.startswith("controller.quorum.voters=")]
     controller = small.controllers[0]
     lines.append(f"controller.quorum.voters={controller.node_id}@{controller.address}")
@@ -190,10 +213,10 @@ def test_one_directory_serves_one_process(small, tmp_path):
     assert small.state(1) is ProcessState.RUNNING
 
 
-def test_data_survives_a_stop_and_a_start_of_everything(spoilt):
-    create_topic(spoilt.bootstrap, "kept", 1, 1)
-    client = ConfluentClient(spoilt.bootstrap)
+def test_data_survives_a_stop_and_a_start_of_everything(small):
+    create_topic(small.bootstrap, "kept", 1, 1)
+    client = ConfluentClient(small.bootstrap)
     placed = client.produce("kept", [(b"k", b"v%d" % n, []) for n in range(10)])
-    assert spoilt.stop_all() == []
-    spoilt.start_all()
+    assert small.stop_all() == []
+    small.start_all()
     assert [(p, o, v) for p, o, _, v, _ in client.consume("kept", 1, 10)] == placed
