@@ -117,7 +117,8 @@ def bootstrap_of(given: str | None) -> str:
     """Returns the bootstrap addresses.
 
     These are the given ones (also by ``--command-config``), else those of the environment variable MOLDAU_BOOTSTRAP,
-    else those of the cluster in ./moldau-cluster, else Kafka's usual address.
+    else those of the cluster in ./moldau-cluster, else Kafka's usual address. If that cluster is secured, the commands
+    of this process use its administrator's login, unless ``--command-config`` names another.
 
     Raises:
         UsageError: the file of the cluster in ./moldau-cluster cannot be used.
@@ -134,6 +135,9 @@ def bootstrap_of(given: str | None) -> str:
     found = document.get("bootstrap") if isinstance(document, dict) else None
     if not isinstance(found, str):
         raise UsageError(f"{CLUSTER_FILE} names no bootstrap addresses; give --bootstrap-server")
+    login = document.get("client_config")
+    if isinstance(login, str) and not _command_config:
+        use_command_config(login)
     return found
 
 

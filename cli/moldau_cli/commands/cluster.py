@@ -78,6 +78,10 @@ def start(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Configuration key for every node.")
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="TLS, SCRAM and ACLs that deny by default; the login is in client.properties."),
+    ] = False,
     timeout: TimeoutS = 120.0,
 ) -> None:
     """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
@@ -95,6 +99,8 @@ def start(
             if parsed or base_port is not None:
                 raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")
             cluster = open_cluster(directory)
+            if secure and cluster.client_config is None:
+                raise UsageError(f"{directory} holds a cluster without --secure; start a new one in another --dir")
             if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             cluster.start_all(ready_timeout_ms=timeout * 1000)
@@ -103,6 +109,7 @@ def start(
                 brokers=brokers,
                 controllers=controllers,
                 base_port=usual_base_port(brokers + controllers) if base_port is None else base_port,
+                secure=secure,
                 settings={"node.watchdog.ms": str(BROKER_CONFIG.key("node.watchdog.ms").default), **parsed},
             )
             cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
@@ -112,6 +119,7 @@ def start(
             "bootstrap": cluster.bootstrap,
             "directory": str(cluster.directory),
             "ready_ms": round(took_ms),
+            **({"client_config": str(cluster.client_config)} if cluster.client_config else {}),
             "nodes": [{"id": node.node_id, "role": node.role, "pid": node.pid} for node in cluster.nodes],
         },
         cluster.bootstrap,
@@ -121,6 +129,8 @@ def start(
             f"{len(cluster.brokers)} brokers and {len(cluster.controllers)} controllers ready "
             f"in {took_ms / 1000:.1f} s; state in {cluster.directory / FILE_NAME}"
         )
+        if cluster.client_config is not None:
+            output.note(f"the administrator's login is in {cluster.client_config} (--command-config)")
 
 
 def _report_health(bootstrap_server: str) -> None:

@@ -21,6 +21,7 @@ from moldau_jepsen.launcher import process, undo
 from moldau_jepsen.launcher.control import CONTROL, ControlWriter
 from moldau_jepsen.launcher.ports import choose_ports, port_in_use
 from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.secured import SecuredFiles, secured_properties, write_files
 from moldau_jepsen.launcher.spec import (
     FILE_NAME,
     ClusterSpec,
@@ -37,10 +38,13 @@ from moldau_jepsen.launcher.spec import (
 from moldau_jepsen.launcher.waker import Waker
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from moldau.protocol.messages.metadata import MetadataResponsePartition
+    from moldau.runtime.config.sasl import LoginSettings
     from moldau_jepsen.launcher.control import Control
+    from moldau_jepsen.launcher.spec import Door
     from moldau_jepsen.launcher.undo import PowerLoss
 
 # The time limits are long, because a busy machine needs many times what an idle one needs.
@@ -83,6 +87,12 @@ class LocalCluster:
         self.nodes = list(nodes)
         self._tied_to_parent = tied_to_parent
         self._waker = Waker()
+        self._keys: tuple[ssl.SSLContext, LoginSettings] | None = None
+
+    @property
+    def client_config(self) -> Path | None:
+        """Returns the file with the administrator's login; None for a cluster that is not secured."""
+        return SecuredFiles(self.directory).client if any(node.secured for node in self.nodes) else None
 
     @property
     def bootstrap(self) -> str:
@@ -289,7 +299,7 @@ class LocalCluster:
         from moldau_jepsen.launcher import probe
 
         for node in self._running("controller"):
-            answer = probe.fetch_quorum(node.door, PROBE_TIMEOUT_MS)
+            answer = probe.fetch_quorum(self._door(node), PROBE_TIMEOUT_MS)
             if answer is None or answer.error_code != 0 or not answer.topics:
                 continue
             partition = answer.topics[0].partitions[0]
@@ -310,7 +320,7 @@ class LocalCluster:
         for node in self._running("broker"):
             if ask is not None and node.node_id != ask:
                 continue
-            answer = probe.fetch_metadata(node.door, [topic], PROBE_TIMEOUT_MS)
+            answer = probe.fetch_metadata(self._door(node), [topic], PROBE_TIMEOUT_MS)
             if answer is None:
                 continue
             for entry in answer.topics:
@@ -341,7 +351,7 @@ class LocalCluster:
     def _partitions(self, node: Node) -> list[MetadataResponsePartition] | None:
         from moldau_jepsen.launcher import probe
 
-        answer = probe.fetch_metadata(node.door, None, PROBE_TIMEOUT_MS)
+        answer = probe.fetch_metadata(self._door(node), None, PROBE_TIMEOUT_MS)
         if answer is None or any(topic.error_code for topic in answer.topics):
             return None
         return [partition for topic in answer.topics for partition in topic.partitions]
@@ -363,7 +373,7 @@ class LocalCluster:
         from moldau_jepsen.launcher import probe
 
         for node in self._running("broker"):
-            answer = probe.fetch_metadata(node.door, [], PROBE_TIMEOUT_MS)
+            answer = probe.fetch_metadata(self._door(node), [], PROBE_TIMEOUT_MS)
             if answer is not None:
                 return sorted(broker.node_id for broker in answer.brokers)
         return None
@@ -371,11 +381,19 @@ class LocalCluster:
     def _sees_all(self, node: Node) -> bool:
         from moldau_jepsen.launcher import probe
 
-        answer = probe.fetch_metadata(node.door, [], PROBE_TIMEOUT_MS)
+        answer = probe.fetch_metadata(self._door(node), [], PROBE_TIMEOUT_MS)
         if answer is None:
             return False
         seen = {broker.node_id for broker in answer.brokers}
         return all(other.node_id in seen for other in self._running("broker"))
+
+    def _door(self, node: Node) -> Door:
+        if self.client_config is None:
+            return node.door
+        if self._keys is None:
+            self._keys = _administrator(self.client_config)
+        tls, login = self._keys
+        return node.door._replace(tls=tls, login=login)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -396,7 +414,7 @@ class LocalCluster:
     def _save(self) -> None:
         target = self.directory / FILE_NAME
         draft = target.with_suffix(".tmp")
-        draft.write_text(to_json(self.nodes), encoding="utf-8")
+        draft.write_text(to_json(self.nodes, str(self.client_config or "")), encoding="utf-8")
         os.replace(draft, target)
 
 
@@ -406,7 +424,8 @@ def refuse_wrong(spec: ClusterSpec) -> None:
     Raises:
         LauncherUsageError: ``start_cluster`` would refuse ``spec``.
     """
-    _checked_properties(plan_nodes(spec, Path("/"), spec.ports or tuple(range(1, spec.nodes + 1))), spec)
+    root = Path("/")
+    _checked_properties(plan_nodes(spec, root, spec.ports or tuple(range(1, spec.nodes + 1))), spec, root)
 
 
 def start_cluster(
@@ -426,14 +445,19 @@ def start_cluster(
     if directory.is_dir() and any(directory.iterdir()):
         raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
-    texts = _checked_properties(nodes, spec)
+    texts = _checked_properties(nodes, spec, directory)
     try:
         for node in nodes:
             Path(node.directory).mkdir(parents=True)
-            Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
             if node.hostile:
                 Path(node.hostile).mkdir()
                 ControlWriter(Path(node.hostile) / CONTROL).close()
+        if spec.secure:
+            files = SecuredFiles(directory)
+            write_files(nodes, files)
+            texts = _properties(nodes, spec, files, files.reference)
+        for node in nodes:
+            Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
     except OSError as error:
         raise LauncherUsageError(f"cannot write {error.filename}: {error.strerror}") from error
     cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
@@ -445,7 +469,38 @@ def start_cluster(
     return cluster
 
 
-def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec) -> dict[int, str]:
+def _administrator(path: Path) -> tuple[ssl.SSLContext, LoginSettings]:
+    """Returns TLS and login of the administrator's file.
+
+    Raises:
+        LauncherUsageError: it cannot be used.
+    """
+    from moldau.runtime.config import ADMIN_CONFIG, ConfigError, parse_config_text
+    from moldau.runtime.config.sasl import client_login
+    from moldau.runtime.ports.real import real_environment
+    from moldau.runtime.tls.context import client_tls
+
+    try:
+        config = ADMIN_CONFIG.parse(parse_config_text(path.read_text(encoding="utf-8"), str(path)))
+        tls = client_tls(real_environment().disk, config)
+        assert tls is not None, "the launcher wrote SASL_SSL"
+        return tls, client_login(config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise LauncherUsageError(f"cannot read {path}: {error}") from error
+    except ConfigError as error:
+        raise LauncherUsageError(f"{path}: {'; '.join(error.problems)}") from error
+
+
+def _properties(
+    nodes: Sequence[Node], spec: ClusterSpec, files: SecuredFiles, secret: Callable[[str], str]
+) -> dict[int, str]:
+    def settings(node: Node) -> dict[str, str]:
+        return {**(secured_properties(node, files, secret) if spec.secure else {}), **spec.settings}
+
+    return {node.node_id: node_properties(node, nodes, settings(node)) for node in nodes}
+
+
+def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec, directory: Path) -> dict[int, str]:
     """Returns the texts of the nodes' configuration files, by id.
 
     Raises:
@@ -453,7 +508,7 @@ def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec) -> dict[int, s
     """
     from moldau.runtime.config import ConfigError, parse_server_config
 
-    texts = {node.node_id: node_properties(node, nodes, spec.settings) for node in nodes}
+    texts = _properties(nodes, spec, SecuredFiles(directory), lambda name: f"not-drawn-{name}")
     try:
         for node in nodes:
             parse_server_config(texts[node.node_id], node.config, os.environ)

@@ -6,10 +6,14 @@ not answer (refused, reset, silent, an error code), because callers expect nodes
 
 from __future__ import annotations
 
+import base64
+import os
 import socket
 import time
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
+from moldau.protocol.errors import KafkaError
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -25,12 +29,16 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
+from moldau.runtime.sasl.core.client import ClientSession, Send, Step
+from moldau.runtime.sasl.core.scram import NONCE_BYTES, ScramClient, salted_password
+from moldau.version import VERSION
 from moldau_jepsen.launcher.spec import HOST, Door
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.protocol.schema import Request
+    from moldau.runtime.config.sasl import LoginSettings
 
 CLIENT_ID = "moldau-launcher"
 METADATA_VERSION = 9
@@ -59,13 +67,43 @@ def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
 def _connect(door: Door, timeout_s: float) -> socket.socket:
     """Opens a connection; the time-out applies to each step, and to each later read or write."""
     peer = socket.create_connection((door.host, door.port), timeout_s, (door.source, 0) if door.source else None)
-    if door.tls is None:
-        return peer
     try:
-        return door.tls.wrap_socket(peer, server_hostname=door.host)
+        if door.tls is not None:
+            peer = door.tls.wrap_socket(peer, server_hostname=door.host)
+        if door.login is not None:
+            _log_in(peer, door, door.login, time.monotonic() + timeout_s)
     except BaseException:
         peer.close()
         raise
+    return peer
+
+
+def _log_in(peer: socket.socket, door: Door, login: LoginSettings, deadline: float) -> None:
+    """Authenticates with SCRAM.
+
+    Raises:
+        SaslAuthenticationError: the node refuses.
+        OSError: the node does not answer.
+    """
+    session = ClientSession(login.mechanism, f"{door.host}:{door.port}", CLIENT_ID, (CLIENT_ID, VERSION))
+    nonce = base64.b64encode(os.urandom(NONCE_BYTES)).decode().replace("=", "")
+    exchange = ScramClient(login.mechanism, login.user, partial(_salted, login.mechanism, login.password), nonce)
+    step: Step = session.start(exchange, 0)
+    while isinstance(step, Send):
+        peer.sendall(step.frame)
+        step = session.receive(memoryview(_read_frame(peer, deadline)), step.correlation_id + 1)
+
+
+@lru_cache(maxsize=16)
+def _salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    return salted_password(mechanism, password, salt, iterations)
+
+
+def _read_frame(peer: socket.socket, deadline: float) -> bytes:
+    size = int.from_bytes(_read_exactly(peer, 4, deadline), "big")
+    if not 4 <= size <= FRAME_BYTES_MAX:
+        raise ConnectionError(f"an answer of {size} bytes")
+    return _read_exactly(peer, size, deadline)
 
 
 def ask(where: int | Door, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
@@ -75,12 +113,9 @@ def ask(where: int | Door, request: Request, version: int, response_class: type[
     try:
         with _connect(door, timeout_ms / 1000) as peer:
             peer.sendall(encode_request(request, version, 1, CLIENT_ID))
-            size = int.from_bytes(_read_exactly(peer, 4, deadline), "big")
-            if not 4 <= size <= FRAME_BYTES_MAX:
-                return None
-            _, message = decode_response(response_class, version, memoryview(_read_exactly(peer, size, deadline)))
+            _, message = decode_response(response_class, version, memoryview(_read_frame(peer, deadline)))
             return message
-    except (OSError, ValueError):
+    except (OSError, ValueError, KafkaError):
         return None
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from moldau.runtime.config.sasl import LoginSettings
+
 HOST = "127.0.0.1"
 """Address of listeners without a ``Place``: a literal, because some clients resolve ``localhost`` to two addresses."""
 
@@ -46,6 +48,8 @@ class Door(NamedTuple):
     """Local address of the harness's connection; empty: the kernel chooses."""
     tls: ssl.SSLContext | None = None
     """TLS configuration of the connection; None: the listener does not use TLS."""
+    login: LoginSettings | None = None
+    """User and password of a SCRAM login; None: the listener does not use SASL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,9 @@ class ClusterSpec:
     """Whether the harness controls the nodes' disks and clocks (``launcher.hostile``), as ``LocalCluster.lose_power``
     and ``LocalCluster.control`` require."""
 
+    secure: bool = False
+    """Whether all listeners get TLS, SCRAM and ACLs that deny by default (``launcher.secured``)."""
+
     def __post_init__(self) -> None:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if not isinstance(count, int) or not 1 <= count <= NODES_MAX:
@@ -125,6 +132,7 @@ class Node:
     host: str = HOST
     namespace: str = ""  # Network namespace of the node; empty: the namespace of this process.
     asked_from: str = ""  # see ``Door.source``
+    secured: bool = False  # see ``ClusterSpec.secure``
 
     @property
     def address(self) -> str:
@@ -144,7 +152,9 @@ class Node:
     @property
     def listener_name(self) -> str:
         """Returns the name of the node's only listener."""
-        return "CONTROLLER" if self.role == "controller" else "PLAINTEXT"
+        if self.role == "controller":
+            return "CONTROLLER"
+        return "SASL_SSL" if self.secured else "PLAINTEXT"
 
 
 def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list[Node]:
@@ -170,6 +180,7 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
                 host=place.host,
                 namespace=place.namespace,
                 asked_from=place.asked_from,
+                secured=spec.secure,
             )
         )
     return nodes
@@ -200,6 +211,11 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
     if node.advertised_port and node.role == "broker":
         values["advertised.listeners"] = f"{node.listener_name}://{node.address}"
     values.update(settings)
+    return properties_text(values)
+
+
+def properties_text(values: Mapping[str, str]) -> str:
+    """Returns the text of a properties file."""
     return "".join(f"{key}={escape_value(value)}\n" for key, value in values.items())
 
 
@@ -214,12 +230,13 @@ def bootstrap_of(nodes: Sequence[Node]) -> str:
     return ",".join(node.address for node in nodes if node.role == "broker")
 
 
-def to_json(nodes: Sequence[Node]) -> str:
-    """Returns the text of ``cluster.json``."""
-    document = {
+def to_json(nodes: Sequence[Node], client_config: str = "") -> str:
+    """Returns the text of ``cluster.json``; ``client_config`` is the file with the administrator's login, if any."""
+    document: dict[str, object] = {
         "version": FILE_VERSION,
         "bootstrap": bootstrap_of(nodes),
         "controllers": ",".join(node.address for node in nodes if node.role == "controller"),
+        **({"client_config": client_config} if client_config else {}),
         "nodes": [
             {
                 "id": node.node_id,
@@ -235,6 +252,7 @@ def to_json(nodes: Sequence[Node]) -> str:
                 "hostile": node.hostile,
                 "namespace": node.namespace,
                 "asked_from": node.asked_from,
+                "secured": node.secured,
             }
             for node in nodes
         ],
@@ -267,6 +285,7 @@ def from_json(text: str, origin: str) -> list[Node]:
                 host=str(entry.get("host", HOST)),
                 namespace=str(entry.get("namespace", "")),
                 asked_from=str(entry.get("asked_from", "")),
+                secured=bool(entry.get("secured", False)),
             )
             for entry in document["nodes"]
         ]

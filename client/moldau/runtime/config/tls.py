@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, Value
 
 
+CA_LOCATION: Final = "ssl.ca.location"
 _STORES: Final = (
     ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
     ("ssl.truststore.location", "ssl.truststore.certificates"),
@@ -72,7 +73,7 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         certificate_chain=text("ssl.keystore.certificate.chain"),
         key=text("ssl.keystore.key"),
         key_password=text("ssl.key.password"),
-        truststore_location=text("ssl.truststore.location"),
+        truststore_location=text("ssl.truststore.location") or (text(CA_LOCATION) if CA_LOCATION in config else None),
         trusted_certificates=text("ssl.truststore.certificates"),
         client_auth=(text("ssl.client.auth") or "none") if "ssl.client.auth" in config else "none",
         checks_host_name=text("ssl.endpoint.identification.algorithm") == "https",

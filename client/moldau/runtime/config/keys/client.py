@@ -31,6 +31,13 @@ CLIENT_KEYS = (
         group="Connection",
         doc="PEM file with the trusted certificates; without it those of the system.",
     ),
+    string(
+        name="ssl.ca.location",
+        default=None,
+        group="Connection",
+        is_own=True,
+        doc="The name of librdkafka and kcat for ssl.truststore.location, which is used if both are set.",
+    ),
     password(
         name="ssl.truststore.certificates",
         default=None,

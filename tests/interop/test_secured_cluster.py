@@ -1,0 +1,132 @@
+"""Goal: ``moldau cluster start --secure`` gives a cluster that refuses everyone but those whom it was told to serve.
+
+Method: one cluster of real processes; Moldau's own clients and an unmodified confluent-kafka
+read the file that the launcher wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moldau.admin import Acl, NewTopic
+from moldau.blocking import Admin, Consumer, Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import parse_config_text
+from moldau_cli.main import main
+from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
+from moldau_jepsen.launcher.process import ProcessState
+
+pytestmark = [pytest.mark.interop, pytest.mark.processes]
+PASSWORD = "alice-s3cret"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    place = tmp_path_factory.mktemp("secured") / "cluster"
+    cluster = start_cluster(place, ClusterSpec(brokers=1, controllers=1, secure=True))
+    yield place
+    cluster.shut_down()
+
+
+@pytest.fixture(scope="module")
+def administrator(directory):
+    path = Path(json.loads((directory / "cluster.json").read_text())["client_config"])
+    return {key: str(value) for key, value in parse_config_text(path.read_text(), str(path)).items()}
+
+
+@pytest.fixture(scope="module")
+def alice(administrator):
+    """A user without any right but to write and read the topic ``allowed``."""
+    with Admin(administrator) as admin:
+        admin.create_topics([NewTopic("allowed"), NewTopic("refused")])
+        admin.set_user_password("alice", PASSWORD, mechanism="SCRAM-SHA-512")
+        admin.create_acls(
+            [
+                Acl(principal="User:alice", operation=operation, resource="topic", name="allowed")
+                for operation in ("write", "read")
+            ]
+        )
+    return {**administrator, "sasl.username": "alice", "sasl.password": PASSWORD}
+
+
+def test_own_clients_do_what_the_acls_permit(alice):
+    with Producer(alice) as producer:
+        producer.send("allowed", b"own").result()
+        with pytest.raises(KafkaError) as raised:
+            producer.send("refused", b"own").result()
+    assert raised.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with Consumer({**alice, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([("allowed", 0)])
+        assert next(iter(consumer)).value == b"own"
+    with Admin(alice) as admin, pytest.raises(KafkaError) as raised:
+        admin.create_topics([NewTopic("third")])
+    assert "AUTHORIZATION_FAILED" in str(raised.value)
+
+
+def test_confluent_kafka_reads_the_same_file(alice, administrator):
+    from confluent_kafka import Producer as ConfluentProducer
+
+    outcomes: dict[str, object] = {}
+    for name, settings in (("alice", alice), ("admin", administrator)):
+        producer = ConfluentProducer(settings)
+        for topic in ("allowed", "refused"):
+            producer.produce(
+                topic,
+                b"confluent",
+                on_delivery=lambda error, message, key=f"{name} {topic}": outcomes.update(
+                    {key: error.name() if error else None}
+                ),
+            )
+        assert producer.flush(60) == 0
+    assert outcomes == {
+        "alice allowed": None,
+        "alice refused": "TOPIC_AUTHORIZATION_FAILED",
+        "admin allowed": None,
+        "admin refused": None,
+    }
+
+
+@pytest.mark.parametrize("change", ["no login", "wrong password", "no TLS"])
+def test_others_do_not_get_in(administrator, change):
+    changed = {
+        "no login": {"security.protocol": "SSL", "sasl.username": None, "sasl.password": None, "sasl.mechanism": None},
+        "wrong password": {"sasl.password": "guessed"},
+        "no TLS": {"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": None},
+    }[change]
+    settings = {key: value for key, value in {**administrator, **changed}.items() if value is not None}
+    with (
+        Admin({**settings, "default.api.timeout.ms": "3000"}) as admin,
+        pytest.raises((KafkaError, OSError, TimeoutError)),
+    ):
+        admin.describe_cluster()
+
+
+def test_the_launcher_can_still_ask_its_nodes(directory):
+    """Status and readiness authenticate too."""
+    cluster = open_cluster(directory)
+    assert [(node.state, node.fenced) for node in cluster.status()] == [
+        (ProcessState.RUNNING, False),
+        (ProcessState.RUNNING, None),
+    ]
+    quorum = cluster.quorum()
+    assert quorum is not None
+    assert quorum.leader_id == 101
+
+
+def test_commands_find_the_login_in_the_cluster_file(directory, alice, administrator, monkeypatch, capsys):
+    """In the directory above ``moldau-cluster`` a command needs no option; a user sees what ACLs permit."""
+    (directory.parent / "moldau-cluster").symlink_to(directory)
+    monkeypatch.chdir(directory.parent)
+    assert main(["topics", "list"]) == 0
+    assert "refused" in capsys.readouterr().out
+    own = directory.parent / "alice.properties"
+    own.write_text("".join(f"{key}={value}\n" for key, value in alice.items()))
+    assert main(["topics", "list", "--command-config", str(own)]) == 0
+    listed = capsys.readouterr().out
+    assert "allowed" in listed
+    assert "refused" not in listed
+    assert main(["cluster", "start", "--secure"]) == 1
+    assert "already runs" in capsys.readouterr().err
