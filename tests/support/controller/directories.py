@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from moldau.protocol.messages import assign_replicas_to_dirs as m
+from moldau.values import ZERO_UUID, BrokerId
 from support.controller.model import ModelController
 
 
@@ -18,7 +20,7 @@ def two(broker_id: int) -> UUID:
 
 def join(controller: ModelController, broker_id: int, *log_dirs: UUID, clean: bool = True) -> None:
     known = controller.image.brokers.get(broker_id)
-    controller.sessions.remove(broker_id)
+    controller.sessions.remove(BrokerId(broker_id))
     response = controller.register(
         broker_id,
         incarnation=1 if known is None else known.incarnation_id.int % 1000 + 1,
@@ -29,16 +31,18 @@ def join(controller: ModelController, broker_id: int, *log_dirs: UUID, clean: bo
     assert not controller.beat(broker_id).is_fenced
 
 
-def cluster(*, directories: int = 2, **settings) -> ModelController:
+def cluster(*, directories: int = 2, **settings: Any) -> ModelController:
     controller = ModelController(**settings)
     for broker_id in (1, 2, 3):
         join(controller, broker_id, *[one(broker_id), two(broker_id)][:directories])
     return controller
 
 
-def assign(controller: ModelController, broker_id: int, name: str, partition_id: int, directory: UUID, **wrong) -> int:
+def assign(
+    controller: ModelController, broker_id: int, name: str, partition_id: int, directory: UUID, **wrong: Any
+) -> int:
     topic = controller.image.topics_by_name.get(name)
-    topic_id = wrong.get("topic_id", None if topic is None else topic.topic_id)
+    topic_id = wrong.get("topic_id", ZERO_UUID if topic is None else topic.topic_id)
     request = m.AssignReplicasToDirsRequest(
         broker_id=broker_id,
         broker_epoch=wrong.get("broker_epoch", controller.image.brokers[broker_id].broker_epoch),
@@ -53,5 +57,5 @@ def assign(controller: ModelController, broker_id: int, name: str, partition_id:
     )
     response = controller.handle(request)
     if response.error_code:
-        return response.error_code
-    return response.directories[0].topics[0].partitions[0].error_code
+        return int(response.error_code)
+    return int(response.directories[0].topics[0].partitions[0].error_code)

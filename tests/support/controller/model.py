@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from moldau.protocol.messages.alter_partition import (
@@ -16,6 +17,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.runtime.config import BROKER_CONFIG
+from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, min_insync_records
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -23,6 +25,13 @@ from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord, FeatureLevelRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from moldau.protocol.schema import Request
+    from moldau_quorum.metadata.image import PartitionImage
+    from moldau_quorum.metadata.records import MetadataRecord
 
 CONFIG = BROKER_CONFIG.parse(
     {
@@ -37,7 +46,7 @@ CONFIG = BROKER_CONFIG.parse(
 class ModelController:
     """Decides each request, applies the records and returns the response. ``image`` is the committed metadata."""
 
-    def __init__(self, *, elr: bool = True, **settings: object) -> None:
+    def __init__(self, *, elr: bool = True, **settings: Any) -> None:
         self.now_ms = 0.0
         self.settings = replace(Settings.of(CONFIG), **settings)
         self.sessions = BrokerSessions(
@@ -45,7 +54,7 @@ class ModelController:
         )
         self.ids = itertools.count(1)
         self.draws = 0
-        self.commands: list[tuple] = []
+        self.commands: list[tuple[MetadataRecord, ...]] = []
         self.image = MetadataImage(offset=0)
         features = dict(INITIAL_FEATURES)
         if not elr:
@@ -66,14 +75,15 @@ class ModelController:
         self.draws += 1
         return self.draws % bound
 
-    def apply(self, records) -> None:
-        records = tuple(records)
-        if records:
-            self.commands.append(records)
-            delta = self.image.apply(records, offset=self.image.offset + 1, epoch=1)
+    def apply(self, records: Iterable[MetadataRecord]) -> None:
+        command = tuple(records)
+        if command:
+            self.commands.append(command)
+            delta = self.image.apply(command, offset=self.image.offset + 1, epoch=1)
             self.image = delta.image
 
-    def handle(self, request):
+    def handle(self, request: Request) -> Any:
+        """Returns the response, whose class belongs to the request's API."""
         knowledge = DecisionInputs(image=self.image, context=self.context(), sessions=self.sessions)
         if request.__api_key__ in READS:
             return READS[request.__api_key__](request, knowledge).response
@@ -81,7 +91,7 @@ class ModelController:
         self.carry_out(result.slices)
         return result.response
 
-    def carry_out(self, slices) -> None:
+    def carry_out(self, slices: Callable[[DecisionView], Iterator[Sequence[MetadataRecord]]]) -> None:
         """Applies the slices of a decision one by one."""
         view = DecisionView(self.image, self.context())
         for records in slices(view):
@@ -91,8 +101,8 @@ class ModelController:
     # --- shorthands
 
     def register(
-        self, broker_id: int, *, incarnation: int = 1, previous_epoch: int = -1, rack: str | None = None, **more
-    ):
+        self, broker_id: int, *, incarnation: int = 1, previous_epoch: int = -1, rack: str | None = None, **more: Any
+    ) -> Any:
         request = BrokerRegistrationRequest(
             broker_id=broker_id,
             cluster_id=more.pop("cluster_id", "cluster"),
@@ -104,13 +114,13 @@ class ModelController:
         )
         response = self.handle(request)
         if response.error_code == 0:
-            self.sessions.touch(broker_id, response.broker_epoch, self.now_ms, connection=None)
+            self.sessions.touch(BrokerId(broker_id), response.broker_epoch, self.now_ms, connection=None)
         return response
 
-    def beat(self, broker_id: int, *, offset: int | None = None, **wants):
+    def beat(self, broker_id: int, *, offset: int | None = None, **wants: Any) -> Any:
         epoch = self.image.brokers[broker_id].broker_epoch
         self.sessions.touch(
-            broker_id,
+            BrokerId(broker_id),
             epoch,
             self.now_ms,
             connection=None,
@@ -130,7 +140,7 @@ class ModelController:
             known = self.image.brokers.get(broker_id)
             incarnation = 1 if known is None else known.incarnation_id.int % 1000 + 1
             previous = -1 if known is None else known.broker_epoch
-            self.sessions.remove(broker_id)
+            self.sessions.remove(BrokerId(broker_id))
             response = self.register(
                 broker_id,
                 incarnation=incarnation,
@@ -142,16 +152,16 @@ class ModelController:
 
     def fence(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
-            self.sessions.remove(broker_id)
-        self.carry_out(lambda view: fence(view, dict.fromkeys(broker_ids)))
+            self.sessions.remove(BrokerId(broker_id))
+        self.carry_out(lambda view: fence(view, dict.fromkeys(map(BrokerId, broker_ids))))
 
     def unclean_restart(self, broker_id: int) -> None:
         """Registers a new incarnation without its previous broker epoch."""
-        self.sessions.remove(broker_id)
+        self.sessions.remove(BrokerId(broker_id))
         incarnation = self.image.brokers[broker_id].incarnation_id.int % 1000 + 1
         assert self.register(broker_id, incarnation=incarnation).error_code == 0
 
-    def create(self, name: str, *, partitions: int = 1, factor: int = 3, **configs: str):
+    def create(self, name: str, *, partitions: int = 1, factor: int = 3, **configs: str) -> Any:
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -167,10 +177,10 @@ class ModelController:
         (result,) = self.handle(request).topics
         return result
 
-    def partition(self, name: str, partition_id: int = 0):
+    def partition(self, name: str, partition_id: int = 0) -> PartitionImage:
         return self.image.topics_by_name[name].partitions[partition_id]
 
-    def alter(self, name: str, isr: list[int], partition_id: int = 0, *, recovery: int = 0, **wrong):
+    def alter(self, name: str, isr: list[int], partition_id: int = 0, *, recovery: int = 0, **wrong: Any) -> Any:
         """Sends AlterPartition from the partition's leader; ``wrong`` overrides fields such as epochs."""
         topic = self.image.topics_by_name[name]
         partition = topic.partitions[partition_id]
@@ -203,7 +213,7 @@ class ModelController:
         return response.topics[0].partitions[0]
 
 
-def check_partition(partition) -> None:
+def check_partition(partition: PartitionImage) -> None:
     """Asserts the invariants of a partition, including those of KIP-966."""
     replicas = partition.replicas
     assert len(set(replicas)) == len(replicas)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -13,6 +15,11 @@ from moldau.protocol.messages.alter_partition_reassignments import (
 )
 from support.controller.model import ModelController, check_partition
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau_quorum.metadata.image import PartitionImage
+
 
 class PartitionMachine(RuleBasedStateMachine):
     """Brokers start, stop and lose state at random; a model tracks which brokers have each acknowledged record.
@@ -21,7 +28,7 @@ class PartitionMachine(RuleBasedStateMachine):
     ISR has all records; a replica that restarts uncleanly loses its tail.
     """
 
-    BROKERS = (1, 2, 3)
+    BROKERS: ClassVar[tuple[int, ...]] = (1, 2, 3)
     FACTOR = 3
 
     def __init__(self) -> None:
@@ -34,7 +41,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.unclean = False
 
     @property
-    def partition(self):
+    def partition(self) -> PartitionImage:
         return self.controller.partition("t")
 
     @rule()
@@ -113,7 +120,7 @@ class PartitionMachine(RuleBasedStateMachine):
 class MovingPartitionMachine(PartitionMachine):
     """Adds moves that are redirected and cancelled at random; a broker that leaves the replicas deletes its log."""
 
-    BROKERS = (1, 2, 3, 4, 5)
+    BROKERS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 5)
     FACTOR = 1
 
     @rule()
@@ -160,9 +167,9 @@ class MovingPartitionMachine(PartitionMachine):
     def _reassign(self, target: list[int] | None) -> int:
         topic = ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=target)])
         response = self.controller.handle(AlterPartitionReassignmentsRequest(topics=[topic]))
-        return response.responses[0].partitions[0].error_code
+        return int(response.responses[0].partitions[0].error_code)
 
-    def _judge_change(self, before, joined=()) -> None:
+    def _judge_change(self, before: PartitionImage, joined: Iterable[int] = ()) -> None:
         """Asserts that one of the replicas with all acknowledged records stays, and that the metadata names it."""
         after = self.partition
         for broker in set(before.replicas) - set(after.replicas):

@@ -4,14 +4,26 @@ Each fault is looked at from outside, as clients see it: who answers, and whom b
 sent under each, and at the end everything is read back.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pytest
 import trio
 
 from moldau import Consumer, Producer
 from moldau.admin import Admin
+from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import KafkaError
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.runtime.net.rpc import RpcConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau_jepsen.testing.scenario import Cluster
+
+    Address = tuple[str, int]
 
 ANSWER_MS = 1_000
 WAIT_S = 120
@@ -20,10 +32,11 @@ TOPIC = "orders"
 SYNCED = {"log.flush.interval.messages": "1"}  # so that what was acknowledged survives a loss of power
 
 
-async def ask(cluster, address):
+async def ask(cluster: Cluster, address: Address) -> list[int] | None:
     """Returns the ids of the brokers that a node names as alive; None while it does not answer."""
+    host, port = address
     try:
-        connection = await RpcConnection.open(cluster.environment, *address, "test", timeout_ms=ANSWER_MS)
+        connection = await RpcConnection.open(cluster.environment, host, port, "test", timeout_ms=ANSWER_MS)
         try:
             request = MetadataRequest(topics=[])
             answer = await connection.request_as(MetadataResponse, request, timeout_ms=ANSWER_MS)
@@ -34,28 +47,29 @@ async def ask(cluster, address):
     return sorted(broker.node_id for broker in answer.brokers)
 
 
-async def reaches(cluster, address):
+async def reaches(cluster: Cluster, address: Address) -> bool:
     """Whether a controller takes connections and says which requests it knows."""
+    host, port = address
     try:
-        (await RpcConnection.open(cluster.environment, *address, "test", timeout_ms=ANSWER_MS)).close()
+        (await RpcConnection.open(cluster.environment, host, port, "test", timeout_ms=ANSWER_MS)).close()
     except (OSError, KafkaError, trio.TooSlowError):
         return False
     return True
 
 
-async def wait_until(look, *arguments, expected):
+async def wait_until(look: Callable[..., Awaitable[object]], *arguments: object, expected: object) -> None:
     """Looks until it sees what is expected."""
-    seen = None
+    seen: object = None
     with trio.move_on_after(WAIT_S):
         while (seen := await look(*arguments)) != expected:  # noqa: ASYNC110 - nobody tells of it
             await trio.sleep(LOOK_S)
     assert seen == expected
 
 
-async def read_back(cluster, count):
+async def read_back(cluster: Cluster, count: int) -> None:
     """Reads so many records from the beginning, and no more than there are."""
     settings = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
-    place = (TOPIC, 0)
+    place = TopicPartition(TOPIC, 0)
     async with Consumer(settings, environment=cluster.environment) as consumer:
         consumer.assign([place])
         assert (await consumer.end_offsets([place]))[place] == count
@@ -63,13 +77,14 @@ async def read_back(cluster, count):
             while await consumer.position(place) < count:
                 for batch in await consumer.poll(1000):
                     for record in batch.records:
+                        assert record.value is not None
                         token = bytes(record.value).decode()
                         cluster.history.read("reader", TOPIC, 0, record.offset, token)
                         cluster.history.took_effect(token)
 
 
 @pytest.mark.moldau(hostile=True, settings=SYNCED)
-async def test_every_fault(moldau_cluster):
+async def test_every_fault(moldau_cluster: Cluster) -> None:
     cluster, everybody = moldau_cluster, [1, 2, 3]
     brokers = [(host, int(port)) for host, port in (one.split(":") for one in cluster.bootstrap.split(","))]
     await cluster.create_topic(TOPIC)
@@ -78,9 +93,9 @@ async def test_every_fault(moldau_cluster):
         Producer(settings, environment=cluster.environment) as producer,
         Admin(settings, environment=cluster.environment) as admin,
     ):
-        sent = []
+        sent: list[str] = []
 
-        async def send(token):
+        async def send(token: str) -> None:
             with trio.fail_after(WAIT_S):
                 metadata = await (await producer.send(TOPIC, token.encode()))
             cluster.history.sent(TOPIC, metadata.partition, metadata.offset, token)
@@ -132,6 +147,6 @@ async def test_every_fault(moldau_cluster):
     cluster.check()
 
 
-async def test_a_broken_promise_names_its_seed(moldau_cluster):
+async def test_a_broken_promise_names_its_seed(moldau_cluster: Cluster) -> None:
     moldau_cluster.history.sent(TOPIC, 0, 0, "never read")
     moldau_cluster.check()

@@ -78,7 +78,7 @@ class Story:
         return self.add(process, Kind.SEND, Send(partition, value, offset), status=status)
 
     def poll(
-        self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, group: str = "", **more: bool
+        self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, group: str = "", **more: Any
     ) -> "Story":
         return self.add(process, Kind.POLL, Poll(((partition, pairs),)), group=group, **more)
 

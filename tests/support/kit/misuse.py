@@ -1,15 +1,24 @@
 """What a test may not ask of a cluster, and how it is told so: run by ``test_misuse`` in both worlds."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pytest
 
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau_jepsen.testing.scenario import Cluster
 
 NODES = "its nodes are 1, 101"
 UNKNOWN = {"9": 9, "a text": "1", "nothing": None}
 FAULTS = ("kill", "start", "pause", "resume", "power_loss", "cut")
 
 
-async def refused(text, call, *arguments, usage=False):
+async def refused(text: str, call: Callable[..., Awaitable[object]], *arguments: object, usage: bool = False) -> None:
     """Makes a call that must be refused in these words."""
     with pytest.raises(LauncherError) as caught:
         await call(*arguments)
@@ -18,7 +27,7 @@ async def refused(text, call, *arguments, usage=False):
 
 
 @pytest.mark.moldau(brokers=1, controllers=1, hostile=True)
-async def test_misuse(moldau_cluster):
+async def test_misuse(moldau_cluster: Cluster) -> None:
     cluster = moldau_cluster
     for name in FAULTS:
         for wrong in UNKNOWN.values():
