@@ -8,8 +8,8 @@ Importing the package loads no client; each is loaded at its first use. ``MOLDAU
 keeps the package from using its extension modules (``moldau.implementation``).
 
 API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
-``moldau.consumer``, ``moldau.admin``, ``moldau.aio``, ``moldau.blocking``, ``moldau.serialization`` and
-``moldau.processing``.
+``moldau.consumer``, ``moldau.admin``, ``moldau.aio``, ``moldau.blocking``, ``moldau.serialization``,
+``moldau.processing`` and ``moldau.tracing``.
 
 Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
 ``moldau.cluster``, on which the brokers stand too, and the sub-modules of the packages above.
@@ -24,6 +24,7 @@ from moldau.version import VERSION
 
 if TYPE_CHECKING:
     from moldau.admin import Admin, AdminError, NewTopic
+    from moldau.cluster.interceptors import ConsumerInterceptor, ProducerInterceptor
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommitFailedError, CommittedOffset, ConsumedBatch, ConsumedRecord, Consumer
     from moldau.producer import (
@@ -54,12 +55,14 @@ __all__ = [
     "ConsumedBatch",
     "ConsumedRecord",
     "Consumer",
+    "ConsumerInterceptor",
     "ErrorCode",
     "FatalTransactionError",
     "KafkaError",
     "NewTopic",
     "Producer",
     "ProducerFencedError",
+    "ProducerInterceptor",
     "Record",
     "RecordDeserializationError",
     "RecordMetadata",
@@ -80,12 +83,14 @@ _HOMES = {
     "ConsumedBatch": "moldau.consumer",
     "ConsumedRecord": "moldau.consumer",
     "Consumer": "moldau.consumer",
+    "ConsumerInterceptor": "moldau.cluster.interceptors",
     "ErrorCode": "moldau.protocol.errors",
     "FatalTransactionError": "moldau.producer",
     "KafkaError": "moldau.protocol.errors",
     "NewTopic": "moldau.admin",
     "Producer": "moldau.producer",
     "ProducerFencedError": "moldau.producer",
+    "ProducerInterceptor": "moldau.cluster.interceptors",
     "Record": "moldau.records",
     "RecordDeserializationError": "moldau.serialization",
     "RecordMetadata": "moldau.producer",

@@ -29,6 +29,7 @@ PYTHON_PAGES = {
     "docs/guides/application.md",  # here
     "docs/guides/asyncio.md",  # here
     "docs/guides/migrating.md",  # here
+    "docs/guides/processing.md",  # here
     "docs/guides/serializers.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
@@ -103,15 +104,22 @@ def test_code_of_the_asyncio_guide_runs(capsys):
 
 
 @pytest.mark.processes
-def test_code_of_the_serializer_guide_runs(capsys):
-    page = ROOT / "docs" / "guides" / "serializers.md"
+def test_code_of_serializers_and_processing_runs(capsys):
+    pages = [ROOT / "docs" / "guides" / name for name in ("serializers.md", "processing.md")]
     with cluster(brokers=1) as local, schema_registry() as registry:
         scope = {"BOOTSTRAP": local.bootstrap, "REGISTRY": registry.url}
-        for code in blocks(page, "python"):
-            exec(compile(code, str(page), "exec"), scope)
-    assert (
-        capsys.readouterr().out == "alice 3 pianos\nUA 7\nskipped b'no JSON'\norders-to-pay.dead ValueError: no price\n"
-    )
+        for page in pages:
+            for code in blocks(page, "python"):
+                exec(compile(code, str(page), "exec"), scope)
+    assert capsys.readouterr().out.splitlines() == [
+        "alice 3 pianos",
+        "UA 7",
+        "skipped b'no JSON'",
+        "orders-to-pay.dead ValueError: no price",
+        "processed 2 [30]",
+        "sent 1 kafka 1.0",
+        "traced b'25 EUR'",
+    ]
 
 
 @pytest.mark.processes

@@ -19,6 +19,7 @@ wrong types to its delivery, and time limits raise ``TimeoutError`` instead of `
 
 from moldau.aio.admin import Admin
 from moldau.aio.consumer import Consumer
+from moldau.aio.processing import process
 from moldau.aio.producer import AioDelivery, Producer
 
-__all__ = ["Admin", "AioDelivery", "Consumer", "Producer"]
+__all__ = ["Admin", "AioDelivery", "Consumer", "Producer", "process"]

@@ -19,11 +19,13 @@ from moldau.consumer.iteration import Iteration
 from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
+    from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
+    from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.runtime.config import Config
     from moldau.serialization.core.values import DeserializerLike
 
@@ -46,10 +48,13 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
         on_lost: RebalanceCallback | None = None,
         key_deserializer: DeserializerLike[KeyOut] | None = None,
         value_deserializer: DeserializerLike[ValueOut] | None = None,
+        interceptors: Iterable[ConsumerInterceptor] = (),
+        on_statistics: Callable[[ConsumerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
 
-        Deserializers run in the trio thread. Without one, keys or values are bytes.
+        Deserializers and interceptors run in the trio thread. Without a deserializer, keys or values are bytes.
+        ``on_statistics`` receives ``statistics()`` every ``statistics.interval.ms``, in the event loop.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -61,6 +66,8 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             on_lost=self._in_loop("on_lost", on_lost),
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
+            interceptors=interceptors,
+            on_statistics=None if on_statistics is None else self._reporting(on_statistics),
         )
         self._portal: AioPortal[TrioConsumer[KeyOut, ValueOut]] = AioPortal("moldau-consumer", self._consumer)
         self._unread: Unread[KeyOut, ValueOut] = Unread()
@@ -185,6 +192,13 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic."""
         return await self._portal.call_async(self._consumer.partitions_for, topic)
+
+    def _reporting(self, callback: Callable[[ConsumerStatistics], object]) -> Callable[[ConsumerStatistics], object]:
+        def call(statistics: ConsumerStatistics) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._portal.loop.call_soon_threadsafe(callback, statistics)
+
+        return call
 
     def _in_loop(self, name: str, callback: RebalanceCallback | None) -> RebalanceCallback | None:
         """Returns a callback for the trio thread that runs ``callback`` in the event loop and waits for it."""

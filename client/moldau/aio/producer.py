@@ -12,6 +12,8 @@ import trio
 from moldau.aio.portal import AioClient, AioPortal, LoopEvent
 from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.cluster import arguments
+from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
+from moldau.producer import OutputRecord
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.delivery import wait_settled
 from moldau.producer.steps import Steps, transaction
@@ -19,7 +21,7 @@ from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from moldau.aio.consumer import Consumer
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import PartitionInfo
     from moldau.consumer import CommittedOffset
     from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.producer.core.statistics import ProducerStatistics
     from moldau.producer.steps import Transform
     from moldau.runtime.config import Config
     from moldau.serialization.core.values import Headers, SerializerLike
@@ -81,13 +84,22 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         partitioner: PartitionerFunction | None = None,
         key_serializer: SerializerLike[KeyIn] | None = None,
         value_serializer: SerializerLike[ValueIn] | None = None,
+        interceptors: Iterable[ProducerInterceptor] = (),
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's producer configuration keys, and serializers; without one, keys or values are bytes.
+
+        ``on_statistics`` receives ``statistics()`` every ``statistics.interval.ms``, in the event loop.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._trio_producer: TrioProducer = TrioProducer(config, partitioner=partitioner)
+        self._trio_producer: TrioProducer = TrioProducer(
+            config,
+            partitioner=partitioner,
+            interceptors=interceptors,
+            on_statistics=None if on_statistics is None else self._in_loop(on_statistics),
+        )
         self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self._portal: AioPortal[Handover] = AioPortal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
@@ -126,10 +138,24 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         other errors.
         """
         given = tuple(arguments.headers("send", headers))
-        key_bytes, value_bytes = await self._encoded(topic, key, value, given)
-        return await self.send_bytes(
-            topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp
-        )
+        if not self._trio_producer.interceptors:
+            key_bytes, value_bytes = await self._encoded(topic, key, value, given)
+            return await self.send_bytes(
+                topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp
+            )
+        record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, given, partition, timestamp)
+        record = on_send(self._trio_producer.interceptors, record)
+        try:
+            return await self._send_intercepted(record)
+        except Exception as error:
+            on_acknowledgement(self._trio_producer.interceptors, record, None, error)
+            raise
+
+    async def _send_intercepted(self, record: OutputRecord[Any, Any]) -> AioDelivery:
+        topic, value, key, given, partition, timestamp = record
+        headers = tuple(arguments.headers("send", given))
+        key_bytes, value_bytes = await self._encoded(topic, key, value, headers)
+        return await self._put(topic, value_bytes, key_bytes, headers, partition, timestamp, record)
 
     async def send_bytes(
         self,
@@ -142,9 +168,22 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         timestamp: int | None = None,
     ) -> AioDelivery:
         """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
+        return await self._put(topic, value, key, headers, partition, timestamp, None)
+
+    async def _put(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+        intercepted: OutputRecord[Any, Any] | None,
+    ) -> AioDelivery:
         token = self._portal.token
         handover = self._opened()
         delivery = AioDelivery(self)
+        delivery.intercepted = intercepted
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
         record = (topic, value, key, tuple(given), partition, timestamp, delivery)
         while not handover.put_nowait(record, token, self._note_room):
@@ -192,6 +231,13 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             return [await self.send(topic, value, partition=partition) for value in values]
         pairs = zip(values, keys, strict=True)
         return [await self.send(topic, value, key, partition=partition) for value, key in pairs]
+
+    def _in_loop(self, callback: Callable[[ProducerStatistics], object]) -> Callable[[ProducerStatistics], object]:
+        def call(statistics: ProducerStatistics) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._portal.loop.call_soon_threadsafe(callback, statistics)
+
+        return call
 
     def _note_room(self) -> None:
         room = self._room
@@ -259,6 +305,10 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             KafkaError: the broker or the client reports an error.
         """
         return await self._portal.call_async(self._trio_producer.partitions_for, topic)
+
+    def statistics(self) -> ProducerStatistics:
+        """Returns the producer's numbers, under the names of Kafka's producer metrics."""
+        return self._portal.call_sync(self._trio_producer.statistics)
 
     # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
     # commit belong to it.

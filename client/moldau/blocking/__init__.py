@@ -14,6 +14,7 @@ the record itself. An interrupt (Ctrl-C) cancels the call in the trio thread and
 
 from moldau.blocking.admin import Admin
 from moldau.blocking.consumer import Consumer
+from moldau.blocking.processing import process
 from moldau.blocking.producer import BlockingDelivery, Producer
 
-__all__ = ["Admin", "BlockingDelivery", "Consumer", "Producer"]
+__all__ = ["Admin", "BlockingDelivery", "Consumer", "Producer", "process"]

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
+    from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
+    from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.runtime.config import Config
     from moldau.serialization.core.values import DeserializerLike
 
@@ -43,10 +45,13 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         on_lost: Callable[[list[TopicPartition]], None] | None = None,
         key_deserializer: DeserializerLike[KeyOut] | None = None,
         value_deserializer: DeserializerLike[ValueOut] | None = None,
+        interceptors: Iterable[ConsumerInterceptor] = (),
+        on_statistics: Callable[[ConsumerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
 
-        Deserializers run in the trio thread. Without one, keys or values are bytes.
+        Deserializers and interceptors run in the trio thread. Without a deserializer, keys or values are bytes.
+        ``on_statistics`` receives ``statistics()`` every ``statistics.interval.ms``, in the trio thread.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -58,6 +63,8 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             on_lost=_as_async("on_lost", on_lost),
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
+            interceptors=interceptors,
+            on_statistics=on_statistics,
         )
         self._portal: Portal[TrioConsumer[KeyOut, ValueOut]] = Portal("moldau-consumer", self._consumer)
         self._unread: Unread[KeyOut, ValueOut] = Unread()

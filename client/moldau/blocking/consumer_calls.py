@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
     from moldau.consumer import Consumer as TrioConsumer
+    from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.consumer.core.unread import Unread
 
 
@@ -126,6 +127,13 @@ class ConsumerCalls:
         """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
         found = self._portal.call_sync(self._consumer.lag, partition)
         return Lag(position=self._first_unread(partition, found.position), end_offset=found.end_offset)
+
+    def statistics(self) -> ConsumerStatistics:
+        """Returns the consumer's numbers, under the names of Kafka's consumer metrics.
+
+        Positions are those of the trio consumer, which is ahead of a loop over single records.
+        """
+        return self._portal.call_sync(self._consumer.statistics)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Stops reading the partitions; they stay assigned."""

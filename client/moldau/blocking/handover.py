@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from moldau.cluster.interceptors import on_acknowledgement
 from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from moldau.producer import Delivery, PreparedTransaction, RecordMetadata
     from moldau.producer import Producer as TrioProducer
+    from moldau.producer.core.output import OutputRecord
 
 
 HANDOVER_RECORDS_MAX = 10_000
@@ -28,10 +30,11 @@ HANDOVER_RECORDS_MAX = 10_000
 class PendingDelivery:
     """The outcome of one record that waits for the trio thread, or that the trio producer has taken."""
 
-    __slots__ = ("_error", "taken")
+    __slots__ = ("_error", "intercepted", "taken")
 
     def __init__(self) -> None:
         self.taken: Delivery | None = None
+        self.intercepted: OutputRecord[Any, Any] | None = None  # as interceptors saw it
         self._error: BaseException | None = None
 
     @property
@@ -91,7 +94,10 @@ class Handover:
             self._announce_room()
         closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
         while self._queue:
-            self._queue.popleft()[6].resolve(None, closed)
+            delivery = self._queue.popleft()[6]
+            delivery.resolve(None, closed)
+            if delivery.intercepted is not None:
+                on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, closed)
         self.taken.notify()
 
     def put(self, record: Handed, token: trio.lowlevel.TrioToken) -> None:
@@ -155,8 +161,12 @@ class Handover:
                 except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
                     delivery.resolve(None, error)
                     self._refused = error
+                    if delivery.intercepted is not None:
+                        on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, error)
                 else:
                     delivery.resolve(taken, None)
+                    if delivery.intercepted is not None:
+                        self._producer.watch(taken, delivery.intercepted)
             self._is_busy = False
             self.taken.notify()
             await trio.lowlevel.checkpoint()

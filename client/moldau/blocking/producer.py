@@ -10,7 +10,8 @@ import trio
 from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
-from moldau.producer import AbortableTransactionError, FatalTransactionError
+from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
+from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.steps import Steps, note_abort_failure, rewind
 from moldau.protocol.errors import KafkaError
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
     from moldau.consumer import CommittedOffset, ConsumedRecord
-    from moldau.producer import OutputRecord, PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.producer import PartitionerFunction, PreparedTransaction, RecordMetadata
+    from moldau.producer.core.statistics import ProducerStatistics
     from moldau.runtime.config import Config
     from moldau.runtime.tasks.sync import Signal
     from moldau.serialization.core.values import Headers, SerializerLike
@@ -74,13 +76,22 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         partitioner: PartitionerFunction | None = None,
         key_serializer: SerializerLike[KeyIn] | None = None,
         value_serializer: SerializerLike[ValueIn] | None = None,
+        interceptors: Iterable[ProducerInterceptor] = (),
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's producer configuration keys, and serializers; without one, keys or values are bytes.
+
+        ``on_statistics`` receives ``statistics()`` every ``statistics.interval.ms``, in the trio thread.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._trio_producer: TrioProducer = TrioProducer(config, partitioner=partitioner)
+        self._trio_producer: TrioProducer = TrioProducer(
+            config,
+            partitioner=partitioner,
+            interceptors=interceptors,
+            on_statistics=on_statistics,
+        )
         self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self._portal: Portal[Handover] = Portal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
@@ -109,8 +120,24 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         all other errors.
         """
         given = tuple(arguments.headers("send", headers))
-        key_bytes, value_bytes = self._encoded(topic, key, value, given)
-        return self.send_bytes(topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp)
+        if not self._trio_producer.interceptors:
+            key_bytes, value_bytes = self._encoded(topic, key, value, given)
+            return self.send_bytes(
+                topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp
+            )
+        record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, given, partition, timestamp)
+        record = on_send(self._trio_producer.interceptors, record)
+        try:
+            return self._send_intercepted(record)
+        except Exception as error:
+            on_acknowledgement(self._trio_producer.interceptors, record, None, error)
+            raise
+
+    def _send_intercepted(self, record: OutputRecord[Any, Any]) -> BlockingDelivery:
+        topic, value, key, given, partition, timestamp = record
+        headers = tuple(arguments.headers("send", given))
+        key_bytes, value_bytes = self._encoded(topic, key, value, headers)
+        return self._put(topic, value_bytes, key_bytes, headers, partition, timestamp, record)
 
     def send_bytes(
         self,
@@ -123,9 +150,22 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         timestamp: int | None = None,
     ) -> BlockingDelivery:
         """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
+        return self._put(topic, value, key, headers, partition, timestamp, None)
+
+    def _put(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+        intercepted: OutputRecord[Any, Any] | None,
+    ) -> BlockingDelivery:
         token = self._portal.token
         assert self._handover is not None
         delivery = BlockingDelivery(self)
+        delivery.intercepted = intercepted
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
         self._handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
         return delivery
@@ -199,6 +239,10 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             KafkaError: the broker or the client reports an error.
         """
         return self._portal.call(self._trio_producer.partitions_for, topic)
+
+    def statistics(self) -> ProducerStatistics:
+        """Returns the producer's numbers, under the names of Kafka's producer metrics."""
+        return self._portal.call_sync(self._trio_producer.statistics)
 
     # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
     # commit belong to it.

@@ -2,6 +2,7 @@
 
 from moldau.cluster.troubles import InvalidTopicError
 from moldau.consumer.consumer import Consumer
+from moldau.consumer.core.statistics import ConsumerStatistics, PartitionStatistics
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
 from moldau.consumer.fetcher import CommittedOffset, LogTruncatedError, OffsetOutOfRangeError
 from moldau.consumer.group import CommitFailedError
@@ -13,8 +14,10 @@ __all__ = [
     "ConsumedColumns",
     "ConsumedRecord",
     "Consumer",
+    "ConsumerStatistics",
     "InvalidTopicError",
     "LogTruncatedError",
     "OffsetOutOfRangeError",
+    "PartitionStatistics",
     "RebalanceCallback",
 ]

@@ -13,6 +13,7 @@ poll within ``max.poll.interval.ms`` leaves its group; a background task sends t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 from uuid import UUID
 
@@ -23,7 +24,9 @@ from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
+from moldau.cluster.interceptors import ConsumerInterceptor, checked, on_commit, on_consume
 from moldau.cluster.offsets import list_offsets
+from moldau.cluster.reports import interval_of, report_forever
 from moldau.cluster.troubles import check_topic_names
 from moldau.consumer.auto_commit import AutoCommit
 from moldau.consumer.core.assignors import assignors_of
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
+    from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
@@ -73,12 +77,15 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         on_lost: RebalanceCallback | None = None,
         key_deserializer: DeserializerLike[KeyOut] | None = None,
         value_deserializer: DeserializerLike[ValueOut] | None = None,
+        interceptors: Iterable[ConsumerInterceptor] = (),
+        on_statistics: Callable[[ConsumerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's consumer configuration keys, rebalance callbacks and deserializers.
 
         The callbacks run inside ``poll``: ``on_revoked`` while the partitions still belong to this member (commit
         there), ``on_lost`` when they may already belong to others (default: ``on_revoked``), ``on_assigned`` before
-        the first record of the new partitions. Without a deserializer, keys or values are bytes.
+        the first record of the new partitions. Without a deserializer, keys or values are bytes. ``on_statistics``
+        receives ``statistics()`` every ``statistics.interval.ms``.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -96,6 +103,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._auto_commit: AutoCommit | None = None
         self._positions = Positions()
         self._decoding = Decoding.of(self._positions, key_deserializer, value_deserializer, self._api_timeout_ms)
+        self._interceptors = checked("Consumer", interceptors, ConsumerInterceptor)
+        self._on_statistics = on_statistics
+        self._statistics_ms = interval_of("Consumer", self._config, on_statistics)
         self._background = Background()
         self._caller = Caller("Consumer")
         self._client: ClusterClient | None = None
@@ -144,6 +154,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 on_revoked=self._on_revoked,
                 on_lost=self._on_lost,
             )
+            self._group.counters = fetcher.counters
+            if self._interceptors:
+                self._group.on_commit = partial(on_commit, self._interceptors)
         client.on_bootstrap_error = fetcher.arrived.notify
         self._poller = Poller(
             client, fetcher, self._positions, rebalance=self._rebalance, commit_when_due=self._commit_when_due
@@ -158,6 +171,10 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             )
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
+        if self._on_statistics is not None:
+            self._background.nursery.start_soon(
+                report_forever, client, self._statistics_ms, self.statistics, self._on_statistics
+            )
         return self
 
     def _join_by_protocol(self, client: ClusterClient, identity: GroupIdentity) -> tuple[Membership, GroupClient]:
@@ -387,7 +404,15 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if decoding is not None:
             decoding.raise_pending()
         taken = await self._poll(timeout_ms, take)
-        return await self._decoded(taken)
+        return self._seen(await self._decoded(taken))
+
+    def _seen(self, batches: list[ConsumedBatch[KeyOut, ValueOut]]) -> list[ConsumedBatch[KeyOut, ValueOut]]:
+        """Counts records on their way to the application, and shows them to the interceptors."""
+        client, fetcher = self._opened()
+        fetcher.counters.polled(sum(len(batch.records) for batch in batches), client.now_ms)
+        if self._interceptors and batches:
+            return on_consume(self._interceptors, batches)
+        return batches
 
     async def _decoded(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[KeyOut, ValueOut]]:
         """Deserializes records. The poll goes on meanwhile, so another task may not begin one."""
@@ -421,7 +446,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         poller = self._polling()
         taken = poller.take_nowait(self._take_one)
         if taken:
-            return next((await self._decoded(taken))[0].with_partition())
+            for batch in self._seen(await self._decoded(taken)):
+                return next(batch.with_partition())
         while not self._is_closed:
             poller.iteration_polls()
             batches = await self._poll_records(1000, 1)
@@ -529,6 +555,15 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     def paused(self) -> list[TopicPartition]:
         """Assigned partitions that ``pause`` holds back."""
         return [each.partition for each in self._positions.by_partition.values() if each.is_paused]
+
+    def statistics(self) -> ConsumerStatistics:
+        """Returns the consumer's numbers, under the names of Kafka's consumer metrics."""
+        client, fetcher = self._opened()
+        counters = fetcher.counters
+        counters.rebalances = 0 if self._rebalancer is None else self._rebalancer.rebalances
+        poller = self._polling()
+        last_poll_ms = poller.last_poll_ms if poller.has_polled else None
+        return counters.statistics(self._positions.by_partition.values(), client.now_ms, last_poll_ms)
 
     # --- offsets
 

@@ -18,6 +18,7 @@ import trio
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
+from moldau.consumer.core.statistics import ConsumerCounters
 from moldau.consumer.node_fetcher import NodeFetcher
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -107,7 +108,8 @@ class Fetcher:
         self.arrived = Signal()
         self.errors: deque[Exception] = deque(maxlen=_ERRORS_KEPT_MAX)
         self._nursery: trio.Nursery | None = None
-        self._node_fetches = NodeFetcher(client, config, self)
+        self.counters = ConsumerCounters()
+        self._node_fetches = NodeFetcher(client, config, self, self.counters)
 
     def wake(self) -> None:
         """Wakes the loop after an assignment, a seek, a pause, or when the buffers have room."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.cluster.client import ClusterClient
+    from moldau.consumer.core.statistics import ConsumerCounters
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
 
@@ -89,6 +90,8 @@ class GroupClient:
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
         self._requires_stable = config.get_str("isolation.level") == "read_committed"
         self._commits_asked = 0
+        self.counters: ConsumerCounters | None = None
+        self.on_commit: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
         # The committing task holds it. At most the consumer's task and one background task wait for it, in order.
         self._commit_turn = trio.Lock()
         self.partition_counts: dict[str, int] | None = None
@@ -331,10 +334,20 @@ class GroupClient:
             return
         limit_ms = self._client.now_ms + self._api_timeout_ms if deadline_ms is None else deadline_ms
         await self._wait_commit_turn(limit_ms)
+        began_ms = self._client.now_ms
+        is_committed = None
         try:
-            await self._commit_until(asked, limit_ms, gives_way=gives_way)
+            is_committed = await self._commit_until(asked, limit_ms, gives_way=gives_way)
+        except (KafkaError, trio.TooSlowError):
+            is_committed = False
+            raise
         finally:
             self._commit_turn.release()
+            if self.counters is not None and is_committed is not None:
+                now_ms = self._client.now_ms
+                self.counters.committed(now_ms - began_ms, now_ms, failed=not is_committed)
+        if is_committed and self.on_commit is not None:
+            self.on_commit(asked.offsets)
 
     async def _wait_commit_turn(self, limit_ms: float) -> None:
         try:
@@ -347,16 +360,17 @@ class GroupClient:
                 f"group {self._group_id}: offsets were not committed in time (the commit before has no answer)"
             ) from None
 
-    async def _commit_until(self, asked: AskedCommit, limit_ms: float, *, gives_way: bool) -> None:
+    async def _commit_until(self, asked: AskedCommit, limit_ms: float, *, gives_way: bool) -> bool | None:
+        """Returns True for a committed, None for a dropped commit."""
         failures = 0
         while True:
             if gives_way and asked.number != self._commits_asked:
                 self._client.logger.debug("commit-gave-way", group=self._group_id)
                 await trio.lowlevel.checkpoint()
-                return
+                return None
             code, partition = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
-                return
+                return True
             if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT):
                 self._forget_coordinator()
             elif code in (

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.client import ClusterClient
     from moldau.consumer.core.positions import PartitionPosition
+    from moldau.consumer.core.statistics import ConsumerCounters
     from moldau.runtime.config import Config
     from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.tasks.sync import Signal
@@ -76,8 +77,9 @@ class FetchHost(Protocol):
 class NodeFetcher:
     """Fetches from all brokers concurrently, as the plan of each says."""
 
-    def __init__(self, client: ClusterClient, config: Config, host: FetchHost) -> None:
+    def __init__(self, client: ClusterClient, config: Config, host: FetchHost, counters: ConsumerCounters) -> None:
         self._client = client
+        self._counters = counters
         self._host = host
         self._limits = FetchLimits(
             max_wait_ms=config.get_int("fetch.max.wait.ms"),
@@ -150,8 +152,11 @@ class NodeFetcher:
     async def _fetch(self, planned: PlannedFetch) -> None:
         session = self._plan.session(planned.node_id)
         is_main = planned.lane is Lane.MAIN
+        began_ms = self._client.now_ms
         try:
             response, names = await self._request(planned)
+            size_bytes = sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
+            self._counters.fetched(size_bytes, self._client.now_ms - began_ms, self._client.now_ms)
             code = ErrorCode.of(response.error_code)
             if is_main and code is ErrorCode.NONE:
                 session.answered(response.session_id)

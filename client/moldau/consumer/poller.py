@@ -46,6 +46,8 @@ class Poller:
         self._since_poll = 0
         self.last_poll_ms = client.now_ms
         """When the application polled last, for ``max.poll.interval.ms``."""
+        self.has_polled = False
+        """Whether the application has polled at all."""
 
     def refuse_second(self) -> None:
         """Refuses a call while another one polls.
@@ -87,6 +89,7 @@ class Poller:
     async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._client, self._fetcher
         await trio.lowlevel.checkpoint()
+        self.has_polled = True
         self.last_poll_ms = client.now_ms
         self._commit_when_due()
         while True:

@@ -58,6 +58,7 @@ class Rebalancer:
         on_lost: RebalanceCallback | None,
     ) -> None:
         """Takes ``commit``, which commits positions with ``enable.auto.commit`` and else does nothing."""
+        self.rebalances = 0  # assignments taken over
         self._client = client
         self._fetcher = fetcher
         self._positions = positions
@@ -251,6 +252,7 @@ class Rebalancer:
             self._positions.assign(join.assigned)
             membership.take_over()
             join.is_adopted = True
+            self.rebalances += 1
             self._group.adopted()
             self._client.logger.info(
                 "assigned",

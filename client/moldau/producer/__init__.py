@@ -2,6 +2,7 @@
 
 from moldau.producer.core.output import OutputRecord
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
+from moldau.producer.core.statistics import ProducerStatistics, TopicStatistics
 from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -23,7 +24,9 @@ __all__ = [
     "PreparedTransaction",
     "Producer",
     "ProducerFencedError",
+    "ProducerStatistics",
     "RecordMetadata",
+    "TopicStatistics",
     "TransactionAbortedError",
     "TransactionError",
     "partition_for_key",

@@ -24,9 +24,12 @@ from moldau.cluster.background import FAREWELL_MS, Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
+from moldau.cluster.interceptors import ProducerInterceptor, checked, on_acknowledgement, on_send
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
+from moldau.cluster.reports import interval_of, report_forever
 from moldau.producer.columns import RowAppender, partitions_of
 from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.output import OutputRecord
 from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, partition_for_key
 from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
@@ -45,12 +48,13 @@ from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 from moldau.serialization.lookups import SchemaLookups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from moldau.consumer import Consumer
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer.core.statistics import ProducerStatistics
     from moldau.producer.steps import Transform
     from moldau.records import RowColumns
     from moldau.runtime.ports.environment import Environment
@@ -103,11 +107,14 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         partitioner: PartitionerFunction | None = None,
         key_serializer: SerializerLike[KeyIn] | None = None,
         value_serializer: SerializerLike[ValueIn] | None = None,
+        interceptors: Iterable[ProducerInterceptor] = (),
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
     ) -> None:
         """Takes Kafka's producer configuration keys.
 
         ``environment`` is by default that of the operating system. ``partitioner`` chooses the partition of each
-        record that names none. Without a serializer, keys or values are bytes.
+        record that names none. Without a serializer, keys or values are bytes. ``on_statistics`` receives
+        ``statistics()`` every ``statistics.interval.ms``.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -118,6 +125,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self._environment = environment
         self._partitioner = partitioner
         self._encoder = RecordEncoder.of(key_serializer, value_serializer)
+        self.interceptors = checked("Producer", interceptors, ProducerInterceptor)
+        self._on_statistics = on_statistics
+        self._statistics_ms = interval_of("Producer", self._config, on_statistics)
         self._limits = limits_of(self._config)
         self._record_bytes_max = min(self._limits.request_size_max, self._limits.buffer_memory)
         self._batch_size = self._limits.batch_size
@@ -155,6 +165,10 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             tasks.append(self._transactions.run)
         await self._background.open(*tasks)
         self._background.nursery.start_soon(self._topics.forget_idle, self._client)
+        if self._on_statistics is not None:
+            self._background.nursery.start_soon(
+                report_forever, self._client, self._statistics_ms, self.statistics, self._on_statistics
+            )
         return self
 
     async def __aexit__(
@@ -204,11 +218,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         closed = KafkaError(
             ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before the record was delivered"
         )
-        for batch in self._accumulator.abort(closed):
-            if batch.waiter is not None:
-                batch.waiter.set()
+        dropped = self._accumulator.abort(closed)
         if self._sender is not None:
-            self._sender.memory_freed.notify()
+            self._sender.dropped(dropped)
         if self._client is not None:
             self._client.close()
         self._background.cancel()
@@ -244,7 +256,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             RegistryError: the schema registry does not answer within ``max.block.ms``.
             TypeError: an argument is of a wrong type.
         """
-        if self._encoder is None:
+        if self._encoder is None and not self.interceptors:
             return await self.send_bytes(
                 topic,
                 value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks; a cast would cost each record a call
@@ -254,14 +266,46 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
                 timestamp=timestamp,
             )
         self._opened()
-        headers = arguments.headers("send", headers)
-        while True:
+        record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
+        if not self.interceptors:
+            return await self._send_encoded(record)
+        record = on_send(self.interceptors, record._replace(headers=tuple(arguments.headers("send", headers))))
+        try:
+            delivery = await self._send_encoded(record)
+        except Exception as error:
+            on_acknowledgement(self.interceptors, record, None, error)
+            raise
+        self.watch(delivery, record)
+        return delivery
+
+    async def _send_encoded(self, record: OutputRecord[Any, Any]) -> Delivery:
+        topic, value, key, given, partition, timestamp = record
+        headers = arguments.headers("send", given)
+        while self._encoder is not None:
             try:
-                given_key, given = self._encoder.encode(topic, key, value, headers)
+                key, value = self._encoder.encode(topic, key, value, headers)
                 break
             except SchemaNeeded as needed:
                 await self.fetch_schema(topic, needed)
-        return await self.send_bytes(topic, given, given_key, headers=headers, partition=partition, timestamp=timestamp)
+        return await self.send_bytes(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
+
+    def watch(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
+        """Tells interceptors the outcome of a record that they saw in ``on_send``."""
+        batch = delivery._batch
+        if batch.is_settled:
+            self._tell_outcome(delivery, record)
+            return
+        if batch.watchers is None:
+            batch.watchers = []
+        batch.watchers.append(lambda: self._tell_outcome(delivery, record))
+
+    def _tell_outcome(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
+        try:
+            metadata = delivery.result()
+        except KafkaError as error:
+            on_acknowledgement(self.interceptors, record, None, error)
+        else:
+            on_acknowledgement(self.interceptors, record, metadata, None)
 
     async def fetch_schema(self, topic: str, needed: SchemaNeeded) -> None:
         """Fetches from a schema registry what a serializer needs for a record of ``topic``."""
@@ -341,7 +385,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             SerializationError: a serializer refuses key or value.
             KafkaError: as for ``send``.
         """
-        if self._encoder is None:
+        if self._encoder is None and not self.interceptors:
             return self._append(
                 topic,
                 value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks
@@ -351,12 +395,26 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
                 timestamp=timestamp,
             )
         self._opened()
-        headers = arguments.headers("send_nowait", headers)
+        record: OutputRecord[Any, Any] = OutputRecord(
+            topic, value, key, tuple(arguments.headers("send_nowait", headers)), partition, timestamp
+        )
+        record = on_send(self.interceptors, record)
         try:
-            given_key, given = self._encoder.encode(topic, key, value, headers)
-        except SchemaNeeded as needed:
-            raise LookupError(f"{topic}: the schema's id is not known yet; await send for one record") from needed
-        return self._append(topic, given, given_key, headers=headers, partition=partition, timestamp=timestamp)
+            delivery = self._append_encoded(record)
+        except Exception as error:
+            on_acknowledgement(self.interceptors, record, None, error)
+            raise
+        self.watch(delivery, record)
+        return delivery
+
+    def _append_encoded(self, record: OutputRecord[Any, Any]) -> Delivery:
+        topic, value, key, headers, partition, timestamp = record
+        if self._encoder is not None:
+            try:
+                key, value = self._encoder.encode(topic, key, value, headers)
+            except SchemaNeeded as needed:
+                raise LookupError(f"{topic}: the schema's id is not known yet; await send for one record") from needed
+        return self._append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
 
     def _append(
         self,
@@ -737,6 +795,16 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             accumulator.flushes -= 1
         if scope.cancelled_caught:
             raise trio.TooSlowError(f"{len(accumulator.incomplete)} batches are not delivered after {timeout_ms:g} ms")
+
+    def statistics(self) -> ProducerStatistics:
+        """Returns the producer's numbers, under the names of Kafka's producer metrics."""
+        client, sender = self._opened()
+        return sender.counters.statistics(
+            client.now_ms,
+            total=self._limits.buffer_memory,
+            used=self._accumulator.memory_used,
+            waiting=self._accumulator.memory_waiters,
+        )
 
     @property
     def pending_bytes(self) -> int:

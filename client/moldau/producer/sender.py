@@ -15,6 +15,7 @@ import trio
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
 from moldau.producer.core.accumulator import Accumulator, Verdict
+from moldau.producer.core.statistics import ProducerCounters
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import (
@@ -59,6 +60,7 @@ class Sender:
         self.memory_freed = Signal()
         self.fatal_error: KafkaError | None = None
         self.transactions: Transactions | None = None
+        self.counters = ProducerCounters()
         self._nursery: trio.Nursery | None = None
         self._is_fetching_id = False
         self._retry_id_at_ms = -math.inf
@@ -177,6 +179,8 @@ class Sender:
                 version = connection.version_for(request, _IMPLICIT_TRANSACTION_VERSION - 1)
             if self._acks == 0:
                 connection.submit_without_response(request, version)
+                self.counters.sending(batches, self._client.now_ms)
+                self.counters.ended(None, self._client.now_ms)
                 self._nursery.start_soon(self._flush_connection, connection)
                 for batch in batches:
                     self._accumulator.settle(batch, ErrorCode.NONE, self._client.now_ms)
@@ -192,6 +196,7 @@ class Sender:
             self._unanswered(batches)
             return
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        self.counters.sending(batches, self._client.now_ms)
         self._nursery.start_soon(self._receive, node_id, pending, by_topic)
 
     async def _flush_connection(self, connection: RpcConnection) -> None:
@@ -205,8 +210,11 @@ class Sender:
     async def _receive(
         self, node_id: int, pending: PendingResponse[Response], by_topic: Mapping[str, Mapping[int, ProducerBatch]]
     ) -> None:
+        began_ms = self._client.now_ms
+        latency_ms = None
         try:
             response = await pending.wait(self._client.request_timeout_ms)
+            latency_ms = self._client.now_ms - began_ms
         except TRANSPORT_ERRORS as error:
             if not self._client.is_closed:
                 self._client.logger.info("produce-unanswered", node=node_id, error=error)
@@ -216,6 +224,7 @@ class Sender:
             self._answered(node_id, response, by_topic)
         finally:
             self._in_flight[node_id] -= 1
+            self.counters.ended(latency_ms, self._client.now_ms)
             self.wake()
 
     def _unanswered(self, batches: list[ProducerBatch]) -> None:
@@ -282,6 +291,7 @@ class Sender:
             jitter=0.8 + 0.4 * self._client.environment.random.random(),
         )
         if verdict is Verdict.RETRY:
+            self.counters.retried(batch)
             self._client.logger.debug(
                 "produce-retry", partition=batch.partition, code=code.name, attempts=batch.attempts
             )
@@ -299,8 +309,12 @@ class Sender:
     def dropped(self, batches: list[ProducerBatch]) -> None:
         """Wakes the tasks that wait for these batches or for memory."""
         for batch in batches:
+            self.counters.settled(batch)
             if batch.waiter is not None:
                 batch.waiter.set()
+            watchers, batch.watchers = batch.watchers, None
+            for watcher in watchers or ():
+                watcher()
         self.memory_freed.notify()
         self._is_wanted = True
 

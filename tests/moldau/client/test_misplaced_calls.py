@@ -45,6 +45,7 @@ CALLS = {
         "abort_transaction": (),
         "flush": (),
         "has_leader": ("t", 0),
+        "statistics": (),
         "close": (),
     },
     "Consumer": {
@@ -60,6 +61,7 @@ CALLS = {
         "position": (T0,),
         "position_nowait": (T0,),
         "lag": (T0,),
+        "statistics": (),
         "pause": (T0,),
         "resume": (T0,),
         "commit": (),
@@ -114,7 +116,7 @@ CALLS = {
 NOT_CALLED = {
     # ``undeliver_outcome`` is for the blocking face; ``abandon`` stands for the end of a process, and works anywhere.
     # ``fetch_schema`` is for the other faces. ``transaction`` and ``transform`` consist of the calls above them.
-    "Producer": {"undeliver_outcome", "fetch_schema", "abandon", "transaction", "transform"},
+    "Producer": {"undeliver_outcome", "fetch_schema", "watch", "abandon", "transaction", "transform"},
     "Consumer": {"abandon"},
     # They take keywords; the one asks for the leader as describe_producers does, the other as terminate_transaction.
     "Admin": {"abort_transaction", "end_transaction"},

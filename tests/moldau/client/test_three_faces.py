@@ -13,10 +13,14 @@ import itertools
 
 import pytest
 import trio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import moldau
 import moldau.aio
 import moldau.blocking
+import moldau.processing
 from moldau import (
     AdminError,
     ConfigError,
@@ -25,8 +29,10 @@ from moldau import (
     RecordDeserializationError,
     SerializationError,
 )
+from moldau.processing import RetryTopics, failure_of
 from moldau.producer import OutputRecord
 from moldau.serialization import AvroSerde, JsonSerde, SchemaRegistry, StringSerde
+from moldau.tracing import Tracing
 from moldau_jepsen.testing import cluster
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
@@ -97,6 +103,10 @@ class Face:
         home = moldau.aio if self.name == "asyncio" else moldau
         return getattr(home, kind)(config, **self.extra, **(objects or {}))
 
+    async def rest(self):
+        """Lets time pass for background tasks."""
+        await (await trio.sleep(0.01) if self.name == "trio" else asyncio.sleep(0.01))
+
     def run(self, scenario):
         return trio.run(scenario, self) if self.name == "trio" else asyncio.run(scenario(self))
 
@@ -125,8 +135,8 @@ async def created(face, partitions=1):
     return topic
 
 
-def reading(face, topic, **settings):
-    return face.make("Consumer", group_id=f"group-{topic}", auto_offset_reset="earliest", **settings)
+def reading(face, topic, objects=None, **settings):
+    return face.make("Consumer", objects, group_id=f"group-{topic}", auto_offset_reset="earliest", **settings)
 
 
 async def records_then_commit(face, topic):
@@ -312,6 +322,124 @@ async def poison_is_told_apart(face, topic):
             break
 
 
+def processed(face, *args, **settings):
+    """Runs ``process`` of the face; the handler of a face with coroutines is one."""
+    if face.name == "blocking":
+        consumer, handler = args
+        if "producer" in settings:
+            settings["producer"] = inner(settings["producer"])
+        return moldau.blocking.process(inner(consumer), handler, **settings)
+    consumer, handler = args
+
+    async def handle(record):
+        handler(record)
+
+    process = moldau.aio.process if face.name == "asyncio" else moldau.processing.process
+    return process(consumer, handle, **settings)
+
+
+async def records_are_processed_and_retried(face, topic):
+    """Failed records pass the retry topic, poison goes to the dead letters, and the commit covers all."""
+    retries = RetryTopics(topic, [1])
+    async with face.make("Admin") as admin:
+        await admin.create_topics([NewTopic(name, 1, 1) for name in (*retries.retries, retries.dead_letters)])
+    seen = []
+
+    def handler(record):
+        seen.append((record.topic, record.value))
+        if record.value == [3]:
+            raise ValueError("three")
+
+    def is_over():
+        return len(seen) >= 21
+
+    reads, writes = {"value_deserializer": JsonSerde()}, {"value_serializer": JsonSerde()}
+    async with face.make("Producer", writes) as producer:
+        await producer.send_many(topic, [[n] for n in range(10)])
+        await producer.send_bytes(topic, b"{")
+        for delivery in await producer.send_many(topic, [[n] for n in range(10, 20)]):
+            await delivery
+        settings = {"enable_auto_commit": False}
+        async with reading(face, topic, objects=reads, **settings) as consumer:
+            await done(consumer.subscribe(retries.topics))
+            options = {"retries": retries, "producer": producer, "until": is_over, "commit_interval_ms": 50}
+            assert await done(processed(face, consumer, handler, **options)) == 21
+            committed = await consumer.committed([(topic, 0), (retries.retries[0], 0)])
+            assert [each.offset for each in committed.values()] == [21, 1]
+    assert [value for name, value in seen if name == topic] == [[n] for n in range(20)]
+    assert (retries.retries[0], [3]) in seen
+    async with reading(face, retries.dead_letters) as consumer:
+        await done(consumer.assign([(retries.dead_letters, 0)]))
+        dead = {}
+        async for record in consumer:
+            dead[bytes(record.value)] = failure_of(record.headers)
+            if len(dead) == 2:
+                break
+    assert (dead[b"{"].offset, dead[b"{"].attempts) == (10, 1)
+    assert (dead[b"[3]"].offset, dead[b"[3]"].attempts, dead[b"[3]"].error) == (3, 2, "ValueError: three")
+
+
+async def clients_report_and_trace(face, topic):
+    """Interceptors and statistics see each record; the trace of a producer goes on at the consumer."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider)
+    outcomes, reports = [], []
+
+    class Watching(moldau.ProducerInterceptor):
+        def on_send(self, record):
+            return record._replace(value=record.value + b"!")
+
+        def on_acknowledgement(self, record, metadata, error):
+            outcomes.append((record.value, metadata and metadata.offset, type(error).__name__))
+            raise ZeroDivisionError
+
+    class Committing(moldau.ConsumerInterceptor):
+        def on_commit(self, offsets):
+            outcomes.append(next(iter(offsets.values())).offset)
+
+    writes = {"interceptors": [Watching(), tracing.producer], "on_statistics": reports.append}
+    async with face.make("Producer", writes, statistics_interval_ms=20, max_block_ms=1000) as producer:
+        await (await producer.send(topic, b"a"))
+        await (await producer.send(topic, b"b"))
+        with pytest.raises(KafkaError):
+            await (await producer.send(topic, b"c", partition=9))
+        found = await done(producer.statistics())
+        assert (found.record_send_total, found.topics[topic].record_send_total, found.requests_in_flight) == (2, 2, 0)
+        assert found.by_name()["record-send-total"] == 2
+        assert found.batch_size_avg > 60
+        assert found.request_latency_max > 0
+        while not reports or reports[-1].record_send_total < 2:
+            await producer.flush(LIMIT_MS)
+            await face.rest()
+    assert outcomes == [(b"a!", 0, "NoneType"), (b"b!", 1, "NoneType"), (b"c!", None, outcomes[2][2])]
+    reads = {"interceptors": [tracing.consumer, Committing()]}
+    async with reading(face, topic, objects=reads, enable_auto_commit=False) as consumer:
+        await done(consumer.subscribe([topic]))
+        async for record in consumer:
+            assert record.value == b"a!"
+            break
+        assert (await consumer.poll(LIMIT_MS))[0].records[0].value == b"b!"
+        await consumer.commit()
+        with tracing.processing(record):
+            pass
+        numbers = await done(consumer.statistics())
+        assert (numbers.records_lag_max, numbers.commit_total, numbers.rebalance_total) == (0, 1, 1)
+        assert numbers.partitions[topic, 0].position == 2
+        assert numbers.by_name()["records-consumed-total"] >= 2
+    assert outcomes[-1] == 2
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    sends = [span for span in exporter.get_finished_spans() if span.name == f"send {topic}"]
+    assert [span.attributes.get("messaging.kafka.offset") for span in sends] == [0, 1, None]
+    assert not sends[2].status.is_ok
+    step = spans[f"process {topic}"]
+    assert step.parent.span_id == sends[0].context.span_id
+    assert step.context.trace_id == sends[0].context.trace_id
+    links = [link.context.span_id for span in exporter.get_finished_spans() for link in span.links]
+    assert {sends[0].context.span_id, sends[1].context.span_id} <= set(links)
+
+
 async def a_failed_transform_reads_again(face, topic):
     """An exception aborts the step, and the next one has each input once."""
     async with face.make("Producer") as producer:
@@ -369,6 +497,8 @@ SCENARIOS = [
     a_failed_transform_reads_again,
     values_cross_as_objects,
     poison_is_told_apart,
+    records_are_processed_and_retried,
+    clients_report_and_trace,
 ]
 
 
@@ -395,7 +525,15 @@ def test_trio_passes_in_the_simulation(scenario):
 def test_faces_have_the_same_calls(kind):
     """Names and parameters agree; what a face leaves out is listed here."""
     left_out = {
-        "Producer": {"send_nowait", "send_columns", "has_leader", "abandon", "undeliver_outcome", "fetch_schema"}
+        "Producer": {
+            "send_nowait",
+            "send_columns",
+            "has_leader",
+            "abandon",
+            "undeliver_outcome",
+            "fetch_schema",
+            "watch",
+        }
     }
     left_out |= {"Consumer": {"abandon"}, "Admin": set()}
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from moldau.records import set_producer_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.cluster.metadata import TopicPartition
     from moldau.protocol.errors import KafkaError
     from moldau.records import BatchBuilder
@@ -49,6 +51,7 @@ class ProducerBatch:
         "reserved_bytes",
         "retry_at_ms",
         "waiter",
+        "watchers",
         "write",
     )
 
@@ -74,6 +77,7 @@ class ProducerBatch:
         self.append_timestamp = -1
         self.error: KafkaError | None = None
         self.waiter: Wakeable | None = None
+        self.watchers: list[Callable[[], None]] | None = None  # to call when the outcome is known
         self.write = builder.writer.append  # the hot path of ``send``
 
     def __repr__(self) -> str:

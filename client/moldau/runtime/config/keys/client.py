@@ -322,6 +322,14 @@ PRODUCER_KEYS = (
         minimum=5000,
         doc="How long metadata of an unused topic is kept, in milliseconds.",
     ),
+    integer(
+        name="statistics.interval.ms",
+        default=0,
+        group="Metrics",
+        is_own=True,
+        minimum=0,
+        doc="Interval of the calls of `on_statistics`; 0 makes none. librdkafka has a key of this name.",
+    ),
 )
 
 
@@ -505,6 +513,14 @@ CONSUMER_KEYS = (
         group="Consumer",
         minimum=1,
         doc="How long calls such as commit and position may take, in milliseconds.",
+    ),
+    integer(
+        name="statistics.interval.ms",
+        default=0,
+        group="Metrics",
+        is_own=True,
+        minimum=0,
+        doc="Interval of the calls of `on_statistics`; 0 makes none. librdkafka has a key of this name.",
     ),
 )
 

@@ -1,0 +1,107 @@
+"""Interceptors of producers and consumers: what an application may implement, and how the clients call them.
+
+As in Kafka, an exception of an interceptor is logged and changes nothing else. Interceptors run in their order; each
+receives what the one before returned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from moldau.cluster.arguments import shown
+from moldau.runtime.telemetry.log import EventLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer.core.values import ConsumedBatch
+    from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer.core.output import OutputRecord
+    from moldau.producer.delivery import RecordMetadata
+
+I = TypeVar("I")  # noqa: E741 - a type of interceptor
+
+_logger = EventLogger("moldau.client")
+
+
+class ProducerInterceptor:
+    """Sees each record before it is serialized, and its outcome. Override what you need."""
+
+    def on_send(self, record: OutputRecord[Any, Any]) -> OutputRecord[Any, Any]:
+        """Returns the record to send, by default the given one; runs where ``send`` is called."""
+        return record
+
+    def on_acknowledgement(
+        self, record: OutputRecord[Any, Any], metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """Receives the record that ``on_send`` returned, with its place or its error; runs in the client's thread.
+
+        It must return quickly: deliveries wait meanwhile.
+        """
+
+
+class ConsumerInterceptor:
+    """Sees the records of each poll, and each commit. Override what you need. The calls run in the client's thread."""
+
+    def on_consume(self, batches: list[ConsumedBatch[Any, Any]]) -> list[ConsumedBatch[Any, Any]]:
+        """Returns the batches that reach the application, by default the given ones."""
+        return batches
+
+    def on_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Receives offsets after the coordinator has committed them."""
+
+
+def checked(client: str, given: Iterable[I], kind: type[I]) -> tuple[I, ...]:
+    """Returns the interceptors of a client.
+
+    Raises:
+        TypeError: one of them is of another class.
+    """
+    found = tuple(given)
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(f"{client}: each of interceptors must be a {kind.__name__}, not {shown(each)}")
+    return found
+
+
+def on_send(interceptors: Sequence[ProducerInterceptor], record: OutputRecord[Any, Any]) -> OutputRecord[Any, Any]:
+    """Returns the record to send."""
+    for each in interceptors:
+        record = _called(each.on_send, record, record)
+    return record
+
+
+def on_acknowledgement(
+    interceptors: Sequence[ProducerInterceptor],
+    record: OutputRecord[Any, Any],
+    metadata: RecordMetadata | None,
+    error: BaseException | None,
+) -> None:
+    """Tells the outcome of a record."""
+    for each in interceptors:
+        _called(each.on_acknowledgement, None, record, metadata, error)
+
+
+def on_consume(
+    interceptors: Sequence[ConsumerInterceptor], batches: list[ConsumedBatch[Any, Any]]
+) -> list[ConsumedBatch[Any, Any]]:
+    """Returns the batches that reach the application."""
+    for each in interceptors:
+        batches = _called(each.on_consume, batches, batches)
+    return batches
+
+
+def on_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    """Tells of a commit."""
+    for each in interceptors:
+        _called(each.on_commit, None, offsets)
+
+
+def _called(function: Callable[..., Any], otherwise: Any, *args: object) -> Any:  # noqa: ANN401 - of one of the calls
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001 - as in Kafka, a fault of an interceptor is logged and changes nothing
+        name = getattr(function, "__qualname__", repr(function))
+        _logger.error("interceptor-failed", exception=error, interceptor=name)
+        return otherwise

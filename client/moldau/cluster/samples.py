@@ -1,0 +1,66 @@
+"""Averages and maxima over the last half minute to minute, as Kafka's client metrics have them. Pure.
+
+Kafka's clients keep two samples of 30 s (``metrics.num.samples``, ``metrics.sample.window.ms``): the present one and
+the one before. Memory does not depend on the number of observations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+WINDOW_MS = 30_000.0
+
+
+class Samples:
+    """Observations of one quantity."""
+
+    __slots__ = ("_began_ms", "_count", "_max", "_sum")
+
+    def __init__(self) -> None:
+        self._began_ms = [-math.inf, -math.inf]  # of the present window, and of the one before
+        self._count = [0, 0]
+        self._sum = [0.0, 0.0]
+        self._max = [-math.inf, -math.inf]
+
+    def add(self, value: float, now_ms: float) -> None:
+        """Adds an observation."""
+        self._roll(now_ms)
+        self._count[0] += 1
+        self._sum[0] += value
+        self._max[0] = max(self._max[0], value)
+
+    def _roll(self, now_ms: float) -> None:
+        age_ms = now_ms - self._began_ms[0]
+        if age_ms < WINDOW_MS:
+            return
+        is_next = age_ms < 2 * WINDOW_MS
+        self._count[:] = [0, self._count[0] if is_next else 0]
+        self._sum[:] = [0.0, self._sum[0] if is_next else 0.0]
+        self._max[:] = [-math.inf, self._max[0] if is_next else -math.inf]
+        self._began_ms[:] = [now_ms, self._began_ms[0]]
+
+    def average(self, now_ms: float) -> float:
+        """Returns the average; NaN without observations, as in Kafka."""
+        self._roll(now_ms)
+        count = sum(self._count)
+        return sum(self._sum) / count if count else math.nan
+
+    def maximum(self, now_ms: float) -> float:
+        """Returns the greatest observation; NaN without observations."""
+        self._roll(now_ms)
+        return max(self._max) if sum(self._count) else math.nan
+
+
+def by_kafka_name(statistics: DataclassInstance) -> dict[str, float]:
+    """Returns the numbers of a statistics object under Kafka's names, such as ``record-send-total``."""
+    found = {}
+    for field in fields(statistics):
+        value = getattr(statistics, field.name)
+        if isinstance(value, int | float):
+            found[field.name.replace("_", "-")] = float(value)
+    return found

@@ -1,0 +1,160 @@
+"""Goal: a processor runs records in order within a lane, within its bounds, and commits nothing unprocessed.
+
+Method: Hypothesis drives the pure core with random polls, starts, ends and lost partitions.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau import TopicPartition
+from moldau.consumer import ConsumedBatch
+from moldau.processing.core.retry_topics import RetryTopics
+from moldau.processing.core.work import ORDERS, Work
+from moldau.records import Record
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+
+
+def batch(partition, first, count, keys=2):
+    records = [Record(first + n, 0, b"%d" % ((first + n) % keys), b"") for n in range(count)]
+    return ConsumedBatch(
+        topic=partition.topic,
+        partition=partition.partition,
+        records=records,
+        next_offset=first + count,
+        leader_epoch=0,
+        high_watermark=1000,
+    )
+
+
+class Model:
+    """Performs commands on the work, and remembers what must hold."""
+
+    def __init__(self, order, concurrency):
+        self.work = Work(concurrency=concurrency, order=order, pending_max=6)
+        self.order, self.concurrency = order, concurrency
+        self.next = dict.fromkeys(PARTITIONS, 0)
+        self.open = {partition: set() for partition in PARTITIONS}
+        self.running = []
+        self.held = set()
+
+    def lane(self, record):
+        within = {"partition": None, "key": record.key, "none": record.offset}[self.order]
+        return record.topic_partition, within
+
+    def poll(self, number, count):
+        partition = PARTITIONS[number]
+        self.held.add(partition)
+        self.work.take([batch(partition, self.next[partition], count)])
+        self.open[partition] |= set(range(self.next[partition], self.next[partition] + count))
+        self.next[partition] += count
+
+    def start(self):
+        record = self.work.start(0)
+        if record is None:
+            return
+        assert self.lane(record) not in map(self.lane, self.running)
+        self.running.append(record)
+        assert len(self.running) <= self.concurrency
+
+    def end(self, index):
+        if self.running:
+            record = self.running.pop(index % len(self.running))
+            self.open[record.topic_partition].discard(record.offset)
+            self.work.finish(record)
+
+    def lose(self, number):
+        """The partition comes back at once, from the first offset that is not processed."""
+        lost = PARTITIONS[number]
+        self.held.discard(lost)
+        self.work.retain([partition for partition in PARTITIONS if partition != lost])
+        again = min(self.open[lost], default=self.next[lost])
+        self.open[lost] = set()
+        self.next[lost] = again
+        self.running = [record for record in self.running if record.topic_partition != lost]
+        self.work.running = len(self.running)  # as if their handlers had ended
+
+    def check(self):
+        for partition, offset in self.work.to_commit().items():
+            assert offset <= min(self.open[partition], default=self.next[partition])
+
+
+COMMANDS = st.lists(
+    st.tuples(st.just("poll"), st.integers(0, 2), st.integers(1, 5))
+    | st.tuples(st.just("start"))
+    | st.tuples(st.just("end"), st.integers(0, 9))
+    | st.tuples(st.just("lose"), st.integers(0, 2)),
+    max_size=40,
+)
+
+
+@given(st.sampled_from(ORDERS), st.integers(1, 4), COMMANDS)
+def test_commits_never_pass_an_unprocessed_record(order, concurrency, commands):
+    model = Model(order, concurrency)
+    for name, *arguments in commands:
+        getattr(model, name)(*arguments)
+        model.check()
+    while model.running or any(model.open.values()):
+        model.start()
+        model.end(0)
+    model.check()
+    assert model.work.to_commit() == {partition: model.next[partition] for partition in model.held}
+    assert model.work.running == 0
+
+
+def test_records_of_a_lane_run_in_order():
+    work = Work(concurrency=3, order="key", pending_max=10)
+    work.take([batch(PARTITIONS[0], 0, 4)])
+    first, second = work.start(0), work.start(0)
+    assert (first.offset, second.offset, work.start(0)) == (0, 1, None)
+    work.finish(second)
+    assert work.start(0).offset == 3
+    assert work.to_commit() == {PARTITIONS[0]: 0}
+    work.finish(first)
+    assert work.to_commit() == {PARTITIONS[0]: 2}
+    work.committed({PARTITIONS[0]: 2})
+    assert work.to_commit() == {}
+
+
+def test_full_partitions_pause_until_half_is_done():
+    work = Work(concurrency=10, order="none", pending_max=4)
+    work.take([batch(PARTITIONS[0], 0, 4), batch(PARTITIONS[1], 0, 3)])
+    assert work.to_pause() == [PARTITIONS[0]]
+    assert work.to_pause() == []
+    running = [work.start(0) for _ in range(7)]
+    work.finish(running[0])
+    assert work.to_resume() == []
+    work.finish(running[1])
+    assert work.to_resume() == [PARTITIONS[0]]
+
+
+def test_a_record_of_a_retry_topic_waits_until_it_is_due():
+    work = Work(concurrency=1, order="partition", pending_max=4)
+    (plain,) = batch(PARTITIONS[0], 0, 1).with_partition()
+    out = RetryTopics("t", [500]).failed(plain, ValueError("x"), 1000)
+    records = [Record(0, 0, out.key, out.value, out.headers)]
+    late = ConsumedBatch(topic="r", partition=0, records=records, next_offset=1, leader_epoch=0, high_watermark=1)
+    work.take([late, batch(PARTITIONS[0], 0, 1)])
+    assert work.start(1499).topic == "t"
+    work.finish(next(batch(PARTITIONS[0], 0, 1).with_partition()))
+    assert work.start(1500).topic == "r"
+
+
+def test_a_stale_end_leaves_the_new_record_alone():
+    work = Work(concurrency=2, order="partition", pending_max=4)
+    work.take([batch(PARTITIONS[0], 0, 2)])
+    old = work.start(0)
+    work.retain([])
+    work.take([batch(PARTITIONS[0], 0, 2)])
+    new = work.start(0)
+    work.finish(old)
+    assert work.to_commit() == {PARTITIONS[0]: 0}
+    work.finish(new)
+    assert work.to_commit() == {PARTITIONS[0]: 1}
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"order": "lane"}, {"pending_max": 0}])
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="process: "):
+        Work(**{"concurrency": 1, "order": "key", "pending_max": 1, **wrong})
