@@ -3,6 +3,7 @@ idempotent librdkafka producer with acks=all writes numbered records all the whi
 afterwards everything is read and compared.
 """
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -10,20 +11,22 @@ from collections import Counter
 import pytest
 
 from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.testing import cluster as local_cluster
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_for, wait_until
 
 pytestmark = pytest.mark.processes
 
 PARTITIONS = 3
-TOPIC = "load"
+_numbers = itertools.count(1)
 
 
 class Load(threading.Thread):
     """Produces numbered records, one key per partition stream, until told to stop."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap, topic):
         super().__init__(daemon=True)
         self._address = bootstrap
+        self.topic = topic
         self._halt = threading.Event()
         self._abandoned = False
         self.acknowledged = []  # (partition, offset, number) in order of acknowledgement
@@ -53,7 +56,7 @@ class Load(threading.Thread):
             number = self.sent
             try:
                 producer.produce(
-                    TOPIC,
+                    self.topic,
                     key=b"%d" % number,
                     value=b"%d" % number,
                     partition=number % PARTITIONS,
@@ -64,7 +67,7 @@ class Load(threading.Thread):
                 continue
             self.sent += 1
             producer.poll(0)
-            if number % 20 == 0:
+            if number % 5 == 0:
                 time.sleep(0.002)
         if not self._abandoned:
             self.left = producer.flush(WAIT_S)
@@ -80,17 +83,28 @@ class Load(threading.Thread):
         self.halt()
 
 
+@pytest.fixture(scope="module")
+def started():
+    with local_cluster(brokers=3, controllers=3, links=False) as running:
+        yield running
+
+
 @pytest.fixture
-def cluster(moldau_cluster_factory):
-    running = moldau_cluster_factory(brokers=3, controllers=3)
-    create_topic(running.bootstrap, TOPIC, PARTITIONS, 3)
-    return running
+def cluster(started):
+    """The cluster of all tests, with every node running again."""
+    for node in started.nodes:
+        if started.state(node.node_id) is ProcessState.PAUSED:
+            started.resume(node.node_id)
+    started.start_all()
+    return started
 
 
 @pytest.fixture
 def load(cluster):
     """Records under way until the test halts it; a test that fails leaves no thread behind for the tests after it."""
-    running = Load(cluster.bootstrap)
+    topic = f"load-{next(_numbers)}"
+    create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
+    running = Load(cluster.bootstrap, topic)
     running.start()
     yield running
     running.abandon()
@@ -99,7 +113,7 @@ def load(cluster):
 def check_all_read_once(cluster, load):
     assert load.failed == []
     assert load.left == 0
-    found = ConfluentClient(cluster.bootstrap).consume(TOPIC, PARTITIONS, load.sent)
+    found = ConfluentClient(cluster.bootstrap).consume(load.topic, PARTITIONS, load.sent)
     assert Counter(int(value) for _, _, _, value, _ in found) == Counter(range(load.sent))
     places = {(partition, offset): int(value) for partition, offset, _, value, _ in found}
     assert [item for item in load.acknowledged if places.get(item[:2]) != item[2]] == []
@@ -108,23 +122,23 @@ def check_all_read_once(cluster, load):
         assert numbers == sorted(numbers)
 
 
-def leader_of(cluster):
+def leader_of(cluster, load):
     """Leader of partition 0, once a broker finds the time to tell."""
-    return wait_for(lambda: cluster.partition_leader(TOPIC, 0), "partition 0 has a leader")
+    return wait_for(lambda: cluster.partition_leader(load.topic, 0), "partition 0 has a leader")
 
 
-def leader_besides(cluster, dead):
+def leader_besides(cluster, load, dead):
     """Leader of partition 0 as a living broker sees it, once it is another one than ``dead``."""
     alive = next(node.node_id for node in cluster.brokers if node.node_id != dead)
-    leader = cluster.partition_leader(TOPIC, 0, ask=alive)
+    leader = cluster.partition_leader(load.topic, 0, ask=alive)
     return leader if leader not in (None, dead) else None
 
 
 def test_a_killed_leader_costs_no_acknowledged_record(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 1000, "records are acknowledged")
-    victim = leader_of(cluster)
+    victim = leader_of(cluster, load)
     cluster.kill(victim)
-    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
+    wait_until(lambda: leader_besides(cluster, load, victim) is not None, "another broker leads")
     before = len(load.acknowledged)
     wait_until(lambda: len(load.acknowledged) > before + 1000, "records are acknowledged without the killed broker")
     cluster.start_node(victim)
@@ -149,10 +163,10 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
 def test_a_paused_leader_is_replaced_and_wakes_harmless(cluster, load):
     """A paused leader is replaced and does no harm when it wakes."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
-    victim = leader_of(cluster)
+    victim = leader_of(cluster, load)
     cluster.pause(victim)
     assert cluster.state(victim) is ProcessState.PAUSED
-    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
+    wait_until(lambda: leader_besides(cluster, load, victim) is not None, "another broker leads")
     cluster.resume(victim)
     before = len(load.acknowledged)
     wait_until(lambda: len(load.acknowledged) > before + 500, "writes go on")
@@ -162,9 +176,9 @@ def test_a_paused_leader_is_replaced_and_wakes_harmless(cluster, load):
 
 def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
-    victim = leader_of(cluster)
+    victim = leader_of(cluster, load)
     assert cluster.stop_node(victim), "the broker had to be killed"
-    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
+    wait_until(lambda: leader_besides(cluster, load, victim) is not None, "another broker leads")
     cluster.start_node(victim)
     load.halt()
     check_all_read_once(cluster, load)
