@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.transaction_core import TransactionManager
@@ -25,6 +27,9 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Request, Response
+
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata(group_id="g", generation_id=3, member_id="m")
 
@@ -33,7 +38,7 @@ def make() -> TransactionManager:
     return TransactionManager(transactional_id="id", timeout_ms=60_000)
 
 
-def answer_to(request, code=ErrorCode.NONE, only=None):
+def answer_to(request: Request, code: ErrorCode = ErrorCode.NONE, only: int | None = None) -> Response:
     """A response that gives ``code`` (to partition ``only``, NONE or NOT_ATTEMPTED to others)."""
     if isinstance(request, InitProducerIdRequest):
         return InitProducerIdResponse(
@@ -74,9 +79,9 @@ def answer_to(request, code=ErrorCode.NONE, only=None):
     return EndTxnResponse(error_code=code)
 
 
-def serve(manager, *, has_records=False, until=None):
+def serve(manager: TransactionManager, *, has_records: bool = False, until: type[Request] | None = None) -> Any:
     """Answers every call with success; stops before a request of the class ``until`` and returns that call."""
-    asked = []
+    asked: list[Request] = []
     for _ in range(100):
         call = manager.next_call(has_records=has_records)
         if call is None:
@@ -97,5 +102,6 @@ def ready() -> TransactionManager:
     manager.begin_init()
     serve(manager)
     assert manager.state is State.READY
+    assert manager.outcome is not None
     manager.outcome.is_told = True
     return manager

@@ -1,23 +1,37 @@
 """A consumer and a small cluster on virtual time, for tests of the consumer."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import trio
 
 from moldau.consumer import CommitFailedError, Consumer
 from moldau.records import encode_batch
 from moldau_jepsen.world.world import run_world
-from support.client.fake_cluster import FakeCluster
+from support.client.fake_cluster import FakeCluster, FakePartition
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau_jepsen.world.world import World
+
+    OpenConsumer = Callable[..., Consumer]
+    Key = tuple[str, str, int]
+    Committed = tuple[int, int, str]
 
 
-def simulate(scenario, seed=1, brokers=2):
+def simulate(scenario: Callable[[FakeCluster, OpenConsumer], Awaitable[Any]], seed: int = 1, brokers: int = 2) -> Any:
     """Runs ``scenario(cluster, open_consumer)`` in a simulated world."""
 
-    async def main(world):
+    async def main(world: World) -> Any:
         cluster = FakeCluster(world, brokers)
         cluster.start()
         environment = world.node("client").environment
 
-        def consumer(callbacks=None, **config):
-            given = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
+        def consumer(callbacks: Mapping[str, Any] | None = None, **config: object) -> Consumer:
+            given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
             given |= {key.replace("_", "."): value for key, value in config.items()}
             return Consumer(given, environment=environment, **(callbacks or {}))
 
@@ -26,7 +40,9 @@ def simulate(scenario, seed=1, brokers=2):
     return run_world(main, seed)
 
 
-def fill(part, start, end, *, size=10, value=None, **options):
+def fill(
+    part: FakePartition, start: int, end: int, *, size: int = 10, value: bytes | None = None, **options: Any
+) -> None:
     """Appends the records ``start`` .. ``end`` in batches of ``size``.
 
     The timestamp of a record is its number, and so is its value unless ``value`` is given.
@@ -36,9 +52,9 @@ def fill(part, start, end, *, size=10, value=None, **options):
         part.append(encode_batch([(number, None, value or b"%d" % number, ()) for number in numbers], **options))
 
 
-async def take(consumer, count):
+async def take(consumer: Consumer, count: int) -> list[Any]:
     """Polls until ``count`` values have come, in the order in which they came."""
-    values = []
+    values: list[Any] = []
     with trio.fail_after(60):
         while len(values) < count:
             for batch in await consumer.poll(500):
@@ -46,18 +62,18 @@ async def take(consumer, count):
     return values
 
 
-def numbers(start, end):
+def numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-class CommittedOffsets(dict):
+class CommittedOffsets(dict["Key", "Committed"]):
     """The offsets of a ``FakeCluster``'s groups; records each commit that reset an offset of another member."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.taken_back = []
+        self.taken_back: list[tuple[Key, int, int]] = []
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Key, value: Committed) -> None:
         if key in self and value[0] < self[key][0]:
             self.taken_back.append((key, self[key][0], value[0]))
         super().__setitem__(key, value)
@@ -66,16 +82,16 @@ class CommittedOffsets(dict):
 class Resubscriber:
     """A member that works, commits, and changes its subscription as its random stream says."""
 
-    def __init__(self, consumer, topics, draw):
+    def __init__(self, consumer: Consumer, topics: list[str], draw: random.Random) -> None:
         self.consumer = consumer
         self.topics = topics
         self.draw = draw
-        self.seen = set()
+        self.seen: set[tuple[str, int, int]] = set()
         self.resubscribed = 0
         self.is_settling = False
         """Whether the member keeps all topics from now on, and only reads."""
 
-    async def run(self):
+    async def run(self) -> None:
         draw = self.draw
         async with self.consumer as consumer:
             consumer.subscribe(self.topics)
@@ -96,14 +112,22 @@ class Resubscriber:
                     consumer.subscribe(draw.sample(self.topics, draw.randint(1, len(self.topics))))
                     self.resubscribed += 1
 
-    async def _commit(self):
+    async def _commit(self) -> None:
         try:
             await self.consumer.commit()
         except CommitFailedError:
             return  # this member left the generation: other members read its records again
 
 
-async def resubscribing(cluster, open_consumer, draw, *, members=3, seconds=20, **config):
+async def resubscribing(
+    cluster: FakeCluster,
+    open_consumer: OpenConsumer,
+    draw: random.Random,
+    *,
+    members: int = 3,
+    seconds: float = 20,
+    **config: object,
+) -> list[Resubscriber]:
     """Lets members of one group resubscribe, narrower and wider, while records arrive; returns them.
 
     Then all subscribe to all topics, until every record was seen. ``cluster.offsets`` must be ``CommittedOffsets``.
@@ -115,8 +139,8 @@ async def resubscribing(cluster, open_consumer, draw, *, members=3, seconds=20, 
         for number in range(members)
     ]
 
-    def missing():
-        seen = set().union(*(worker.seen for worker in workers))
+    def missing() -> list[tuple[str, int, int]]:
+        seen: set[tuple[str, int, int]] = set().union(*(worker.seen for worker in workers))
         every = ((name, number, offset) for name, number, part in parts for offset in range(part.end))
         return [each for each in every if each not in seen]
 

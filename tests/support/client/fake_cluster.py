@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -44,7 +45,21 @@ from moldau.records import (
 from moldau.runtime.net.answers import CloseConnection
 from moldau.runtime.net.server import ServerLimits, serve
 from moldau.runtime.tasks.sync import Signal
+from moldau.values import LeaderEpoch
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.records import Record
+    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.ports.environment import Connection, Environment
+    from moldau_broker.replication.fetch_session import FetchContext
+    from moldau_jepsen.world.world import World
+
+    Made = Callable[[], Awaitable[Response]]
+    Fetched = tuple[FetchPartition, f.PartitionData]
 
 SERVED = (0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 22, 23)
 PORT = 9092
@@ -59,7 +74,7 @@ class FakePartition:
     end: int = 0
     epochs: dict[int, int] = field(default_factory=dict)  # leader epoch -> end offset
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # id -> (epoch, last sequence)
-    recent: deque = field(default_factory=lambda: deque(maxlen=5))
+    recent: deque[tuple[tuple[int, int, int], int]] = field(default_factory=lambda: deque(maxlen=5))
     aborted: list[tuple[int, int]] = field(default_factory=list)
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
@@ -86,10 +101,10 @@ class FakePartition:
         self.batches.append(bytes(batch))
         return ErrorCode.NONE, offset
 
-    def records(self) -> list:
+    def records(self) -> list[Record]:
         return [record for data in self.batches for record in decode_records(data, 0, parse_batch_header(data))]
 
-    def values(self) -> list[bytes]:
+    def values(self) -> list[Any]:
         return [record.value for record in self.records()]
 
     def read(self, offset: int, size: int) -> bytes:
@@ -124,17 +139,18 @@ class FakeGroup:
 class Later:
     """An answer that a coroutine makes."""
 
-    def __init__(self, make) -> None:
+    def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
         self.make = make
 
-    async def wait(self):
+    async def wait(self) -> Sequence[ResponsePart]:
         return [await self.make()]
 
 
 class FakeCluster:
     """Brokers 1..n on hosts ``broker1`` ... of a simulated world."""
 
-    def __init__(self, world, brokers: int = 2) -> None:
+    def __init__(self, world: World | None, brokers: int = 2) -> None:
+        """``world`` is None where the brokers are not started in one."""
         self.world = world
         self.brokers = {number: f"broker{number}" for number in range(1, brokers + 1)}
         self.topics: dict[str, list[FakePartition]] = {}
@@ -153,9 +169,9 @@ class FakeCluster:
         self.sessions = {number: FetchSessionCache(slots_max=100) for number in self.brokers}
         self.session_ids = itertools.count(1)
         self.fetched_bytes = 0
-        self.handlers: dict[int, object] = {}  # further APIs: (broker, request) -> response
+        self.handlers: dict[int, Callable[[int, Any], Any]] = {}  # further APIs: (broker, request) -> response
         self.served: dict[int, tuple[int, ...]] = {}  # broker -> API keys, where not all
-        self.secure: dict[int, object] = {}  # broker -> what wraps its connections (TLS)
+        self.secure: dict[int, Callable[[Connection], Connection]] = {}  # broker -> what wraps its connections (TLS)
 
     @property
     def bootstrap(self) -> str:
@@ -179,14 +195,16 @@ class FakeCluster:
             self.start_broker(number)
 
     def start_broker(self, number: int) -> None:
-        async def main(environment) -> None:
+        async def main(environment: Environment) -> None:
             listener = await environment.network.listen(self.brokers[number], PORT)
             secure = self.secure.get(number)
             await serve(environment, listener, lambda connection: Handler(self, number), ServerLimits(), secure=secure)
 
+        assert self.world is not None
         self.world.node(self.brokers[number]).start(main)
 
     def kill_broker(self, number: int) -> None:
+        assert self.world is not None
         self.world.node(self.brokers[number]).kill()
 
     # --- requests
@@ -195,15 +213,15 @@ class FakeCluster:
         waiting = self.errors.get(key)
         return waiting.popleft() if waiting else ErrorCode.NONE
 
-    def answer(self, broker: int, request):
+    def answer(self, broker: int, request: Request) -> Any:
         key = request.__api_key__
         self.requests.append((broker, key, request))
         if key in self.handlers:
             return self.handlers[key](broker, request)
         return getattr(self, f"on_{ApiKey(key).name.lower()}")(broker, request)
 
-    def on_metadata(self, broker, request):
-        names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
+    def on_metadata(self, broker: int, request: md.MetadataRequest) -> md.MetadataResponse:
+        names = list(self.topics) if request.topics is None else [topic.name or "" for topic in request.topics]
         for name in names:
             if name not in self.topics and self.auto_create and request.allow_auto_topic_creation:
                 self.add_topic(name)
@@ -248,7 +266,7 @@ class FakeCluster:
             return ErrorCode.FENCED_LEADER_EPOCH if epoch < part.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         return part
 
-    def on_produce(self, broker, request):
+    def on_produce(self, broker: int, request: pr.ProduceRequest) -> pr.ProduceResponse | None:
         responses = []
         for topic in request.topic_data:
             name = self.name_of(topic.name, topic.topic_id)
@@ -260,7 +278,7 @@ class FakeCluster:
                 if isinstance(part, ErrorCode):
                     code = part
                 elif code is ErrorCode.NONE:
-                    code, offset = part.append(bytes(data.records))
+                    code, offset = part.append(bytes(data.records or b""))
                 answers.append(pr.PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
             responses.append(
                 pr.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
@@ -268,7 +286,7 @@ class FakeCluster:
         self.appended.notify()
         return pr.ProduceResponse(responses=responses) if request.acks else None
 
-    def on_init_producer_id(self, broker, request):
+    def on_init_producer_id(self, broker: int, request: ip.InitProducerIdRequest) -> ip.InitProducerIdResponse:
         code = self.error_for(ApiKey.INIT_PRODUCER_ID)
         self.next_producer_id += 1
         return ip.InitProducerIdResponse(error_code=code, producer_id=self.next_producer_id, producer_epoch=0)
@@ -281,7 +299,7 @@ class FakeCluster:
             return key.decode(), None
         return self.name_of("", UUID(bytes=key)), UUID(bytes=key)
 
-    def on_fetch(self, broker, request):
+    def on_fetch(self, broker: int, request: f.FetchRequest) -> f.FetchResponse | Made:
         context = self.sessions[broker].open(
             request.session_id,
             request.session_epoch,
@@ -291,7 +309,7 @@ class FakeCluster:
                     asked.partition,
                     asked.fetch_offset,
                     asked.partition_max_bytes,
-                    asked.current_leader_epoch,
+                    LeaderEpoch(asked.current_leader_epoch),
                 )
                 for topic in request.topics
                 for asked in topic.partitions
@@ -309,7 +327,7 @@ class FakeCluster:
         if context.error is not ErrorCode.NONE:
             return f.FetchResponse(error_code=context.error)
 
-        async def wait():
+        async def wait() -> f.FetchResponse:
             deadline = trio.current_time() + request.max_wait_ms / 1000
             while True:
                 answers, size, failed = self.fetched(broker, request, context)
@@ -321,8 +339,9 @@ class FakeCluster:
 
         return wait
 
-    def fetched(self, broker, request, context):
-        answers, size, failed = [], 0, False
+    def fetched(self, broker: int, request: f.FetchRequest, context: FetchContext) -> tuple[list[Fetched], int, bool]:
+        answers: list[Fetched] = []
+        size, failed = 0, False
         for asked in context.partitions:
             name, _ = self.topic_of(asked.topic)
             part = self.led(broker, name, asked.partition, asked.current_leader_epoch)
@@ -354,8 +373,8 @@ class FakeCluster:
             answers.append((asked, answer))
         return answers, size, failed
 
-    def fetch_response(self, context, answers):
-        topics = {}
+    def fetch_response(self, context: FetchContext, answers: list[Fetched]) -> f.FetchResponse:
+        topics: dict[bytes, list[f.PartitionData]] = {}
         for asked, answer in answers:
             has_news = bool(answer.records) or answer.error_code != ErrorCode.NONE
             is_said = asked.has_changes(answer.high_watermark, answer.log_start_offset, has_news=has_news)
@@ -371,7 +390,7 @@ class FakeCluster:
         ]
         return f.FetchResponse(session_id=context.session_id, responses=responses)
 
-    def on_list_offsets(self, broker, request):
+    def on_list_offsets(self, broker: int, request: lo.ListOffsetsRequest) -> lo.ListOffsetsResponse:
         topics = []
         for topic in request.topics:
             answers = []
@@ -397,7 +416,9 @@ class FakeCluster:
             topics.append(lo.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return lo.ListOffsetsResponse(topics=topics)
 
-    def on_offset_for_leader_epoch(self, broker, request):
+    def on_offset_for_leader_epoch(
+        self, broker: int, request: oe.OffsetForLeaderEpochRequest
+    ) -> oe.OffsetForLeaderEpochResponse:
         topics = []
         for topic in request.topics:
             answers = []
@@ -425,7 +446,7 @@ class FakeCluster:
 
     # --- groups: broker 1 coordinates all of them
 
-    def on_find_coordinator(self, broker, request):
+    def on_find_coordinator(self, broker: int, request: fc.FindCoordinatorRequest) -> fc.FindCoordinatorResponse:
         code = self.error_for(ApiKey.FIND_COORDINATOR)
         return fc.FindCoordinatorResponse(
             coordinators=[
@@ -437,7 +458,7 @@ class FakeCluster:
     def group(self, name: str) -> FakeGroup:
         return self.groups.setdefault(name, FakeGroup())
 
-    def on_join_group(self, broker, request):
+    def on_join_group(self, broker: int, request: jg.JoinGroupRequest) -> jg.JoinGroupResponse | Made:
         group = self.group(request.group_id)
         code = self.error_for(ApiKey.JOIN_GROUP)
         if code is not ErrorCode.NONE:
@@ -455,7 +476,7 @@ class FakeCluster:
         group.changed.notify()
         generation = group.generation
 
-        async def wait():
+        async def wait() -> jg.JoinGroupResponse:
             while group.generation == generation:
                 is_late = trio.current_time() >= group.deadline + self.rebalance_timeout
                 everybody = set(group.members) <= set(group.joined) or is_late
@@ -489,7 +510,7 @@ class FakeCluster:
         group.state = "Completing"
         group.changed.notify()
 
-    def check(self, group: FakeGroup, request) -> ErrorCode:
+    def check(self, group: FakeGroup, request: Any) -> ErrorCode:
         generation = getattr(request, "generation_id", None)
         if generation is None:
             generation = request.generation_id_or_member_epoch
@@ -501,7 +522,7 @@ class FakeCluster:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 
-    def on_sync_group(self, broker, request):
+    def on_sync_group(self, broker: int, request: sg.SyncGroupRequest) -> sg.SyncGroupResponse | Made:
         group = self.group(request.group_id)
         code = self.error_for(ApiKey.SYNC_GROUP) or self.check(group, request)
         if code is not ErrorCode.NONE:
@@ -513,7 +534,7 @@ class FakeCluster:
             group.changed.notify()
         generation = group.generation
 
-        async def wait():
+        async def wait() -> sg.SyncGroupResponse:
             while group.assignments is None and group.generation == generation and group.state != "Preparing":
                 await group.changed.wait()
             if group.assignments is None or group.generation != generation:
@@ -522,14 +543,14 @@ class FakeCluster:
 
         return wait
 
-    def on_heartbeat(self, broker, request):
+    def on_heartbeat(self, broker: int, request: hb.HeartbeatRequest) -> hb.HeartbeatResponse:
         group = self.group(request.group_id)
         code = self.error_for(ApiKey.HEARTBEAT) or self.check(group, request)
         if code is ErrorCode.NONE and group.state == "Preparing":
             code = ErrorCode.REBALANCE_IN_PROGRESS
         return hb.HeartbeatResponse(error_code=code)
 
-    def on_leave_group(self, broker, request):
+    def on_leave_group(self, broker: int, request: lg.LeaveGroupRequest) -> lg.LeaveGroupResponse:
         group = self.group(request.group_id)
         for member in request.members:
             group.members.pop(member.member_id, None)
@@ -541,7 +562,7 @@ class FakeCluster:
         group.changed.notify()
         return lg.LeaveGroupResponse(members=[lg.MemberResponse(member_id=each.member_id) for each in request.members])
 
-    def on_offset_commit(self, broker, request):
+    def on_offset_commit(self, broker: int, request: oc.OffsetCommitRequest) -> oc.OffsetCommitResponse:
         group = self.group(request.group_id)
         code = self.error_for(ApiKey.OFFSET_COMMIT) or self.check(group, request)
         for topic in request.topics:
@@ -565,7 +586,7 @@ class FakeCluster:
             ]
         )
 
-    def on_offset_fetch(self, broker, request):
+    def on_offset_fetch(self, broker: int, request: of.OffsetFetchRequest) -> of.OffsetFetchResponse:
         (asked,) = request.groups
         return of.OffsetFetchResponse(
             groups=[
@@ -599,7 +620,7 @@ class Handler:
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self.cluster, self.broker = cluster, broker
 
-    def handle(self, frame):
+    def handle(self, frame: memoryview) -> Answer:
         header = decode_request_header(frame)
         key, version, correlation = header.api_key, header.api_version, header.correlation_id
         if key == ApiKey.API_VERSIONS:

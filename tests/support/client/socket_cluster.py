@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from moldau.runtime.net.server import ServerLimits, serve
 from moldau.runtime.ports.real import real_environment
 from support.client.fake_cluster import FakeCluster, Handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moldau.protocol.schema import Request
+    from moldau.runtime.ports.environment import Connection
 
 WAIT_S = 120
 
@@ -25,7 +32,7 @@ class OnePort(FakeCluster):
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def answer(self, broker, request):
+    def answer(self, broker: int, request: Request) -> Any:
         response = super().answer(broker, request)
         for node in (*getattr(response, "brokers", ()), *getattr(response, "coordinators", ())):
             node.host, node.port = "127.0.0.1", self.port
@@ -33,7 +40,7 @@ class OnePort(FakeCluster):
 
 
 @contextmanager
-def cluster(secure=None):
+def cluster(secure: Callable[[Connection], Connection] | None = None) -> Iterator[OnePort]:
     """Runs the broker in a thread of its own; ``secure`` wraps its connections (TLS)."""
     fake = OnePort()
     started = threading.Event()
