@@ -5,7 +5,7 @@ from moldau.admin.admin import Admin
 from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
 from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
-from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
+from moldau.admin.transactions import FencedProducer, ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.users import UserCredential
 from moldau.admin.values import (
     EARLIEST,
@@ -27,6 +27,7 @@ from moldau.admin.values import (
     PartitionReassignment,
     QuorumDescription,
     QuorumReplica,
+    ReplicaLogDir,
     ResourceType,
     TopicDescription,
     TopicListing,
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigResource",
     "CreatedTopic",
     "FeatureDescription",
+    "FencedProducer",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
@@ -62,6 +64,7 @@ __all__ = [
     "QuotaAlteration",
     "QuotaEntity",
     "QuotaName",
+    "ReplicaLogDir",
     "ResourceType",
     "TopicDescription",
     "TopicListing",

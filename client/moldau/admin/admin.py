@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from moldau.admin.acls import Acl
     from moldau.admin.quorum import FeatureDescription
     from moldau.admin.quotas import ClientQuota, QuotaAlteration
-    from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
+    from moldau.admin.transactions import (
+        FencedProducer,
+        ProducerDescription,
+        TransactionDescription,
+        TransactionListing,
+    )
     from moldau.admin.users import UserCredential
     from moldau.admin.values import (
         ClusterDescription,
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
         NewTopic,
         PartitionReassignment,
         QuorumDescription,
+        ReplicaLogDir,
+        ResourceType,
         TopicDescription,
         TopicListing,
     )
@@ -190,6 +197,14 @@ class Admin(AsyncOnly):
         """
         return await self._configurations.describe_configs(resources, include_documentation=include_documentation)
 
+    async def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
+        """Returns the resources that have configurations, of all types or of the given ones (KIP-1142).
+
+        Raises:
+            KafkaError: the broker answered with an error.
+        """
+        return await self._configurations.list_config_resources(types)
+
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
     ) -> None:
@@ -211,6 +226,14 @@ class Admin(AsyncOnly):
             KafkaError: the broker answered with an error.
         """
         return await self._quorum.describe_cluster()
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Removes the registration of a broker that does not run any more; the change is committed on return.
+
+        Raises:
+            KafkaError: BROKER_ID_NOT_REGISTERED, among others.
+        """
+        await self._quorum.unregister_broker(broker_id)
 
     async def describe_quorum(self) -> QuorumDescription:
         """Returns the state of the metadata quorum.
@@ -309,6 +332,28 @@ class Admin(AsyncOnly):
         """
         return await self._groups.list_group_offsets(group_id, require_stable=require_stable)
 
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Deletes committed offsets of a group; its members must not be subscribed to the topics.
+
+        Raises:
+            AdminError: GROUP_SUBSCRIBED_TO_TOPIC for a partition, among others.
+            KafkaError: the whole request was refused.
+        """
+        await self._groups.delete_group_offsets(group_id, partitions)
+
+    async def remove_group_members(
+        self, group_id: str, instance_ids: Iterable[str] | None = None, *, reason: str | None = None
+    ) -> list[str]:
+        """Removes static members by their instance ids, or all members, and returns the names of those removed.
+
+        A removed member that still runs joins again.
+
+        Raises:
+            AdminError: UNKNOWN_MEMBER_ID for a member, among others.
+            KafkaError: the whole request was refused.
+        """
+        return await self._groups.remove_group_members(group_id, instance_ids, reason=reason)
+
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members.
 
@@ -356,6 +401,27 @@ class Admin(AsyncOnly):
             KafkaError: a broker is not alive or answered with an error.
         """
         return await self._replicas.describe_log_dirs(broker_ids)
+
+    async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
+        """Moves replicas to other log directories of their brokers; returns when the brokers have begun.
+
+        A replica is (topic, partition, broker), a directory one of the broker's ``log.dirs``.
+
+        Raises:
+            AdminError: LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE for a replica, among others.
+            KafkaError: a broker is not alive.
+        """
+        await self._replicas.alter_replica_log_dirs(moves)
+
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[tuple[str, int, int]]
+    ) -> dict[tuple[str, int, int], ReplicaLogDir]:
+        """Returns the log directory of each replica, which is (topic, partition, broker).
+
+        Raises:
+            KafkaError: a broker is not alive or answered with an error.
+        """
+        return await self._replicas.describe_replica_log_dirs(replicas)
 
     # --- ACLs
 
@@ -479,6 +545,14 @@ class Admin(AsyncOnly):
         await self._transactions.abort_transaction(
             partition, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
         )
+
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Fences the producers of transactional ids, which also aborts their open transactions.
+
+        Raises:
+            AdminError: a coordinator refused; the other ids are fenced.
+        """
+        return await self._transactions.fence_producers(transactional_ids)
 
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Fences the producer of a transactional id and aborts its open transaction.

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from moldau.admin.checks import checked_alterations, checked_resources
 from moldau.admin.config_requests import alteration, by_broker
-from moldau.admin.failures import error_of, first_retriable, raise_failures
+from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
     ConfigAlteration,
     ConfigEntry,
     ConfigResource,
     ResourceType,
 )
+from moldau.cluster import arguments
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -21,13 +23,13 @@ from moldau.protocol.messages.describe_configs import (
 from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
+from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from moldau.runtime.config import ConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.admin.requester import Requester
-    from moldau.protocol.errors import KafkaError
 
 
 class Configurations:
@@ -72,8 +74,24 @@ class Configurations:
                     )
                     for entry in result.configs
                 }
-        raise_failures(failures)
+        raise_failures(failures, found)
         return found
+
+    async def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
+        """Implements ``Admin.list_config_resources``."""
+        wanted = arguments.instances("list_config_resources", "types", types, ResourceType, "ResourceType.TOPIC")
+        response = await self._requester.ask(
+            ListConfigResourcesResponse,
+            ListConfigResourcesRequest(resource_types=[int(each) for each in wanted]),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        raise_error(response.error_code)
+        known = set(ResourceType)
+        return [
+            ConfigResource(type=ResourceType(each.resource_type), name=each.resource_name)
+            for each in response.config_resources
+            if each.resource_type in known
+        ]
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False

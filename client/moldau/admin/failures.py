@@ -13,23 +13,25 @@ if TYPE_CHECKING:
 class AdminError(KafkaError):
     """Reports that a call failed for some of its topics, groups or partitions.
 
-    ``failures`` maps the name of each of them to its error.
+    ``failures`` maps the name of each of them to its error. ``results`` holds what the call would have returned for the
+    others, None if it returns nothing.
     """
 
-    def __init__(self, failures: Mapping[str, KafkaError]) -> None:
+    def __init__(self, failures: Mapping[str, KafkaError], results: object = None) -> None:
         first = next(iter(failures.values()))
         super().__init__(first.code, "; ".join(f"{name}: {error}" for name, error in failures.items()))
         self.failures = dict(failures)
+        self.results = results
 
 
-def raise_failures(failures: Mapping[str, KafkaError]) -> None:
-    """Reports the elements of a request that failed.
+def raise_failures(failures: Mapping[str, KafkaError], results: object = None) -> None:
+    """Reports the elements of a request that failed, with the results of the others.
 
     Raises:
         AdminError: ``failures`` is not empty.
     """
     if failures:
-        raise AdminError(failures)
+        raise AdminError(failures, results)
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError | None:

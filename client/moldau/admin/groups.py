@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import raise_failures
+from moldau.admin.requester import by_topic
 from moldau.admin.values import (
     GroupDescription,
     GroupListing,
@@ -26,7 +27,14 @@ from moldau.protocol.messages.consumer_group_describe import (
 )
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
+from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.runtime.config import CONSUMER_CONFIG
 from moldau.runtime.net.served_versions import UnsupportedApiError
@@ -100,7 +108,7 @@ class Groups:
                     coordinator=node_id,
                     members=tuple(_member(member, group.protocol_type) for member in group.members),
                 )
-        raise_failures(failures)
+        raise_failures(failures, found)
         return found
 
     async def _describe_consumers(self, group_id: str, node_id: int) -> GroupDescription | None:
@@ -183,6 +191,71 @@ class Groups:
         )
         version = connection.version_for(request, _OFFSET_FETCH_VERSION_MAX)
         return await connection.request_as(OffsetFetchResponse, request, version, client.request_timeout_ms)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Implements ``Admin.delete_group_offsets``."""
+        call = "delete_group_offsets"
+        arguments.text(call, "group_id", group_id)
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
+            )
+            for topic, numbers in by_topic(arguments.partitions(call, partitions)).items()
+        ]
+        response = await self._requester.ask(
+            OffsetDeleteResponse,
+            OffsetDeleteRequest(group_id=group_id, topics=topics),
+            node_id=await self._requester.find_group_coordinator(group_id),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.of(response.error_code), f"group {group_id}")
+        raise_failures(
+            {
+                str(TopicPartition(topic.name, part.partition_index)): KafkaError(ErrorCode.of(part.error_code))
+                for topic in response.topics
+                for part in topic.partitions
+                if part.error_code
+            }
+        )
+
+    async def remove_group_members(
+        self, group_id: str, instance_ids: Iterable[str] | None = None, *, reason: str | None = None
+    ) -> list[str]:
+        """Implements ``Admin.remove_group_members``."""
+        call = "remove_group_members"
+        arguments.text(call, "group_id", group_id)
+        if instance_ids is None:
+            described = (await self.describe_groups([group_id]))[group_id]
+            members = [
+                MemberIdentity(member_id="" if each.instance_id else each.member_id, group_instance_id=each.instance_id)
+                for each in described.members
+            ]
+        else:
+            names = arguments.texts(call, "instance_ids", instance_ids)
+            members = [MemberIdentity(member_id="", group_instance_id=name) for name in names]
+        if not members:
+            return []
+        for member in members:
+            member.reason = reason
+        response = await self._requester.ask(
+            LeaveGroupResponse,
+            LeaveGroupRequest(group_id=group_id, members=members),
+            node_id=await self._requester.find_group_coordinator(group_id),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.of(response.error_code), f"group {group_id}")
+        failures: dict[str, KafkaError] = {}
+        removed: list[str] = []
+        for answer in response.members:
+            name = answer.group_instance_id or answer.member_id
+            if answer.error_code:
+                failures[name] = KafkaError(ErrorCode.of(answer.error_code))
+            else:
+                removed.append(name)
+        raise_failures(failures, removed)
+        return removed
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Implements ``Admin.alter_group_offsets``."""

@@ -25,6 +25,7 @@ from moldau.protocol.messages.describe_quorum import (
     ReplicaState,
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau.values import ZERO_UUID
 
@@ -76,6 +77,14 @@ class Quorum:
                 for each in sorted(response.brokers, key=lambda each: each.broker_id)
             ),
         )
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Implements ``Admin.unregister_broker``."""
+        request = UnregisterBrokerRequest(broker_id=arguments.at_least("unregister_broker", "broker_id", broker_id, 0))
+        response = await self._requester.ask(
+            UnregisterBrokerResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+        )
+        raise_error(response.error_code, response.error_message)
 
     async def describe_quorum(self) -> QuorumDescription:
         """Implements ``Admin.describe_quorum``."""

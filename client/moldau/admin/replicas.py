@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import raise_failures
@@ -10,6 +11,7 @@ from moldau.admin.values import (
     LogDirDescription,
     LogDirPartition,
     PartitionReassignment,
+    ReplicaLogDir,
 )
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
@@ -19,6 +21,12 @@ from moldau.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from moldau.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
 )
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
@@ -64,7 +72,7 @@ class Replicas:
                     changed.append(partition)
                 elif code is not ErrorCode.ELECTION_NOT_NEEDED:
                     failures[str(partition)] = KafkaError(code, result.error_message)
-        raise_failures(failures)
+        raise_failures(failures, changed)
         return changed
 
     async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
@@ -149,4 +157,53 @@ class Replicas:
                 )
                 for each in response.results
             ]
+        return found
+
+    async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
+        """Implements ``Admin.alter_replica_log_dirs``."""
+        by_broker: dict[int, dict[str, list[tuple[str, int]]]] = {}
+        for (topic, partition, broker), path in arguments.replicas("alter_replica_log_dirs", "moves", moves).items():
+            by_broker.setdefault(broker, {}).setdefault(path, []).append((topic, partition))
+        failures: dict[str, KafkaError] = {}
+        for broker, by_path in by_broker.items():
+            await self._requester.ensure_broker_known(broker)
+            request = AlterReplicaLogDirsRequest(
+                dirs=[
+                    AlterReplicaLogDir(
+                        path=path,
+                        topics=[
+                            AlterReplicaLogDirTopic(name=topic, partitions=numbers)
+                            for topic, numbers in by_topic(partitions).items()
+                        ],
+                    )
+                    for path, partitions in by_path.items()
+                ]
+            )
+            response = await self._requester.ask(AlterReplicaLogDirsResponse, request, node_id=broker)
+            for result in response.results:
+                for part in result.partitions:
+                    if part.error_code:
+                        name = f"{result.topic_name}-{part.partition_index} on broker {broker}"
+                        failures[name] = KafkaError(ErrorCode.of(part.error_code))
+        raise_failures(failures)
+
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[tuple[str, int, int]]
+    ) -> dict[tuple[str, int, int], ReplicaLogDir]:
+        """Implements ``Admin.describe_replica_log_dirs``."""
+        call = "describe_replica_log_dirs"
+        wanted = list(arguments.replicas(call, "replicas", dict.fromkeys(replicas, "")))
+        found = dict.fromkeys(wanted, ReplicaLogDir(path=None, offset_lag=-1, future_path=None, future_offset_lag=-1))
+        described = await self.describe_log_dirs(sorted({broker for *_, broker in wanted}))
+        for broker, directories in described.items():
+            for directory in directories:
+                for part in directory.partitions:
+                    key = (*part.topic_partition, broker)
+                    if key not in found:
+                        continue
+                    path, lag = directory.path, part.offset_lag
+                    if part.is_future:
+                        found[key] = dataclasses.replace(found[key], future_path=path, future_offset_lag=lag)
+                    else:
+                        found[key] = dataclasses.replace(found[key], path=path, offset_lag=lag)
         return found

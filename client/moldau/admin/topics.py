@@ -75,8 +75,7 @@ class Topics:
             CreateTopicsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.topics)
         )
         errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.topics}
-        raise_failures({name: error for name, error in errors.items() if error is not None})
-        return [
+        created = [
             CreatedTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
@@ -84,7 +83,10 @@ class Topics:
                 replication_factor=topic.replication_factor,
             )
             for topic in response.topics
+            if not topic.error_code
         ]
+        raise_failures({name: error for name, error in errors.items() if error is not None}, created)
+        return created
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Implements ``Admin.delete_topics``."""
@@ -189,7 +191,7 @@ class Topics:
                     for part in sorted(topic.partitions, key=lambda each: each.partition_index)
                 ),
             )
-        raise_failures(failures)
+        raise_failures(failures, found)
         return found
 
     async def list_offsets(
@@ -243,5 +245,5 @@ class Topics:
                         found[partition] = part.low_watermark
                     else:
                         failures[str(partition)] = KafkaError(code)
-        raise_failures(failures)
+        raise_failures(failures, found)
         return found

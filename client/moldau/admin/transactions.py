@@ -79,6 +79,14 @@ class ProducerDescription:
     transaction_start_offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencedProducer:
+    """The producer id and epoch that now fence the earlier producers of a transactional id."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class Transactions:
     """Sends the requests about transactions and the producers that partitions remember."""
 
@@ -152,7 +160,7 @@ class Transactions:
                         for partition in topic.partitions
                     ),
                 )
-        raise_failures(failures)
+        raise_failures(failures, found)
         return found
 
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
@@ -220,9 +228,24 @@ class Transactions:
                         code = ErrorCode.of(part.error_code)
                         raise KafkaError(code, f"{wanted}: {code.message}")
 
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Implements ``Admin.fence_producers``."""
+        found: dict[str, FencedProducer] = {}
+        failures: dict[str, KafkaError] = {}
+        for name in dict.fromkeys(arguments.texts("fence_producers", "transactional_ids", transactional_ids)):
+            try:
+                found[name] = await self._fence(name)
+            except KafkaError as error:
+                failures[name] = error
+        raise_failures(failures, found)
+        return found
+
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Implements ``Admin.terminate_transaction``."""
-        arguments.text("terminate_transaction", "transactional_id", transactional_id)
+        await self._fence(arguments.text("terminate_transaction", "transactional_id", transactional_id))
+
+    async def _fence(self, transactional_id: str) -> FencedProducer:
+        """Takes the transactional id over, which fences its producer and aborts its open transaction."""
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=_TERMINATION_TIMEOUT_MS
         )
@@ -235,6 +258,7 @@ class Transactions:
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"transactional id {transactional_id}: {code.message}")
+        return FencedProducer(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
 
     async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Implements ``Admin.end_transaction``."""

@@ -250,3 +250,13 @@ class LogDirDescription:
     total_bytes: int
     usable_bytes: int
     partitions: tuple[LogDirPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLogDir:
+    """The log directory of a replica, None if the broker has no such replica; ``future_path`` while it moves."""
+
+    path: str | None
+    offset_lag: int
+    future_path: str | None
+    future_offset_lag: int

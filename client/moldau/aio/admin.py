@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ConfigResource,
         CreatedTopic,
         FeatureDescription,
+        FencedProducer,
         GroupDescription,
         GroupListing,
         LogDirDescription,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         PartitionReassignment,
         ProducerDescription,
         QuorumDescription,
+        ReplicaLogDir,
+        ResourceType,
         TopicDescription,
         TopicListing,
         TransactionDescription,
@@ -107,6 +110,14 @@ class Admin(AioClient):
             self._admin.describe_configs, resources, include_documentation=include_documentation
         )
 
+    async def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
+        """Returns the resources that have configurations.
+
+        Raises:
+            KafkaError: the broker answered with an error.
+        """
+        return await self._portal.call_async(self._admin.list_config_resources, types)
+
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
     ) -> None:
@@ -120,6 +131,14 @@ class Admin(AioClient):
     async def describe_cluster(self) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster."""
         return await self._portal.call_async(self._admin.describe_cluster)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Removes the registration of a broker that does not run any more.
+
+        Raises:
+            KafkaError: BROKER_ID_NOT_REGISTERED, among others.
+        """
+        await self._portal.call_async(self._admin.unregister_broker, broker_id)
 
     async def describe_quorum(self) -> QuorumDescription:
         """Returns the state of the metadata quorum."""
@@ -296,6 +315,14 @@ class Admin(AioClient):
             coordinator_epoch=coordinator_epoch,
         )
 
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Fences the producers of transactional ids.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.fence_producers, transactional_ids)
+
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Fences the producer of a transactional id and aborts its open transaction.
 
@@ -329,6 +356,24 @@ class Admin(AioClient):
     ) -> dict[TopicPartition, CommittedOffset]:
         """Returns every committed offset of a group; ``require_stable`` waits for open transactions."""
         return await self._portal.call_async(self._admin.list_group_offsets, group_id, require_stable=require_stable)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Deletes committed offsets of a group.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.delete_group_offsets, group_id, partitions)
+
+    async def remove_group_members(
+        self, group_id: str, instance_ids: Iterable[str] | None = None, *, reason: str | None = None
+    ) -> list[str]:
+        """Removes members of a group and returns their names.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.remove_group_members, group_id, instance_ids, reason=reason)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members."""
@@ -371,3 +416,21 @@ class Admin(AioClient):
     async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over."""
         await self._portal.call_async(self._admin.end_transaction, prepared, commit=commit)
+
+    async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
+        """Moves replicas to other log directories of their brokers.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.alter_replica_log_dirs, moves)
+
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[tuple[str, int, int]]
+    ) -> dict[tuple[str, int, int], ReplicaLogDir]:
+        """Returns the log directory of each replica.
+
+        Raises:
+            KafkaError: a broker is not alive or answered with an error.
+        """
+        return await self._portal.call_async(self._admin.describe_replica_log_dirs, replicas)

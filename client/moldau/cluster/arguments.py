@@ -231,6 +231,24 @@ def by_partition(call: str, name: str, given: object, value: str) -> list[tuple[
     return [(partition(call, pair, f"each key of {name}"), each) for pair, each in given.items()]
 
 
+def replicas(call: str, name: str, given: object) -> dict[tuple[str, int, int], str]:
+    """Returns a text for each replica: topic, partition and broker."""
+    if not isinstance(given, Mapping):
+        refuse(call, name, 'a mapping such as {("flights", 0, 1): "/data/2"}', given)
+    found: dict[tuple[str, int, int], str] = {}
+    for key, value in given.items():
+        if not isinstance(key, tuple) or len(key) != 3:
+            refuse(call, f"each key of {name}", 'a (topic, partition, broker) triple such as ("flights", 0, 1)', key)
+        topic, number = partition(call, key[:2], f"each key of {name}")
+        found[topic, number, at_least(call, "broker", key[2], 0)] = text_or_empty(call, f"the path of {key}", value)
+    return found
+
+
+def text_or_empty(call: str, name: str, value: object) -> str:
+    """Returns a str, which may be empty."""
+    return "" if value == "" else text(call, name, value)
+
+
 @runtime_checkable
 class Committable(Protocol):
     """The attributes of ``CommittedOffset``."""

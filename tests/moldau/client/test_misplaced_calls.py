@@ -111,6 +111,13 @@ CALLS = {
         "alter_partition_reassignments": ({},),
         "list_partition_reassignments": (),
         "describe_log_dirs": ([1],),
+        "alter_replica_log_dirs": ({("t", 0, 1): "/d"},),
+        "describe_replica_log_dirs": ([("t", 0, 1)],),
+        "list_config_resources": (),
+        "delete_group_offsets": ("g", [T0]),
+        "remove_group_members": ("g", ["i"]),
+        "fence_producers": (["x"],),
+        "unregister_broker": (1,),
     },
 }
 NOT_CALLED = {

@@ -29,6 +29,7 @@ from moldau import (
     RecordDeserializationError,
     SerializationError,
 )
+from moldau.admin import ResourceType
 from moldau.processing import RetryTopics, failure_of
 from moldau.producer import OutputRecord
 from moldau.serialization import AvroSerde, JsonSerde, SchemaRegistry, StringSerde
@@ -218,6 +219,51 @@ async def admin_errors_name_the_item(face, topic):
             await admin.describe_topics([topic, "missing"])
         described = await admin.describe_topics([topic])
         assert len(described[topic].partitions) == 1
+
+
+async def admin_serves_what_kafkas_does(face, topic):
+    """The calls about members, offsets, directories, producers, resources and registrations, with partial failures."""
+    async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
+        await producer.init_transactions()
+        async with face.make("Admin") as admin:
+            group = f"group-{topic}"
+            async with reading(face, topic, group_instance_id="one") as consumer:
+                await done(consumer.subscribe([topic]))
+                await consumer.poll(100)
+                while not await done(consumer.assignment):
+                    await consumer.poll(100)
+                with pytest.raises(AdminError, match=f"{topic}-0: GROUP_SUBSCRIBED_TO_TOPIC"):
+                    await admin.delete_group_offsets(group, [(topic, 0)])
+                with pytest.raises(AdminError, match="two: UNKNOWN_MEMBER_ID") as caught:
+                    await admin.remove_group_members(group, ["one", "two"], reason="a test")
+                assert caught.value.results == ["one"]
+            assert await admin.remove_group_members(group) in ([], ["one"])
+            await admin.alter_group_offsets(group, {(topic, 0): 0})
+            await admin.delete_group_offsets(group, [(topic, 0)])
+            assert await admin.list_group_offsets(group) == {}
+            await done(producer.begin_transaction())
+            fenced = await admin.fence_producers([f"id-{topic}"])
+            assert fenced[f"id-{topic}"].producer_epoch >= 1
+            await producer.send(topic, b"")
+            with pytest.raises(KafkaError):
+                await producer.commit_transaction()
+            (broker,) = [node.node_id for node in (await admin.describe_cluster()).brokers]
+            places = await admin.describe_replica_log_dirs([(topic, 0, broker), (topic, 7, broker)])
+            here = places[topic, 0, broker]
+            assert (here.offset_lag, here.future_path, places[topic, 7, broker].path) == (0, None, None)
+            await admin.alter_replica_log_dirs({(topic, 0, broker): here.path})
+            with pytest.raises(AdminError, match=f"{topic}-0 on broker {broker}: LOG_DIR_NOT_FOUND"):
+                await admin.alter_replica_log_dirs({(topic, 0, broker): "/nowhere"})
+            resources = await admin.list_config_resources([ResourceType.TOPIC, ResourceType.BROKER])
+            assert {(each.type, each.name) for each in resources} >= {
+                (ResourceType.TOPIC, topic),
+                (ResourceType.BROKER, str(broker)),
+            }
+            with pytest.raises(KafkaError, match="BROKER_ID_NOT_REGISTERED"):
+                await admin.unregister_broker(4711)
+            with pytest.raises(AdminError) as caught:
+                await admin.describe_topics([topic, "missing"])
+            assert list(caught.value.results) == [topic]
 
 
 async def transactions_end_as_told(face, topic):
@@ -492,6 +538,7 @@ SCENARIOS = [
     closing_commits_what_was_received,
     errors_are_the_same,
     admin_errors_name_the_item,
+    admin_serves_what_kafkas_does,
     transactions_end_as_told,
     blocks_are_transactions,
     a_failed_transform_reads_again,
