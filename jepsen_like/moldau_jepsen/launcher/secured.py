@@ -11,7 +11,7 @@ The directory of the cluster gets these files, readable for their owner only, be
     secrets.properties      the passwords; the nodes' configuration files refer to it
     <node>/tls.pem          a node's private key and certificate
 
-The authority's key is not kept: nobody can sign a further certificate.
+The key of the authority is not kept, so no further certificate can be signed.
 """
 
 from __future__ import annotations
