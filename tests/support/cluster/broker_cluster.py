@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -24,7 +24,15 @@ from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.node.server import run_controller
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.protocol.schema import Request
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.values import Buffer
     from moldau_jepsen.world.network.network import NetworkProfile
+    from moldau_jepsen.world.world import World
+    from moldau_quorum.metadata.image import MetadataImage
 
 CONTROLLER_PORT = 9093
 BROKER_PORT = 9092
@@ -51,16 +59,16 @@ QUICK = {
 }
 
 
-def batch(*values: bytes, timestamp: int = 1_000, **fields) -> bytes:
+def batch(*values: bytes, timestamp: int = 1_000, **fields: Any) -> bytes:
     """Returns a record batch of ``values``."""
     return encode_batch([(timestamp, None, value, ()) for value in values], **fields)
 
 
-def values_of(records) -> list[bytes]:
+def values_of(records: Buffer | None) -> list[bytes]:
     """Returns the values of all whole batches, without transaction markers."""
     data = memoryview(records or b"")
     return [
-        bytes(record.value)
+        bytes(record.value or b"")
         for position, header in iterate_batches(data)
         if not header.is_control
         for record in decode_records(data, position, header)
@@ -82,19 +90,20 @@ class Client:
             )
         return self._connection
 
-    async def request(self, message, version: int | None = None, timeout_ms: float = 60_000):
+    async def request(self, message: Request, version: int | None = None, timeout_ms: float = 60_000) -> Any:
+        """Returns the response, whose class belongs to the request's API."""
         return await (await self.connection()).request(message, version, timeout_ms=timeout_ms)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
-    async def raw(self):
+    async def raw(self) -> Connection:
         return await self._cluster.client_environment.network.connect(f"b{self.broker_id}", BROKER_PORT)
 
     async def produce(
         self, topic: str, *batches: bytes, partition: int = 0, acks: int = -1, timeout_ms: int = 5000, version: int = 12
-    ):
+    ) -> Any:
         """Sends each batch as a request, all in flight together; returns the answer for the last one."""
         connection = await self.connection()
         pending = [
@@ -112,11 +121,11 @@ class Client:
             )
             for records in batches
         ]
-        answers = [await waiting.wait(60_000) for waiting in pending]
+        answers: list[Any] = [await waiting.wait(60_000) for waiting in pending]
         return answers[-1].responses[0].partition_responses[0]
 
-    async def fetch(self, topic: str, offset: int = 0, *, partition: int = 0, version: int = 12, **fields):
-        request = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
+    async def fetch(self, topic: str, offset: int = 0, *, partition: int = 0, version: int = 12, **fields: Any) -> Any:
+        request: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
         epoch = request.pop("current_leader_epoch", -1)
         last_fetched_epoch = request.pop("last_fetched_epoch", -1)
         partition_max_bytes = request.pop("partition_max_bytes", 1 << 20)
@@ -143,7 +152,7 @@ class Client:
         assert answer.error_code == ErrorCode.NONE
         return answer.responses[0].partitions[0]
 
-    async def offset(self, topic: str, timestamp: int = -1, *, partition: int = 0, **fields):
+    async def offset(self, topic: str, timestamp: int = -1, *, partition: int = 0, **fields: Any) -> Any:
         answer = await self.request(
             ListOffsetsRequest(
                 replica_id=-1,
@@ -158,7 +167,7 @@ class Client:
         )
         return answer.topics[0].partitions[0]
 
-    async def metadata(self, *topics: str, version: int = 12):
+    async def metadata(self, *topics: str, version: int = 12) -> Any:
         return await self.request(
             MetadataRequest(
                 topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
@@ -191,14 +200,14 @@ class Cluster:
 
     def __init__(
         self,
-        world,
+        world: World,
         *,
         brokers: int = 1,
         controllers: int = 1,
         racks: dict[int, str] | None = None,
         features: dict[int, dict[str, tuple[int, int]]] | None = None,
         own_listeners: dict[int, str] | None = None,
-        **settings,
+        **settings: str,
     ) -> None:
         """Prepares the nodes without starting them.
 
@@ -212,7 +221,7 @@ class Cluster:
         self.own_listeners = own_listeners or {}
         self.controller_ids = [101 + n for n in range(controllers)]
         self.broker_ids = list(range(1, brokers + 1))
-        self.running: dict = {}
+        self.running: dict[int, Any] = {}
         self.stops: dict[int, trio.Event] = {}
         self.client_environment = world.node("client").environment
 
@@ -220,7 +229,7 @@ class Cluster:
     def voters(self) -> str:
         return ",".join(f"{node_id}@c{node_id}:{CONTROLLER_PORT}" for node_id in self.controller_ids)
 
-    def controller_config(self, node_id: int):
+    def controller_config(self, node_id: int) -> Config:
         return BROKER_CONFIG.parse(
             {
                 "process.roles": "controller",
@@ -233,7 +242,7 @@ class Cluster:
             }
         )
 
-    def broker_config(self, broker_id: int, **more: str):
+    def broker_config(self, broker_id: int, **more: str) -> Config:
         given = {
             "process.roles": "broker",
             "node.id": str(broker_id),
@@ -261,7 +270,7 @@ class Cluster:
         features = self.features.get(broker_id, SUPPORTED_FEATURES)
         stop = self.stops[broker_id] = trio.Event()
 
-        async def main(environment) -> None:
+        async def main(environment: Environment) -> None:
             async with trio.open_nursery() as nursery:
                 self.running[broker_id] = await nursery.start(
                     partial(run_broker, environment, config, shutdown=stop, features=features)
@@ -288,20 +297,21 @@ class Cluster:
             await self.world.node(f"b{broker_id}").wait_ended()
         self.running.pop(broker_id, None)
 
-    async def until(self, condition, *, timeout_ms: float = 30_000) -> None:
+    async def until(self, condition: Callable[[], object], *, timeout_ms: float = 30_000) -> None:
         with trio.fail_after(timeout_ms / 1000):
             while not condition():  # noqa: ASYNC110 - no event reports changes inside a node
                 await trio.sleep(0.005)
 
-    def image(self):
+    def image(self) -> MetadataImage:
         """Returns the newest image of a running broker."""
-        images = [broker.metadata.image for broker in self.running.values()]
+        images: list[MetadataImage] = [broker.metadata.image for broker in self.running.values()]
         return max(images, key=lambda image: image.offset)
 
-    def partition_image(self, topic: str, partition: int = 0):
-        return self.image().topics_by_name.get(topic).partitions.get(partition)
+    def partition_image(self, topic: str, partition: int = 0) -> Any:
+        """Returns a ``PartitionImage``, or None if the topic has no such partition."""
+        return self.image().topics_by_name[topic].partitions.get(partition)
 
-    def replica(self, broker_id: int, topic: str, partition: int = 0):
+    def replica(self, broker_id: int, topic: str, partition: int = 0) -> Any:
         return self.running[broker_id].context.replicas.partitions.get((topic, partition))
 
     async def leader(self, topic: str, partition: int = 0, *, other_than: int = -1) -> int:
@@ -327,17 +337,17 @@ class Cluster:
 
 
 def run_cluster(
-    scenario,
+    scenario: Callable[[Cluster], Awaitable[Any]],
     *,
     seed: int = 1,
     brokers: int = 1,
     controllers: int = 1,
     profile: NetworkProfile | None = None,
-    **settings,
-):
+    **settings: Any,
+) -> Any:
     """Runs ``scenario(cluster)`` against a started cluster; fails if an error ended a node."""
 
-    async def main(world):
+    async def main(world: World) -> tuple[Any, str]:
         cluster = Cluster(world, brokers=brokers, controllers=controllers, **settings)
         await cluster.start()
         result = await scenario(cluster)
@@ -347,12 +357,12 @@ def run_cluster(
     return run_world(main, seed, profile)
 
 
-def frame(message, version: int, correlation_id: int = 1) -> bytes:
+def frame(message: Request, version: int, correlation_id: int = 1) -> bytes:
     """Returns a request frame with its size."""
     return encode_request(message, version, correlation_id, "raw")
 
 
-async def read_frame(connection) -> memoryview | None:
+async def read_frame(connection: Connection) -> memoryview | None:
     """Reads one response frame without its size; None at the end of the stream."""
     data = bytearray()
     needed = 4

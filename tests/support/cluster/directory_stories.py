@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -21,25 +22,29 @@ from support.cluster.broker_cluster import batch, values_of
 if TYPE_CHECKING:
     import uuid
 
+    from moldau_jepsen.world.disk.disk_profile import DiskProfile
+    from support.cluster.broker_cluster import Cluster
+
 TWO = {"log_dirs": "/d1,/d2"}
 
 
-def directory_id(cluster, broker_id: int, path: str) -> uuid.UUID:
+def directory_id(cluster: Cluster, broker_id: int, path: str) -> uuid.UUID:
     (found,) = [d for d in cluster.running[broker_id].context.logs.directories if d.path == path]
-    assert found.directory_id is not None
-    return found.directory_id
+    directory: uuid.UUID | None = found.directory_id
+    assert directory is not None
+    return directory
 
 
-def place(cluster, broker_id: int, topic: str, partition: int) -> str:
+def place(cluster: Cluster, broker_id: int, topic: str, partition: int) -> str:
     """Returns the path of the directory that holds a replica."""
-    return cluster.running[broker_id].context.logs.logs[topic, partition].parent_directory
+    return str(cluster.running[broker_id].context.logs.logs[topic, partition].parent_directory)
 
 
-def profile(cluster, broker_id: int):
+def profile(cluster: Cluster, broker_id: int) -> DiskProfile:
     return cluster.world.node(f"b{broker_id}").disk.profile
 
 
-def all_assigned(cluster, topic: str, partitions: int) -> bool:
+def all_assigned(cluster: Cluster, topic: str, partitions: int) -> bool:
     """Whether the metadata names the correct directory of each replica."""
     for index in range(partitions):
         partition = cluster.partition_image(topic, index)
@@ -57,7 +62,7 @@ def all_assigned(cluster, topic: str, partitions: int) -> bool:
 class Load:
     """One producer for each partition, which writes the next number after the acknowledgement of the last."""
 
-    def __init__(self, cluster, topic: str, partitions: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
         self.cluster = cluster
         self.topic = topic
         self.acknowledged: list[list[tuple[float, bytes]]] = [[] for _ in range(partitions)]
@@ -109,21 +114,22 @@ class Load:
         if leader is None:
             return False
         replica = self.cluster.replica(leader, self.topic, index).replica
-        return replica.high_watermark == replica.log_end_offset
+        return bool(replica.high_watermark == replica.log_end_offset)
 
     async def check(self) -> None:
         """Checks that all acknowledged records can be read, once the leader has committed its whole log."""
         for index, acknowledged in enumerate(self.acknowledged):
-            await self.cluster.until(lambda index=index: self._all_committed(index))
+            await self.cluster.until(partial(self._all_committed, index))
             found = await read_all(self.cluster, self.topic, index)
             missing = [value for _, value in acknowledged if value not in found]
             assert not missing, f"{self.topic}-{index} lost {missing[:5]} of {len(acknowledged)}"
             assert len(acknowledged) > 20, f"partition {index} was hardly written to"
 
 
-async def read_all(cluster, topic: str, index: int, broker_id: int | None = None) -> dict[bytes, None]:
+async def read_all(cluster: Cluster, topic: str, index: int, broker_id: int | None = None) -> dict[bytes, None]:
     client = cluster.client(await cluster.leader(topic, index) if broker_id is None else broker_id)
-    offset, found = 0, {}
+    offset = 0
+    found: dict[bytes, None] = {}
     while True:
         answer = await client.fetch(topic, offset, partition=index)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code).name
@@ -136,7 +142,7 @@ async def read_all(cluster, topic: str, index: int, broker_id: int | None = None
         offset += len(values)
 
 
-async def prepared(cluster, *, partitions: int = 6, replicas: int = 3, **configs) -> Load:
+async def prepared(cluster: Cluster, *, partitions: int = 6, replicas: int = 3, **configs: str) -> Load:
     client = cluster.client(1)
     await client.create_topic("t", partitions=partitions, replicas=replicas, min_insync_replicas="2", **configs)
     client.close()
@@ -146,14 +152,14 @@ async def prepared(cluster, *, partitions: int = 6, replicas: int = 3, **configs
     return Load(cluster, "t", partitions)
 
 
-async def log_dirs_of(cluster, broker_id: int):
+async def log_dirs_of(cluster: Cluster, broker_id: int) -> dict[str, Any]:
     client = cluster.client(broker_id)
     answer = await client.request(DescribeLogDirsRequest(topics=None), 4)
     client.close()
     return {result.log_dir: result for result in answer.results}
 
 
-async def ended(cluster, node_id: int, kind: str = "b") -> str:
+async def ended(cluster: Cluster, node_id: int, kind: str = "b") -> str:
     """Waits until a node has ended by itself, and returns the reason; the run does not count it as a failure."""
     name = f"{kind}{node_id}"
     cluster.running.pop(node_id, None)
@@ -164,7 +170,7 @@ async def ended(cluster, node_id: int, kind: str = "b") -> str:
     return ";".join(str(leaf) for leaf in leaves(failure[1]))
 
 
-async def move(cluster, broker_id: int, topic: str, index: int, path: str) -> int:
+async def move(cluster: Cluster, broker_id: int, topic: str, index: int, path: str) -> int:
     client = cluster.client(broker_id)
     answer = await client.request(
         AlterReplicaLogDirsRequest(
@@ -172,4 +178,4 @@ async def move(cluster, broker_id: int, topic: str, index: int, path: str) -> in
         )
     )
     client.close()
-    return answer.results[0].partitions[0].error_code
+    return int(answer.results[0].partitions[0].error_code)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -26,6 +27,13 @@ from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
 from moldau_jepsen.world.world import run_world
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from moldau_jepsen.history import Operation
+    from moldau_jepsen.world.world import World
+    from moldau_quorum.metadata.image import PartitionImage
+
 TOPIC = "story"
 
 
@@ -37,20 +45,20 @@ class Outcome:
     """Names of violated invariants, and processes that ended with an exception."""
     anomalies: dict[str, int]
     """Counts of anomalies that are not allowed, by kind."""
-    history: list = field(repr=False)
-    reported: dict
+    history: list[Operation] = field(repr=False)
+    reported: dict[str, Any]
     """Values that the story noted for its test."""
 
     @property
-    def clean(self):
+    def clean(self) -> bool:
         return not self.invariants and not self.anomalies
 
-    def acknowledged_between(self, begin_s, end_s):
+    def acknowledged_between(self, begin_s: float, end_s: float) -> list[float]:
         """Returns the times (seconds) of acknowledged sends."""
         times = [one.ended_ms / 1000 for one in self.history if one.kind is Kind.SEND and one.status is Status.OK]
         return [time for time in times if begin_s <= time < end_s]
 
-    def longest_silence(self, begin_s, end_s):
+    def longest_silence(self, begin_s: float, end_s: float) -> float:
         """Returns the longest time without an acknowledged send."""
         times = [begin_s, *self.acknowledged_between(begin_s, end_s), end_s]
         return max(after - before for before, after in itertools.pairwise(times))
@@ -59,41 +67,41 @@ class Outcome:
 class Scene:
     """The cluster, the faults and the clock of a story."""
 
-    def __init__(self, world, cluster, recorder, injector):
+    def __init__(self, world: World, cluster: SimulatedCluster, recorder: Recorder, injector: FaultInjector) -> None:
         self.world, self.cluster, self.recorder, self.injector = world, cluster, recorder, injector
         self.client = world.node("client").environment
-        self.reported = {}
+        self.reported: dict[str, Any] = {}
 
-    def now(self):
+    def now(self) -> float:
         """Returns the seconds on the history's clock."""
         return self.recorder.now_ms() / 1000
 
-    def partition(self, number=0, topic=TOPIC):
+    def partition(self, number: int = 0, topic: str = TOPIC) -> PartitionImage:
         """Returns the newest committed state of a partition that a running node knows."""
         images = [broker.metadata.image for broker in self.cluster.brokers.values()]
         newest = max(images, key=lambda image: image.offset)
         return newest.topics_by_name[topic].partitions[number]
 
-    async def until(self, condition, seconds=30.0):
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Waits for a condition on the state of the nodes."""
         with trio.fail_after(seconds):
             while not condition():  # noqa: ASYNC110 - no event reports changes inside a node
                 await trio.sleep(0.05)
 
-    async def acknowledged_more(self, count=5, seconds=30.0):
+    async def acknowledged_more(self, count: int = 5, seconds: float = 30.0) -> None:
         """Waits until ``count`` more sends were acknowledged."""
         before = self.recorder.acknowledged
         await self.until(lambda: self.recorder.acknowledged >= before + count, seconds)
 
-    async def stop(self, node_id):
+    async def stop(self, node_id: int) -> None:
         """Stops a process in order (SIGTERM), and waits for its end."""
         self.cluster.stop(node_id)
         with trio.fail_after(30):
             await self.cluster.machines[node_id].wait_ended()
 
-    async def read_for(self, seconds, number=0):
+    async def read_for(self, seconds: float, number: int = 0) -> list[Any]:
         """Reads a partition from its start for ``seconds``, despite errors; returns offsets and values."""
-        found = []
+        found: list[Any] = []
         config = {"bootstrap.servers": self.cluster.bootstrap, "auto.offset.reset": "earliest"}
         with trio.move_on_after(seconds):
             async with Consumer(config, environment=self.world.node("reader").environment) as consumer:
@@ -107,12 +115,22 @@ class Scene:
                     found += [pair for batch in polled(batches, timed=True).records for pair in batch[1]]
         return found
 
-    def cut(self, left, right):
+    def cut(self, left: Sequence[str], right: Sequence[str]) -> None:
         """Cuts both directions between hosts."""
         self.world.network.cut_between(left, right)
 
 
-def tell(story, seed=1, *, brokers=3, controllers=3, partitions=1, settings=None, topic_settings=None, workload=None):
+def tell(
+    story: Callable[[Scene], Awaitable[object]],
+    seed: int = 1,
+    *,
+    brokers: int = 3,
+    controllers: int = 3,
+    partitions: int = 1,
+    settings: Mapping[str, str] | None = None,
+    topic_settings: dict[str, str] | None = None,
+    workload: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Runs a story and returns its ``Outcome``."""
     shape = ClusterShape(brokers=brokers, controllers=controllers, settings=settings or {})
     options = QueueOptions(
@@ -126,12 +144,12 @@ def tell(story, seed=1, *, brokers=3, controllers=3, partitions=1, settings=None
         **(workload or {}),
     )
 
-    async def main(world):
+    async def main(world: World) -> Outcome:
         cluster = SimulatedCluster(world, shape)
         judge = ClusterInvariants(trio.current_time)
         observer = ClusterObserver(cluster, judge)
         world.agenda.watchers.append(observer.step_ended)
-        history = []
+        history: list[Operation] = []
         environment = world.node("client").environment
         recorder = Recorder(environment.clock, history.append)
         clients = QueueWorkload(environment, cluster.bootstrap, options, recorder)
@@ -152,7 +170,7 @@ def tell(story, seed=1, *, brokers=3, controllers=3, partitions=1, settings=None
         await clients.final_read(60)
         world.agenda.watchers.remove(observer.step_ended)
         verdict = check_history(history, CheckOptions())
-        anomalies = {}
+        anomalies: dict[str, int] = {}
         for anomaly in verdict.anomalies:
             if not anomaly.allowed:
                 anomalies[anomaly.kind.value] = anomalies.get(anomaly.kind.value, 0) + 1

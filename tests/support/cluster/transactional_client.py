@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -11,6 +13,12 @@ from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.cluster.broker_cluster import batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.protocol.schema import Request
+    from support.cluster.broker_cluster import Client, Cluster
 
 _AGAIN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -24,14 +32,14 @@ _AGAIN = (
 class TransactionalProducer:
     """Sends requests to the coordinator of its id and to the leaders of its partitions."""
 
-    def __init__(self, cluster, transactional_id: str, *, timeout_ms: int = 5000) -> None:
+    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_ms: int = 5000) -> None:
         self.cluster = cluster
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self.producer_id = self.epoch = -1
         self.sequences: dict[int, int] = {}
 
-    async def coordinator(self, key: str, key_type: int = 1):
+    async def coordinator(self, key: str, key_type: int = 1) -> Client:
         for _ in range(100):
             any_broker = min(self.cluster.running)
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
@@ -42,7 +50,9 @@ class TransactionalProducer:
             await trio.sleep(0.05)
         raise AssertionError("no coordinator")
 
-    async def ask(self, message, version: int, *, code=lambda answer: answer.error_code):
+    async def ask(
+        self, message: Request, version: int, *, code: Callable[[Any], int] = lambda answer: answer.error_code
+    ) -> Any:
         for _ in range(200):
             client = await self.coordinator(self.transactional_id)
             answer = await client.request(message, version)
@@ -97,7 +107,8 @@ class TransactionalProducer:
         leader = await self.cluster.leader("t", partition)
         connection = await self.cluster.client(leader).connection()
         pending = [connection.submit(self.request(partition, self.batch(partition, value)), 11) for value in values]
-        codes = [(await waiting.wait(20_000)).responses[0].partition_responses[0].error_code for waiting in pending]
+        answers: list[Any] = [await waiting.wait(20_000) for waiting in pending]
+        codes = [answer.responses[0].partition_responses[0].error_code for answer in answers]
         return ErrorCode(max(codes))
 
     async def end(self, *, commit: bool) -> ErrorCode:
