@@ -20,19 +20,22 @@ PERCENT_PER_MS: Final = 0.1
 class ClientSensor:
     """The use of one quota by one group."""
 
-    __slots__ = ("pauses", "rate", "requests", "throttled")
+    __slots__ = ("_pauses", "_throttled", "rate")
 
     def __init__(self, windows: Windows) -> None:
         self.rate = Rate(windows)
-        self.pauses = Rate(windows)
-        self.requests = Rate(windows)
-        self.throttled = 0
-        """Requests after which the group had to pause."""
+        self._pauses = Rate(windows)
+        self._throttled = Rate(windows)
+
+    def note_pause(self, pause_ms: float, now_ms: float) -> None:
+        """Counts a pause after a request."""
+        self._pauses.record(pause_ms, now_ms)
+        self._throttled.record(1, now_ms)
 
     def throttle_time(self, now_ms: float) -> float:
-        """Returns the mean pause after a request of the last windows, in milliseconds (Kafka's ``throttle-time``)."""
-        requests = self.requests.per_second(now_ms)
-        return self.pauses.per_second(now_ms) / requests if requests > 0 else 0.0
+        """Returns the mean pause of the last windows, in milliseconds; 0 if there was none."""
+        throttled = self._throttled.per_second(now_ms)
+        return self._pauses.per_second(now_ms) / throttled if throttled > 0 else 0.0
 
 
 class ClientQuotas:
@@ -98,9 +101,7 @@ class ClientQuotas:
         return max(1, int(limit.value * self.windows.burst_ms / 1_000.0))
 
     def _note(self, limit: Limit, sensor: ClientSensor, pause_ms: int, now_ms: float) -> int:
-        sensor.requests.record(1, now_ms)
         if pause_ms:
-            sensor.pauses.record(pause_ms, now_ms)
-            sensor.throttled += 1
+            sensor.note_pause(pause_ms, now_ms)
             self.throttled[limit.key] += 1
         return pause_ms

@@ -56,21 +56,23 @@ class Rate:
 
     def per_second(self, now_ms: float) -> float:
         """Returns the rate in units per second."""
-        return self.total / self.window_ms(now_ms) * 1_000.0 if self._drop_old(now_ms) else 0.0
+        window_ms = self.window_ms(now_ms)
+        return self.total / window_ms * 1_000.0
 
     def window_ms(self, now_ms: float) -> float:
         """Returns the time over which the rate is measured."""
         elapsed_ms = now_ms - self._begins[0] if self._drop_old(now_ms) else 0.0
         windows = self._windows
-        missing = windows.number - 1 - int(elapsed_ms // windows.size_ms)
+        missing = windows.number - 1 - elapsed_ms // windows.size_ms
         if missing > 0:
-            elapsed_ms += missing * windows.size_ms
-        return max(elapsed_ms, _LEAST_MS)
+            return elapsed_ms + missing * windows.size_ms
+        return max(_LEAST_MS, elapsed_ms)
 
     def throttle_ms(self, limit: float, now_ms: float) -> int:
         """Returns the pause after which the amounts recorded so far are within ``limit`` a second; 0 if they are."""
-        excess = self.per_second(now_ms) - limit
-        return math.ceil(excess / limit * self.window_ms(now_ms)) if excess > 0 else 0
+        window_ms = self.window_ms(now_ms)
+        excess = self.total / window_ms * 1_000.0 - limit
+        return math.ceil(excess / limit * window_ms) if excess > 0 else 0
 
     def _drop_old(self, now_ms: float) -> bool:
         """Drops windows that began too long ago; returns whether any remains."""

@@ -23,8 +23,12 @@ from moldau.protocol.messages.describe_client_quotas import DescribeClientQuotas
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.telemetry.metrics import Registry
+from moldau.runtime.tls.context import client_environment
 from moldau_broker.server.data_path.connection import BrokerConnection
+from moldau_broker.server.metrics.export import register_metrics
 from support.cluster.broker_cluster import batch, run_cluster
 
 WARM_MS, MEASURED_MS = 12_000, 66_000
@@ -41,7 +45,7 @@ async def alter(client, cluster, key, value, **parts):
     ]
     operation = OpData(key=key, value=value or 0.0, remove=value is None)
     entries = [AlterClientQuotasRequestEntryData(entity=entity, ops=[operation])]
-    response = await client.request(AlterClientQuotasRequest(entries=entries))
+    response = await client.request(AlterClientQuotasRequest(entries=entries), timeout_ms=60_000)
     assert response.entries[0].error_code == ErrorCode.NONE, response
     known = tuple(sorted((part.entity_type, part.entity_name) for part in entity))
     await cluster.until(
@@ -297,5 +301,62 @@ def test_connections_above_the_rate_of_their_address_are_closed():
         for each in opened_now:
             each.close()
         assert (await client.request(MetadataRequest(topics=[]), 12)).throttle_time_ms == 0
+
+    run_cluster(scenario, **FEW_WINDOWS)
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+WITH_SASL = {
+    "listeners": "INSIDE://:9094,OUTSIDE://:9092",
+    "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "INSIDE",
+    "listener.name.outside.plain.sasl.jaas.config": f'{PLAIN} user_alice="p-alice" user_bob="p-bob";',
+}
+
+
+async def logged_in(cluster, user):
+    settings = {
+        "bootstrap.servers": "b1:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": f"p-{user}",
+    }
+    environment = client_environment(cluster.client_environment, ADMIN_CONFIG.parse(settings))
+    return await RpcConnection.open(environment, "b1", 9092, "p")
+
+
+def test_users_of_sasl_have_quotas_of_their_own():
+    """The principal of the session decides, not the client id; the listener of brokers has no quota."""
+
+    async def scenario(cluster):
+        alice, bob = await logged_in(cluster, "alice"), await logged_in(cluster, "bob")
+        await bob.request(creation("t", 1), 7, timeout_ms=60_000)
+        await cluster.leader("t")
+        await alter(bob, cluster, "producer_byte_rate", 100.0, user="alice")
+        await alter(bob, cluster, "producer_byte_rate", 100.0, user="ANONYMOUS")
+        inside = await RpcConnection.open(cluster.client_environment, "b1", 9094, "p")
+        told = [
+            (await each.request(produce_request(20_000), 9, timeout_ms=60_000)).throttle_time_ms
+            for each in (bob, inside, alice)
+        ]
+        assert told[:2] == [0, 0]
+        assert told[2] > 100_000
+
+    run_cluster(scenario, **WITH_SASL, **FEW_WINDOWS)
+
+
+def test_metrics_show_groups_and_pauses():
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await alter(client, cluster, "producer_byte_rate", 1_000.0, client_id="p")
+        await (await opened(cluster, "p")).request(produce_request(20_000), 9, timeout_ms=5_000)
+        registry = Registry()
+        register_metrics(registry, cluster.running[1])
+        text = registry.expose()
+        assert 'kafka_server_produce_byte_rate{user="",client_id="p"}' in text
+        assert 'moldau_throttled_requests_total{quota="producer_byte_rate"} 1' in text
+        assert "moldau_throttled_connections 1" in text
 
     run_cluster(scenario, **FEW_WINDOWS)

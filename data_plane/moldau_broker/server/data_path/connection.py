@@ -84,12 +84,13 @@ class ListenerServices(NamedTuple):
     fetch: FetchService
     apis: Mapping[int, ServedApi]
     quotas: BrokerQuotas
-    charges: bool  # whether quotas hold here: not on the listener on which only brokers ask
+    charged: frozenset[int]  # API keys that count against quotas; none on the listener on which only brokers ask
 
 
 def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[int, ServedApi]) -> ListenerServices:
     """Builds the shared parts of a listener from the broker's parts."""
     hints = ListenerHints(context.metadata, context.broker_id, listener_name)
+    is_internal = len(broker_listeners(context.config)) > 1 and listener_name == context.metadata.inter_broker_listener
     return ListenerServices(
         context,
         listener_name,
@@ -113,7 +114,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
         ),
         apis,
         context.quotas,
-        len(broker_listeners(context.config)) == 1 or listener_name != context.metadata.inter_broker_listener,
+        frozenset(key for key, api in apis.items() if api.rules.cost is not Cost.NONE and not is_internal),
     )
 
 
@@ -219,13 +220,11 @@ class BrokerConnection:
 
     def _toll(self, api_key: int, frame: memoryview) -> Toll | None:
         """Returns what a request costs its client; None for a request that no quota limits."""
-        services = self._services
-        api = services.apis.get(api_key)
-        if not services.charges or api is None or api.rules.cost is Cost.NONE or len(frame) < _CLIENT_ID_AT:
+        if api_key not in self._services.charged or len(frame) < _CLIENT_ID_AT:
             return None
         length = _CORRELATION_CLIENT(frame, 4)[1]
-        client_id = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + max(0, length)])
-        return self._account.toll(self._peer.identity.name, client_id)
+        client_id = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length]) if length > 0 else b""
+        return self._account.toll(self._peer.identity, client_id)
 
     def flush(self) -> None:
         """Writes the batches that the requests of this drain have staged.

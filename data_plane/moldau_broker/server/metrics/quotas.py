@@ -28,7 +28,7 @@ def register_quotas(registry: Registry, broker: Broker) -> None:
     }
     pauses = {
         key: registry.gauge(
-            f"kafka_server_{kind}_throttle_time", "Mean pause after a request of the last windows, in ms.", *labels
+            f"kafka_server_{kind}_throttle_time", "Mean of the pauses of the last windows, in ms.", *labels
         )
         for key, (kind, _, _) in _KINDS.items()
     }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.net.throttle import Throttle
     from moldau.runtime.ports.environment import Clock
+    from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.metadata.image import MetadataDelta
     from moldau_quorum.quotas.precedence import Limit
 
@@ -97,25 +98,25 @@ class BrokerQuotas:
 class ClientAccount:
     """The limits of the client of one connection, looked up again when quotas, user or client id change."""
 
-    __slots__ = ("_client_id", "_index", "_limits", "_quotas", "_user", "throttle")
+    __slots__ = ("_client_id", "_identity", "_index", "_limits", "_quotas", "throttle")
 
     def __init__(self, quotas: BrokerQuotas, throttle: Throttle) -> None:
         self._quotas = quotas
         self.throttle = throttle
         self._index: QuotaIndex | None = None
-        self._user = ""
+        self._identity: Identity | None = None
         self._client_id: bytes = b""
-        self._limits = UNLIMITED
+        self._limits: ClientLimits | None = None  # None if nothing limits the client
 
-    def toll(self, user: str, client_id: bytes) -> Toll | None:
+    def toll(self, identity: Identity, client_id: bytes) -> Toll | None:
         """Returns the toll of a request that begins now; None if nothing limits its client.
 
         ``client_id`` is as it is in the request's header.
         """
         quotas = self._quotas
-        if self._index is not quotas.index or self._client_id != client_id or self._user != user:
-            self._index, self._client_id, self._user = quotas.index, client_id, user
-            self._limits = quotas.limits(user, client_id.decode("utf-8", "replace"))
-        if self._limits == UNLIMITED:
-            return None
-        return Toll(quotas, self._limits, self.throttle)
+        if self._index is not quotas.index or self._client_id != client_id or self._identity is not identity:
+            self._index, self._client_id, self._identity = quotas.index, client_id, identity
+            found = quotas.limits(identity.name, client_id.decode("utf-8", "replace"))
+            self._limits = None if found == UNLIMITED else found
+        limits = self._limits
+        return None if limits is None else Toll(quotas, limits, self.throttle)

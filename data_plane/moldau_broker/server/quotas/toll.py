@@ -22,7 +22,11 @@ T = TypeVar("T")
 
 
 class Toll:
-    """The toll of one request. Invariant: ``_spent_ms`` is the time that was not charged before ``_begun_ms``."""
+    """The toll of one request.
+
+    Invariant: ``_spent_ms`` is the time before ``_begun_ms`` that was not charged; no time is counted without a quota
+    of request time.
+    """
 
     __slots__ = ("_begun_ms", "_limits", "_quotas", "_spent_ms", "_throttle", "throttle_time_ms")
 
@@ -32,7 +36,7 @@ class Toll:
         self._limits = limits
         self._throttle = throttle
         self._spent_ms = 0.0
-        self._begun_ms: float | None = quotas.clock.monotonic_ms()
+        self._begun_ms: float | None = None if limits.request is None else quotas.clock.monotonic_ms()
         self.throttle_time_ms = 0
 
     @property
@@ -43,20 +47,22 @@ class Toll:
 
     def resumed(self) -> None:
         """The handler runs again."""
-        self._begun_ms = self._quotas.clock.monotonic_ms()
+        if self._limits.request is not None:
+            self._begun_ms = self._quotas.clock.monotonic_ms()
 
     def suspended(self) -> None:
         """The handler waits, or has ended."""
-        assert self._begun_ms is not None, "the handler runs"
-        self._spent_ms += self._quotas.clock.monotonic_ms() - self._begun_ms
-        self._begun_ms = None
+        if self._begun_ms is not None:
+            self._spent_ms += self._quotas.clock.monotonic_ms() - self._begun_ms
+            self._begun_ms = None
 
     def ended(self) -> None:
         """The handler has ended; what was not due with the answer is charged without a pause."""
-        if self._begun_ms is not None:
-            self.suspended()
         limit = self._limits.request
-        if limit is not None and self._spent_ms > 0:
+        if limit is None:
+            return
+        self.suspended()
+        if self._spent_ms > 0:
             self._quotas.use.record(limit, self._spent_ms * PERCENT_PER_MS, self._quotas.clock.monotonic_ms())
         self._spent_ms = 0.0
 
