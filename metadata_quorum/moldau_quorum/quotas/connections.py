@@ -38,15 +38,15 @@ class ConnectionRates:
     def configure(self, broker: float | None, listeners: Mapping[str, float], protected: str | None) -> None:
         """Takes the limits in connections per second; None means unlimited.
 
-        ``protected`` is the listener on which brokers ask each other, if it is not the only one: the limit of the
-        broker does not hold there, so that clients cannot lock brokers out.
+        ``protected`` is the listener on which brokers ask each other, if it is not the only one: the limits of the
+        broker and of addresses do not hold there, so that brokers are not locked out.
         """
         self._broker_limit, self._limits, self._protected = broker, dict(listeners), protected
 
     def arrived(self, listener: str, host: str, host_limit: float | None, now_ms: float) -> Arrival:
         """Counts a connection; one that is not served counts for nothing."""
         longest_ms = int(self._windows.size_ms)
-        if host_limit is not None:
+        if host_limit is not None and listener != self._protected:
             rate = self._hosts.sensor(host, now_ms)
             rate.record(1, now_ms)
             close_after_ms = min(longest_ms, rate.throttle_ms(host_limit, now_ms))

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 _LEAST_MS: Final = 1.0
 """A rate over no time is not defined."""
+PAUSE_MS_MAX: Final = 2**31 - 1
+"""The longest pause that an answer can name, about 25 days."""
 
 
 class Windows(NamedTuple):
@@ -72,7 +74,7 @@ class Rate:
         """Returns the pause after which the amounts recorded so far are within ``limit`` a second; 0 if they are."""
         window_ms = self.window_ms(now_ms)
         excess = self.total / window_ms * 1_000.0 - limit
-        return math.ceil(excess / limit * window_ms) if excess > 0 else 0
+        return math.ceil(min(excess / limit * window_ms, PAUSE_MS_MAX)) if excess > 0 else 0
 
     def _drop_old(self, now_ms: float) -> bool:
         """Drops windows that began too long ago; returns whether any remains."""

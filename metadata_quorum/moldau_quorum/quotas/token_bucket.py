@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from moldau_quorum.quotas.rate import PAUSE_MS_MAX
+
 if TYPE_CHECKING:
     from moldau_quorum.quotas.rate import Windows
 
@@ -37,4 +39,4 @@ class TokenBucket:
 
     def throttle_ms(self, rate: float, now_ms: float) -> int:
         """Returns the time until the bucket is not below zero; 0 if it is not."""
-        return math.ceil(max(0.0, -self.tokens(rate, now_ms)) / rate * 1_000.0)
+        return math.ceil(min(max(0.0, -self.tokens(rate, now_ms)) / rate * 1_000.0, PAUSE_MS_MAX))

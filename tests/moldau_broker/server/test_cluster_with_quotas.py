@@ -9,6 +9,9 @@ from __future__ import annotations
 import pytest
 import trio
 
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer import Consumer
+from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -344,6 +347,37 @@ def test_users_of_sasl_have_quotas_of_their_own():
         assert told[2] > 100_000
 
     run_cluster(scenario, **WITH_SASL, **FEW_WINDOWS)
+
+
+def test_own_clients_read_and_write_all_above_their_quotas():
+    """An empty answer to a fetch, in a session and at its begin, is not taken for the end of a partition."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2)
+        for key in ("producer_byte_rate", "consumer_byte_rate"):
+            await alter(client, cluster, key, 10_000.0, client_id="own")
+        config = {"bootstrap.servers": "b1:9092", "client.id": "own"}
+        environment = cluster.client_environment
+        values = [bytes([number]) * 3_000 for number in range(60)]
+        async with Producer({**config, "batch.size": 4_000}, environment=environment) as producer:
+            for number, value in enumerate(values):
+                await producer.send("t", value, partition=number % 2)
+        reading = {**config, "auto.offset.reset": "earliest", "fetch.max.bytes": 10_000}
+        read = []
+        async with Consumer({**reading, "max.partition.fetch.bytes": 5_000}, environment=environment) as consumer:
+            consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+            with trio.fail_after(300):
+                async for record in consumer:
+                    read.append(bytes(record.value))
+                    if len(read) == len(values):
+                        break
+        assert sorted(read) == sorted(values)
+        throttled = cluster.running[1].context.quotas.use.throttled
+        assert throttled["producer_byte_rate"] > 0
+        assert throttled["consumer_byte_rate"] > 2
+
+    run_cluster(scenario)
 
 
 def test_metrics_show_groups_and_pauses():

@@ -108,6 +108,13 @@ def test_time_of_handlers_pauses_one_window_at_most():
     assert quotas.throttled[REQUEST_PERCENTAGE] == 1
 
 
+def test_a_pause_fits_into_an_answer():
+    assert ClientQuotas(Windows()).charge(limit(1.0), 1e9, 0.0) == 2**31 - 1
+    bucket = TokenBucket(Windows())
+    bucket.take(10_000, 0.001, 0.0)
+    assert bucket.throttle_ms(0.001, 0.0) == 2**31 - 1
+
+
 def test_groups_do_not_disturb_each_other():
     quotas = ClientQuotas(Windows())
     other = Limit(PRODUCER_BYTE_RATE, 10.0, "bob", "app")
@@ -183,6 +190,6 @@ def test_connections_of_a_listener_and_of_the_broker():
     rates.configure(4.0, {"OUTSIDE": 2.0}, "INSIDE")
     assert [rates.arrived("OUTSIDE", "h", None, 0.0)[0] for _ in range(3)] == [0, 0, 500]
     assert [rates.arrived("OTHER", "h", None, 0.0)[0] for _ in range(2)] == [0, 250]
-    assert [rates.arrived("INSIDE", "h", None, 0.0)[0] for _ in range(9)] == [0] * 9
+    assert [rates.arrived("INSIDE", "h", 1.0, 0.0) for _ in range(9)] == [Arrival(0, 0)] * 9
     rates.configure(None, {}, None)
     assert rates.arrived("OUTSIDE", "h", None, 0.0) == Arrival(0, 0)

@@ -331,7 +331,9 @@ class BrokerConnection:
                 if version < _ERRORS_FIRST:
                     raise CloseConnection(f"a fetch of replica {request.replica_id}: {error.name}")
                 return services.fetch.encode_error(version, correlation_id, error)
-            toll = None  # replication has throttles of its own
+            if toll is not None:
+                toll.waive()  # replication has throttles of its own
+            toll = None
         min_bytes, max_bytes = request.min_bytes, request.max_bytes
         if toll is not None and toll.fetch_bytes_max is not None:
             max_bytes = min(max_bytes, toll.fetch_bytes_max)

@@ -6,9 +6,9 @@ client once for each change of quotas, and each request pays a ``Toll``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
-from moldau_broker.server.quotas.toll import Toll
+from moldau_broker.server.quotas.toll import UNLIMITED, ClientLimits, Toll
 from moldau_quorum.quotas.client_quotas import BROKER_QUOTAS, ClientQuotas
 from moldau_quorum.quotas.connections import ConnectionRates
 from moldau_quorum.quotas.precedence import (
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.metadata.image import MetadataDelta
-    from moldau_quorum.quotas.precedence import Limit
-
-
-class ClientLimits(NamedTuple):
-    """The limits of one client."""
-
-    produce: Limit | None
-    fetch: Limit | None
-    request: Limit | None
-
-
-UNLIMITED: Final = ClientLimits(None, None, None)
 
 
 def quota_windows(config: Config) -> Windows:

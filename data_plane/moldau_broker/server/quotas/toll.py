@@ -8,7 +8,7 @@ wait.
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from moldau_quorum.quotas.client_quotas import PERCENT_PER_MS
 
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator
 
     from moldau.runtime.net.throttle import Throttle
-    from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientLimits
+    from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
+    from moldau_quorum.quotas.precedence import Limit
 
 T = TypeVar("T")
+
+
+class ClientLimits(NamedTuple):
+    """The limits of one client; None where it has none."""
+
+    produce: Limit | None
+    fetch: Limit | None
+    request: Limit | None
+
+
+UNLIMITED: Final = ClientLimits(None, None, None)
 
 
 class Toll:
@@ -44,6 +56,11 @@ class Toll:
         """The most bytes that a fetch may return; None if that is not limited."""
         limit = self._limits.fetch
         return None if limit is None else self._quotas.use.burst(limit)
+
+    def waive(self) -> None:
+        """The request turned out to be one that no quota limits."""
+        self._limits = UNLIMITED
+        self._begun_ms = None
 
     def resumed(self) -> None:
         """The handler runs again."""
