@@ -118,6 +118,7 @@ def test_an_address_counts_over_all_listeners() -> None:
         assert node.tally.per_host == {"127.0.0.1": 2}
 
     with_node(test, ServerLimits(connections_per_ip_max=2))
+    with_node(test, ServerLimits(connections_per_ip_max=1, connections_of_ips={"127.0.0.1": 2}))
 
 
 def test_descriptors_bound_connections_of_clients() -> None:

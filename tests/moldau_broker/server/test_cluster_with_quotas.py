@@ -24,6 +24,11 @@ from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsR
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.runtime.config import ADMIN_CONFIG
@@ -304,6 +309,28 @@ def test_connections_above_the_rate_of_their_address_are_closed():
         for each in opened_now:
             each.close()
         assert (await client.request(MetadataRequest(topics=[]), 12)).throttle_time_ms == 0
+
+    run_cluster(scenario, **FEW_WINDOWS)
+
+
+def test_connections_above_the_rate_of_the_broker_are_accepted_later():
+    """The rate changes while the broker runs; none is refused."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        change = AlterableConfig(name="max.connection.creation.rate", config_operation=0, value="2")
+        resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+        await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
+        await cluster.until(lambda: cluster.running[1].context.config.get_int(change.name) == 2)
+        (_, server), *_ = cluster.running[1].servers()
+        network = cluster.client_environment.network
+        opened_now = [await network.connect("b1", 9092) for _ in range(20)]
+        await trio.sleep(1)
+        assert len(server.connections) < 12
+        await cluster.until(lambda: len(server.connections) == 21)
+        assert server.refused == server.throttled == 0
+        for each in opened_now:
+            each.close()
 
     run_cluster(scenario, **FEW_WINDOWS)
 

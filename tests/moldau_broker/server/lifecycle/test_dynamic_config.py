@@ -209,8 +209,8 @@ def test_a_bad_value_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None
     caplog.set_level(logging.ERROR)
     dynamic = DynamicConfig(STATIC, 1, EventLogger("moldau.broker", node=1))
     bad = {
-        "max.connection.creation.rate": "100",
-        "max.connections.per.ip.overrides": "10.0.0.1:5",
+        "max.connection.creation.rate": "-100",
+        "max.connections.per.ip.overrides": "localhost:5",
         "log.segment.bytes": "many",
         "no.such.key": "1",
         "node.id": "7",
