@@ -14,7 +14,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --dur
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
+.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -91,6 +91,10 @@ docs: install
 	$(BIN)/python -m moldau_cli.reference > docs/cli.md
 	$(BIN)/python -m moldau_broker.server.compat > docs/compat.md
 	$(BIN)/zensical build --clean
+
+# The pictures of docs/guides/console.md; needs chromium and chromedriver.
+screenshots: install
+	PYTHONPATH=tests $(BIN)/python -m support.console.screenshots
 
 bench: install
 	$(BIN)/python -m benchmarks.cluster

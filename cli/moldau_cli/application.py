@@ -12,6 +12,7 @@ from moldau_cli.commands import (
     chaos,
     cluster,
     configs,
+    console,
     consume,
     demo,
     features,
@@ -58,6 +59,7 @@ application.add_typer(quotas.commands, name="quotas")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)
+application.command("console")(console.console)
 
 
 @application.command("server")

@@ -15,7 +15,6 @@ from moldau_cli.errors import CommandError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from moldau import Admin
     from moldau_jepsen.launcher import LocalCluster
 
 commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
@@ -135,29 +134,12 @@ def start(
 
 def _report_health(bootstrap_server: str) -> None:
     """Answers with a verdict on a cluster that is asked over the network, and what is wrong with it."""
-    from moldau.admin import ConfigResource, ResourceType
     from moldau_cli.client import with_admin
-    from moldau_cli.health import Problem, judge, verdict
+    from moldau_cli.inspection import inspect_cluster
 
-    async def work(admin: Admin) -> tuple[list[Problem], int, int, int]:
-        quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster()
-        names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-        topics = await admin.describe_topics(names) if names else {}
-        short = [
-            ConfigResource(type=ResourceType.TOPIC, name=name)
-            for name, topic in topics.items()
-            if any(len(partition.isr) < len(partition.replicas) for partition in topic.partitions)
-        ]
-        configs = await admin.describe_configs(short) if short else {}
-        min_isr = {
-            resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()
-        }
-        brokers = [broker.node_id for broker in cluster.brokers]
-        partitions = sum(len(topic.partitions) for topic in topics.values())
-        return judge(topics, min_isr, quorum, brokers), len(brokers), len(topics), partitions
-
-    problems, brokers, topics, partitions = with_admin(bootstrap_server, work)
-    found = verdict(problems)
+    seen = with_admin(bootstrap_server, inspect_cluster)
+    problems, found = seen.problems, seen.verdict
+    brokers, topics, partitions = len(seen.cluster.brokers), len(seen.topics), seen.partitions
     rows: list[dict[str, output.Json]] = [
         {"problem": problem.kind, "subject": problem.subject, "detail": problem.detail} for problem in problems
     ]

@@ -18,6 +18,7 @@ OTHER_VARIABLES = frozenset(
     {
         "MOLDAU_BENCH_DIR",
         "MOLDAU_BOOTSTRAP",
+        "MOLDAU_CONSOLE_TOKEN",
         "MOLDAU_FAULT_FIRST_SEED",
         "MOLDAU_FAULT_SEEDS",
         "MOLDAU_PURE_PYTHON",

@@ -1,0 +1,1 @@
+"""``moldau console``: a web console for any cluster, and fault buttons for a local one."""

@@ -1,0 +1,142 @@
+// Elements, updates in place, formatting, and requests. Content of records only ever becomes text nodes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function build(element, attributes, children) {
+  element.handlers = {};
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) { element.handlers[name] = value; element[name] = value; }
+    else if (name === "value") { element.value = value; element.setAttribute("value", value); }
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => child instanceof Node ? child : String(child)));
+  return element;
+}
+
+export const h = (name, attributes, ...children) => build(document.createElement(name), attributes, children);
+export const s = (name, attributes, ...children) => build(document.createElementNS(SVG, name), attributes, children);
+
+// Makes `old` look like `fresh` and keeps elements that are alike, with focus, selection and scroll position.
+export function morph(old, fresh) {
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || old.dataset?.key !== fresh.dataset?.key) {
+    old.replaceWith(fresh);
+    return;
+  }
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  if (old.dataset?.keep !== undefined) return;
+  for (const { name } of [...old.attributes]) {
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value && !(name === "value" && old === document.activeElement)) old.setAttribute(name, value);
+  }
+  for (const name of Object.keys(old.handlers ?? {})) if (!(name in (fresh.handlers ?? {}))) old[name] = null;
+  for (const [name, value] of Object.entries(fresh.handlers ?? {})) old[name] = value;
+  old.handlers = fresh.handlers;
+  const before = [...old.childNodes], after = [...fresh.childNodes];
+  after.forEach((child, index) => before[index] ? morph(before[index], child) : old.append(child));
+  before.slice(after.length).forEach((child) => child.remove());
+}
+
+// ---- formatting
+
+const whole = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+export const number = (value) => value === null || value === undefined ? "–" : whole.format(value);
+export const short = (value) => value === null || value === undefined ? "–" : Math.abs(value) < 10000 ? whole.format(Math.round(value * 10) / 10) : compact.format(value);
+export function bytes(value) {
+  if (value === null || value === undefined || value < 0) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  return `${unit === 0 ? Math.round(value) : value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
+}
+export const rate = (value) => value === null || value === undefined ? "–" : `${short(value)}/s`;
+export const byteRate = (value) => value === null || value === undefined ? "–" : `${bytes(value)}/s`;
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 3600000) return `${Math.floor(ms / 60000)} min ${Math.round(ms % 60000 / 1000)} s`;
+  return `${(ms / 3600000).toFixed(1)} h`;
+}
+export function when(ms) {
+  if (ms === null || ms === undefined || ms < 0) return "–";
+  const date = new Date(ms), pad = (value, size = 2) => String(value).padStart(size, "0");
+  if (Number.isNaN(date.getTime())) return String(ms);
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)}`;
+}
+export const link = (page, parameters = {}) => {
+  const query = new URLSearchParams(parameters).toString();
+  return `#/${page}${query ? `?${query}` : ""}`;
+};
+
+// ---- parts that several pages use
+
+export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
+export const notice = (text, kind = "") => h("p", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : null }, text);
+export const notes = (texts) => (texts ?? []).map((text) => notice(text, "warn"));
+export const explain = (...content) => h("details", { class: "explain" }, h("summary", {}, "What does this page show?"), h("p", {}, ...content));
+export const fact = (label, value, detail = "") => h("div", { class: "fact" }, h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "detail" }, detail || "\u00a0"));
+
+// columns: [title, row => content, class]; the first column is the row's header.
+export function table(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "empty" }, empty);
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", {},
+      h("thead", {}, h("tr", {}, columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, content, kind], index) =>
+        h(index ? "td" : "th", { class: kind, scope: index ? null : "row" }, content(row))))))));
+}
+export const more = (document) => document.total > document.rows.length
+  ? notice(`The first ${number(document.rows.length)} of ${number(document.total)} are shown. Use the filter to find others.`, "warn") : null;
+
+// ---- requests
+
+export const session = {};
+
+export async function api(path, parameters = {}, options = {}) {
+  const query = new URLSearchParams(parameters).toString();
+  const headers = { ...(session.csrf ? { "x-moldau-csrf": session.csrf } : {}), ...(options.body ? { "content-type": "application/json" } : {}) };
+  let answer, document;
+  try {
+    answer = await fetch(`api/${path}${query ? `?${query}` : ""}`, { ...options, headers, credentials: "same-origin" });
+    document = await answer.json();
+  } catch (error) {
+    throw new Error(error.name === "AbortError" ? "stopped" : "The console does not answer. Is `moldau console` still running?");
+  }
+  if (answer.status === 401 && path !== "session") window.dispatchEvent(new Event("signed-out"));
+  if (!answer.ok) throw new Error(document.error ?? `The console answered ${answer.status}.`);
+  return document;
+}
+
+// Calls `show(document)` at each new document and `fail(text)` while the cluster does not answer. Returns a function that ends it.
+export function live(path, parameters, show, fail) {
+  const query = new URLSearchParams(parameters).toString();
+  const source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
+  const light = document.getElementById("live");
+  const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
+  let again = 0;
+  source.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
+  source.addEventListener("trouble", (event) => { say("waiting"); fail(JSON.parse(event.data).error); });
+  source.onopen = () => { if (light.dataset.state !== "waiting") say("live"); };
+  source.onerror = async () => {
+    say("offline");
+    if (source.readyState !== EventSource.CLOSED) return;
+    try {
+      const found = await api("session");
+      if (!found.signed_in) { window.dispatchEvent(new Event("signed-out")); return; }
+      again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
+    } catch (error) {
+      fail(error.message);
+      again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
+    }
+  };
+  say("connecting");
+  return () => { clearTimeout(again); source.close(); };
+}

@@ -1,0 +1,56 @@
+"""Decodes values in Confluent's wire format with the schemas of a registry, where the extra ``jobs`` is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from typing import Final
+
+import trio
+
+from moldau_cli.errors import UsageError
+
+VIEW_CHARS_MAX: Final = 256 * 1024
+_NEEDED = ("fastavro", "pyarrow")
+
+
+class AvroViews:
+    """Shows Avro values as JSON. The registry's schemas are kept, so each is asked for once."""
+
+    def __init__(self, registry: str) -> None:
+        """Takes the registry's URL.
+
+        Raises:
+            UsageError: the decoder is not installed.
+        """
+        absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if absent:
+            raise UsageError(f"--registry: {' and '.join(absent)} not installed; run: pip install 'moldau[jobs]'")
+        from pyspark_moldau.jobs.payloads.avro_codec import Registry
+
+        self._registry = Registry(registry.rstrip("/"))
+        self._turn = trio.CapacityLimiter(1)
+
+    async def view(self, value: bytes) -> str | None:
+        """Returns the value as indented JSON, or why it cannot be decoded; None if it has no schema id in front."""
+        if len(value) < 5 or value[0] != 0:
+            return None
+        return await trio.to_thread.run_sync(self._decoded, value, limiter=self._turn)
+
+    def _decoded(self, value: bytes) -> str:
+        import fastavro
+
+        from pyspark_moldau.jobs.errors import JobError, PoisonError
+        from pyspark_moldau.jobs.payloads.framing import split_frame
+
+        try:
+            schema_id, body = split_frame(value)
+            schema = self._registry.schema(schema_id)
+        except (JobError, PoisonError) as error:
+            return f"not decoded: {error}"
+        try:
+            found = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+        except (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError) as error:
+            return f"not decoded: schema {schema_id} does not fit the value ({error!r:.200})"
+        return json.dumps(found, indent=2, ensure_ascii=False, default=str)[:VIEW_CHARS_MAX]

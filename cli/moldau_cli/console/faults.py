@@ -1,0 +1,97 @@
+"""The fault buttons of a local cluster: the launcher's calls in a thread, under the lock of the cluster's commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau_jepsen.launcher import LauncherError, open_cluster
+from moldau_jepsen.launcher.cluster import exclusive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from moldau_cli.output import Json
+    from moldau_jepsen.launcher import Node
+
+STOP_TIMEOUT_MS: Final = 30_000
+TURN_S: Final = 10.0
+"""How long an action waits for the one before it."""
+DONE: Final = {
+    "kill": "You killed",
+    "pause": "You paused",
+    "resume": "You resumed",
+    "start": "You started",
+    "restart": "You restarted",
+}
+"""The actions, with the words of the timeline."""
+
+
+class LocalNodes:
+    """The processes of the cluster in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads ``cluster.json``.
+
+        Raises:
+            LauncherUsageError: the directory holds no cluster.
+        """
+        self.directory = directory.absolute()
+        cluster = open_cluster(self.directory)
+        self.bootstrap = cluster.bootstrap
+        self.kinds = {node.node_id: node.role for node in cluster.nodes}
+        self._turn = trio.CapacityLimiter(1)
+
+    async def states(self) -> dict[int, str]:
+        """Returns the state of each node's process: running, paused or stopped."""
+        return await trio.to_thread.run_sync(self._states)
+
+    def _states(self) -> dict[int, str]:
+        cluster = open_cluster(self.directory)
+        return {node.node_id: cluster.state(node.node_id).value for node in cluster.nodes}
+
+    async def rows(self) -> dict[str, Json]:
+        """Returns the nodes with their addresses and states."""
+        cluster = open_cluster(self.directory)
+        states = await self.states()
+        rows: list[Json] = [self._row(node, states.get(node.node_id, "unknown")) for node in cluster.nodes]
+        return {"rows": rows, "total": len(rows), "directory": str(self.directory)}
+
+    def _row(self, node: Node, state: str) -> dict[str, Json]:
+        return {"node": node.node_id, "kind": node.role, "address": node.address, "state": state, "log": node.log}
+
+    async def act(self, node_id: int, action: str) -> str:
+        """Performs one action and returns what was done, as a sentence.
+
+        Raises:
+            ValueError: there is no such action.
+            LauncherError: the node is not in the required state, or another command changes the cluster.
+        """
+        if action not in DONE:
+            raise ValueError(f"unknown action {action!r:.40}; known are {', '.join(DONE)}")
+        if node_id not in self.kinds:
+            raise ValueError(f"there is no node {node_id}; known are {', '.join(map(str, self.kinds))}")
+        with trio.move_on_after(TURN_S):
+            await self._turn.acquire()
+            try:
+                with trio.CancelScope(shield=True):  # the thread holds the cluster's lock; its own waits have limits
+                    await trio.to_thread.run_sync(self._act, node_id, action)
+            finally:
+                self._turn.release()
+            return f"{DONE[action]} {self.kinds[node_id]} {node_id}."
+        raise LauncherError("another action is still running")
+
+    def _act(self, node_id: int, action: str) -> None:
+        with exclusive(self.directory):
+            cluster = open_cluster(self.directory)
+            if action == "kill":
+                cluster.kill(node_id)
+            elif action == "pause":
+                cluster.pause(node_id)
+            elif action == "resume":
+                cluster.resume(node_id)
+            else:
+                if action == "restart":
+                    cluster.stop_node(node_id, timeout_ms=STOP_TIMEOUT_MS)
+                cluster.launch(node_id)  # it serves later: the timeline shows when

@@ -1,0 +1,124 @@
+"""Clients of the cluster in the name of one user: the console's own, or a user that signed in."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.admin.requester import Requester
+from moldau.cluster.caller import Caller
+from moldau.cluster.client import ClusterClient
+from moldau.protocol.errors import KafkaError
+from moldau.runtime.config import ADMIN_CONFIG
+from moldau_cli.console.core.rates import RateHistory, Sample
+from moldau_cli.console.data.asking import Notes, ask_ends, ask_log_dirs, leader_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from moldau import Admin
+    from moldau.runtime.ports.environment import Environment
+
+API_TIMEOUT_MS: Final = 8_000
+SAMPLE_S: Final = 2.0
+UNUSED_S: Final = 30.0
+"""Samples are taken only while a page was asked for within this time."""
+SAMPLED_TOPICS_MAX: Final = 1_000
+
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+MECHANISMS: Final = {"SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE, "PLAIN": PLAIN_MODULE}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Identity:
+    """The clients and the measured rates of one user."""
+
+    settings: Mapping[str, str]
+    environment: Environment
+    admin: Admin
+    requester: Requester
+    rates: RateHistory = field(default_factory=RateHistory)
+    used_at_s: float = 0.0
+
+    def use(self) -> None:
+        """Notes that a page was asked for."""
+        self.used_at_s = trio.current_time()
+
+    async def sample(self) -> None:
+        """Measures log ends and log sizes once.
+
+        Raises:
+            KafkaError: the topics could not be listed.
+        """
+        listed = [one.name for one in await self.admin.list_topics(include_internal=False)]
+        topics = await self.admin.describe_topics(listed[:SAMPLED_TOPICS_MAX]) if listed else {}
+        notes = Notes()
+        _, ends = await ask_ends(self.admin, topics, notes)
+        brokers = {part.leader for topic in topics.values() for part in topic.partitions if part.leader >= 0}
+        sizes = leader_sizes(topics, await ask_log_dirs(self.admin, brokers, notes))
+        self.rates.observe(Sample(now_ms=trio.current_time() * 1000, ends=ends, sizes=sizes))
+
+    async def sample_forever(self) -> None:
+        """Measures while pages are in use. A failed sample leaves a hole in the chart, and the next one follows."""
+        while True:
+            if trio.current_time() - self.used_at_s < UNUSED_S:
+                try:
+                    await self.sample()
+                except KafkaError:
+                    await trio.lowlevel.checkpoint()  # the pages themselves report why the cluster does not answer
+            await trio.sleep(SAMPLE_S)
+
+
+def login_settings(settings: Mapping[str, str], user: str, password: str, mechanism: str) -> dict[str, str]:
+    """Returns the connection settings of a user.
+
+    Raises:
+        ValueError: the mechanism is unknown, or the name is empty.
+    """
+    if mechanism not in MECHANISMS:
+        raise ValueError(f"unknown mechanism {mechanism!r:.40}; known are {', '.join(MECHANISMS)}")
+    if not user:
+        raise ValueError("the user name is empty")
+    name, secret = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in (user, password))
+    protocol = "SASL_SSL" if "SSL" in settings.get("security.protocol", "") else "SASL_PLAINTEXT"
+    return {
+        **settings,
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{MECHANISMS[mechanism]} required username="{name}" password="{secret}";',
+    }
+
+
+@asynccontextmanager
+async def open_identity(settings: Mapping[str, str], environment: Environment | None = None) -> AsyncIterator[Identity]:
+    """Opens the clients of one user for the length of the block; does not wait for a broker.
+
+    ``settings`` are the bootstrap addresses and what all kinds of clients know about connections.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    from moldau import Admin
+    from moldau.runtime.ports.real import real_environment
+
+    used = environment or real_environment()
+    bounded = {"default.api.timeout.ms": str(API_TIMEOUT_MS), "request.timeout.ms": str(API_TIMEOUT_MS), **settings}
+    config = ADMIN_CONFIG.parse(bounded)
+    caller = Caller("Admin")
+    caller.enter()
+    requester = Requester(caller, timeout_ms=API_TIMEOUT_MS, retries=config.get_int("retries"))
+    client = requester.cluster_client = ClusterClient(used, config, "console")
+    async with Admin(config, environment=used) as admin, trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        identity = Identity(settings=dict(settings), environment=used, admin=admin, requester=requester)
+        identity.use()
+        nursery.start_soon(identity.sample_forever)
+        try:
+            yield identity
+        finally:
+            client.close()
+            nursery.cancel_scope.cancel()

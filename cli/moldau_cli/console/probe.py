@@ -1,0 +1,165 @@
+"""Watches replication in a local cluster: writes with acks=all, and follows leaders, replicas and processes.
+
+It writes one small record every ``WRITE_EVERY_S`` to a topic of its own, and only while a page shows the timeline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.admin import AdminError, NewTopic
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.console.core.timeline import PartitionView, Timeline
+from moldau_cli.console.records import WRITING
+
+if TYPE_CHECKING:
+    from moldau import Producer
+    from moldau.producer import Delivery
+    from moldau_cli.console.faults import LocalNodes
+    from moldau_cli.console.identities import Identity
+    from moldau_cli.output import Json
+
+TOPIC: Final = "moldau-console-probe"
+TOPIC_CONFIGS: Final = {"retention.ms": "600000", "segment.ms": "300000", "segment.bytes": "1048576"}
+WRITE_EVERY_S: Final = 0.1
+LOOK_EVERY_S: Final = 0.15
+UNACKNOWLEDGED_MAX: Final = 100
+ANSWER_S: Final = 1.0
+UNWATCHED_S: Final = 5.0
+RETRY_S: Final = 1.0
+
+
+def _now_ms() -> float:
+    return trio.current_time() * 1000
+
+
+class ReplicationProbe:
+    """Writes and watches while ``watch`` is called at least every ``UNWATCHED_S``."""
+
+    def __init__(self, identity: Identity, nodes: LocalNodes) -> None:
+        self._identity = identity
+        self._nodes = nodes
+        self.timeline = Timeline(nodes.kinds)
+        self._watched = trio.Event()
+        self._running = trio.CancelScope()
+        self._trouble = ""
+        self._waiting = 0
+
+    def watch(self) -> dict[str, Json]:
+        """Returns the timeline, and keeps the probe running for a while."""
+        self._running.deadline = trio.current_time() + UNWATCHED_S
+        self._watched.set()
+        return {**self.timeline.document(_now_ms()), "trouble": self._trouble, "topic": TOPIC}
+
+    def did(self, sentence: str) -> None:
+        """Notes what the user did to a node."""
+        self.timeline.fault(_now_ms(), sentence)
+
+    async def run(self) -> None:
+        """Runs the probe whenever it is watched, until cancelled."""
+        while True:
+            await self._watched.wait()
+            self.timeline = Timeline(self._nodes.kinds)
+            self._running = trio.CancelScope(deadline=trio.current_time() + UNWATCHED_S)
+            with self._running:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._look_at_processes)
+                    nursery.start_soon(self._look_at_quorum)
+                    nursery.start_soon(self._write_and_follow)
+            self._watched = trio.Event()
+
+    async def _look_at_processes(self) -> None:
+        while True:
+            states = await self._nodes.states()
+            self.timeline.saw_processes(_now_ms(), states)
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _look_at_quorum(self) -> None:
+        while True:
+            try:
+                with trio.move_on_after(ANSWER_S):
+                    quorum = await self._identity.admin.describe_quorum()
+                    self.timeline.saw_quorum(_now_ms(), quorum.leader_id, quorum.leader_epoch)
+            except KafkaError as error:
+                self._trouble = f"quorum: {error.message}"
+            await trio.sleep(2 * LOOK_EVERY_S)
+
+    async def _write_and_follow(self) -> None:
+        while True:
+            if await self._topic_exists():
+                break
+            await trio.sleep(RETRY_S)
+        config = {**WRITING, "delivery.timeout.ms": "30000", **self._identity.settings}
+        async with (
+            self._new_producer(config) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._follow_partition)
+            self._waiting = 0
+            while True:
+                if self._waiting < UNACKNOWLEDGED_MAX:
+                    await self._write(producer, nursery)
+                await trio.sleep(WRITE_EVERY_S)
+
+    def _new_producer(self, config: dict[str, str]) -> Producer:
+        from moldau import Producer
+
+        return Producer(config, environment=self._identity.environment)
+
+    async def _write(self, producer: Producer, nursery: trio.Nursery) -> None:
+        sent_ms = _now_ms()
+        try:
+            delivery = await producer.send(TOPIC, b"probe", partition=0)
+        except KafkaError as error:
+            self.timeline.failed(_now_ms(), error.message)
+            return
+        self.timeline.sent()
+        self._waiting += 1
+        nursery.start_soon(self._await_outcome, delivery, sent_ms)
+
+    async def _await_outcome(self, delivery: Delivery, sent_ms: float) -> None:
+        try:
+            await delivery
+        except KafkaError as error:
+            self.timeline.failed(_now_ms(), error.message)
+        else:
+            broker = delivery.acknowledged_by
+            self.timeline.acknowledged(_now_ms(), sent_ms, -1 if broker is None else broker[0])
+        finally:
+            self._waiting -= 1
+
+    async def _topic_exists(self) -> bool:
+        brokers = sum(kind == "broker" for kind in self._nodes.kinds.values())
+        replicas = min(3, brokers)
+        configs = {**TOPIC_CONFIGS, "min.insync.replicas": str(max(1, replicas - 1))}
+        wanted = NewTopic(name=TOPIC, partitions=1, replication_factor=replicas, configs=configs)
+        try:
+            await self._identity.admin.create_topics([wanted])
+        except AdminError as error:
+            if all(one.code is ErrorCode.TOPIC_ALREADY_EXISTS for one in error.failures.values()):
+                return True
+            self._trouble = f"topic {TOPIC}: {'; '.join(one.message for one in error.failures.values())}"
+            return False
+        except KafkaError as error:
+            self._trouble = f"topic {TOPIC}: {error.message}"
+            return False
+        return True
+
+    async def _follow_partition(self) -> None:
+        while True:
+            try:
+                with trio.move_on_after(ANSWER_S):
+                    described = (await self._identity.admin.describe_topics([TOPIC]))[TOPIC].partitions[0]
+                    self._trouble = ""
+                    view = PartitionView(
+                        leader=described.leader,
+                        leader_epoch=described.leader_epoch,
+                        replicas=described.replicas,
+                        isr=described.isr,
+                    )
+                    self.timeline.saw_partition(_now_ms(), view)
+            except KafkaError as error:
+                self._trouble = f"topic {TOPIC}: {error.message}"
+            await trio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,298 @@
+"""The message browser and the produce form: short-lived consumers and producers with bounded work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.console.core.content import PREVIEW_BYTES, WHOLE_BYTES, entered, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau import Consumer
+    from moldau.consumer import ConsumedRecord
+    from moldau_cli.console.avro import AvroViews
+    from moldau_cli.console.identities import Identity
+    from moldau_cli.output import Json
+
+RECORDS_MAX: Final = 200
+SCANNED_RECORDS_MAX: Final = 50_000
+SCANNED_BYTES_MAX: Final = 32 * 1024 * 1024
+SEARCH_S: Final = 8.0
+VALUE_BYTES_MAX: Final = 1024 * 1024
+HEADERS_MAX: Final = 50
+ORIGINS: Final = ("tail", "start", "offset", "time")
+_POLL_MS = 100
+
+READING: Final = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": "false",
+    "allow.auto.create.topics": "false",
+    "fetch.max.bytes": str(4 * 1024 * 1024),
+    "max.partition.fetch.bytes": str(1024 * 1024),
+    "request.timeout.ms": "8000",
+    "default.api.timeout.ms": "8000",
+}
+WRITING: Final = {"acks": "all", "linger.ms": "0", "request.timeout.ms": "8000", "max.block.ms": "8000"}
+DELIVERY_TIMEOUT_MS: Final = 16_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What the message browser shows. ``value`` is an offset or Unix milliseconds, by ``origin``."""
+
+    topic: str
+    partition: int | None = None
+    origin: str = "tail"
+    value: int = 0
+    limit: int = 50
+    key: str = ""
+    contains: str = ""
+    committed_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise ValueError(f"unknown start {self.origin!r:.40}; known are {', '.join(ORIGINS)}")
+        if not 1 <= self.limit <= RECORDS_MAX:
+            raise ValueError(f"the number of records must be 1 to {RECORDS_MAX}, not {self.limit}")
+        if self.origin == "offset" and self.partition is None:
+            raise ValueError("an offset belongs to one partition: choose the partition")
+        if self.value < 0:
+            raise ValueError("an offset or time is not negative")
+
+    def matches(self, record: ConsumedRecord) -> bool:
+        """Returns whether the record passes the filters of key and value."""
+        if self.key and self.key.encode() not in (record.key or b""):
+            return False
+        return not self.contains or self.contains.encode() in (record.value or b"")
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The progress of one search. Invariant: ``found`` has at most ``RECORDS_MAX`` elements when it is not a tail."""
+
+    ends: dict[tuple[str, int], int]
+    found: list[ConsumedRecord]
+    records: int = 0
+    bytes: int = 0
+    stopped: str = ""
+
+    def take(self, record: ConsumedRecord, search: Search) -> None:
+        place = (record.topic, record.partition)
+        if record.offset >= self.ends[place]:
+            return
+        self.records += 1
+        self.bytes += len(record.key or b"") + len(record.value or b"")
+        if search.matches(record):
+            self.found.append(record)
+            if search.origin == "tail" and len(self.found) > 2 * RECORDS_MAX:
+                self.found = _latest(self.found, search.limit)
+
+    def is_done(self, consumer: Consumer, search: Search) -> bool:
+        if search.origin != "tail" and len(self.found) >= search.limit:
+            return True
+        if self.records >= SCANNED_RECORDS_MAX or self.bytes >= SCANNED_BYTES_MAX:
+            self.stopped = f"stopped after {self.records} records; narrow the search"
+            return True
+        return all((consumer.position_nowait(place) or 0) >= end for place, end in self.ends.items())
+
+
+def _latest(records: Sequence[ConsumedRecord], limit: int) -> list[ConsumedRecord]:
+    return sorted(records, key=lambda each: (each.timestamp, each.partition, each.offset))[-limit:]
+
+
+async def browse(identity: Identity, search: Search, avro: AvroViews | None = None) -> dict[str, Json]:
+    """Returns the records that a search finds, oldest first; bounded in records, bytes and time.
+
+    Raises:
+        KafkaError: the topic cannot be read.
+        ValueError: the topic has no such partition.
+    """
+    from moldau import Consumer
+
+    isolation = "read_committed" if search.committed_only else "read_uncommitted"
+    config = {**READING, **identity.settings, "isolation.level": isolation}
+    async with Consumer(config, environment=identity.environment) as consumer:
+        numbers = sorted(info.partition for info in await consumer.partitions_for(search.topic))
+        if search.partition is not None:
+            if search.partition not in numbers:
+                raise ValueError(f"{search.topic} has partitions 0 to {len(numbers) - 1}, not {search.partition}")
+            numbers = [search.partition]
+        places = [(search.topic, number) for number in numbers]
+        begins = {(one.topic, one.partition): at for one, at in (await consumer.beginning_offsets(places)).items()}
+        ends = {(one.topic, one.partition): at for one, at in (await consumer.end_offsets(places)).items()}
+        starts = await _starts(consumer, search, begins, ends)
+        scan = _Scan({place: ends[place] for place in places if starts[place] < ends[place]}, [])
+        if scan.ends:
+            consumer.assign(list(scan.ends))
+            for place in scan.ends:
+                consumer.seek(place, starts[place])
+            await _scan(consumer, search, scan)
+    records = _latest(scan.found, search.limit) if search.origin == "tail" else scan.found[: search.limit]
+    records.sort(key=lambda each: (each.timestamp, each.partition, each.offset))
+    return {
+        "records": [await _shown(record, PREVIEW_BYTES, avro) for record in records],
+        "scanned": scan.records,
+        "stopped": scan.stopped,
+        "partitions": {str(number): [begins[search.topic, number], ends[search.topic, number]] for number in numbers},
+    }
+
+
+async def _scan(consumer: Consumer, search: Search, scan: _Scan) -> None:
+    with trio.move_on_after(SEARCH_S) as scope:
+        while not scan.is_done(consumer, search):
+            for batch in await consumer.poll(_POLL_MS):
+                for record in batch.with_partition():
+                    scan.take(record, search)
+    if scope.cancelled_caught:
+        scan.stopped = f"stopped after {SEARCH_S:g} s and {scan.records} records; narrow the search"
+
+
+async def _starts(
+    consumer: Consumer,
+    search: Search,
+    begins: Mapping[tuple[str, int], int],
+    ends: Mapping[tuple[str, int], int],
+) -> dict[tuple[str, int], int]:
+    """Returns the offset of each partition at which the search begins, within the log."""
+    if search.origin == "start":
+        return dict(begins)
+    if search.origin == "offset":
+        return {place: min(max(search.value, begins[place]), end) for place, end in ends.items()}
+    if search.origin == "time":
+        found = await consumer.offsets_for_times(dict.fromkeys(ends, search.value))
+        placed = {(one.topic, one.partition): offset for one, (offset, _) in found.items() if offset >= 0}
+        return {place: placed.get(place, end) for place, end in ends.items()}
+    filtered = bool(search.key or search.contains)
+    most = SCANNED_RECORDS_MAX // max(1, len(ends))
+    reach = most if filtered else min(search.limit, most)
+    return {place: max(begins[place], end - max(1, reach)) for place, end in ends.items()}
+
+
+async def whole_record(
+    identity: Identity, topic: str, partition: int, offset: int, avro: AvroViews | None = None
+) -> dict[str, Json]:
+    """Returns one record with up to ``WHOLE_BYTES`` of its key and value.
+
+    Raises:
+        LookupError: there is no record at the offset.
+        KafkaError: the topic cannot be read.
+    """
+    from moldau import Consumer
+
+    async with Consumer({**READING, **identity.settings}, environment=identity.environment) as consumer:
+        consumer.assign([(topic, partition)])
+        consumer.seek((topic, partition), offset)
+        with trio.move_on_after(SEARCH_S):
+            end = next(iter((await consumer.end_offsets([(topic, partition)])).values()))
+            while offset < end:
+                for batch in await consumer.poll(_POLL_MS, max_records=1):
+                    for record in batch.with_partition():
+                        if record.offset == offset:
+                            return await _shown(record, WHOLE_BYTES, avro)
+                        raise LookupError(f"{topic}-{partition} has no record at offset {offset}; it was deleted")
+    raise LookupError(f"{topic}-{partition} has no record at offset {offset}")
+
+
+async def _shown(record: ConsumedRecord, bytes_max: int, avro: AvroViews | None) -> dict[str, Json]:
+    value = shown(record.value, bytes_max=bytes_max)
+    decoded = None if avro is None or record.value is None else await avro.view(record.value)
+    if value is not None and decoded is not None:
+        value = {**value, "avro": decoded, "best": "avro"}
+    headers: list[Json] = [
+        {"name": name[:200], "value": None if content is None else content[:200].decode("utf-8", errors="replace")}
+        for name, content in record.headers[:HEADERS_MAX]
+    ]
+    key = shown(record.key, bytes_max=bytes_max)
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": None if key is None else dict(key),
+        "value": None if value is None else dict(value),
+        "headers": headers,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A record that a user entered."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def draft_of(document: Mapping[str, object]) -> Draft:
+    """Returns the record in a form's JSON document.
+
+    Raises:
+        ValueError: a field is missing, of a wrong type, too long, or not of its form.
+    """
+    topic, partition = document.get("topic"), document.get("partition")
+    if not isinstance(topic, str) or not topic:
+        raise ValueError("topic: expected a topic's name")
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
+        raise ValueError("partition: expected a number, or nothing for the partitioner's choice")
+    headers = document.get("headers", [])
+    if not isinstance(headers, list) or len(headers) > HEADERS_MAX:
+        raise ValueError(f"headers: expected a list of at most {HEADERS_MAX} pairs")
+    pairs: list[tuple[str, bytes]] = []
+    for pair in headers:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise ValueError("headers: expected pairs of name and text")
+        pairs.append((pair[0], pair[1].encode()))
+    return Draft(
+        topic=topic,
+        key=_entered(document, "key"),
+        value=_entered(document, "value"),
+        partition=partition,
+        headers=tuple(pairs),
+    )
+
+
+def _entered(document: Mapping[str, object], name: str) -> bytes | None:
+    text, form = document.get(name), document.get(f"{name}_form", "text")
+    if (text is not None and not isinstance(text, str)) or not isinstance(form, str):
+        raise ValueError(f"{name}: expected text or null")
+    try:
+        content = entered(text, form)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if content is not None and len(content) > VALUE_BYTES_MAX:
+        raise ValueError(f"{name}: {len(content)} bytes, at most {VALUE_BYTES_MAX} are sent from here")
+    return content
+
+
+async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
+    """Sends one record with acks=all and returns where it was written.
+
+    Raises:
+        KafkaError: it was not acknowledged.
+    """
+    from moldau import Producer
+
+    began = trio.current_time()
+    await identity.admin.describe_topics([draft.topic])  # a producer's metadata request might create the topic
+    config = {**WRITING, **identity.settings, "delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS)}
+    async with Producer(config, environment=identity.environment) as producer:
+        delivery = await producer.send(
+            draft.topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition
+        )
+        with trio.move_on_after(DELIVERY_TIMEOUT_MS / 1000) as scope:
+            placed = await delivery
+        if scope.cancelled_caught:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the record was not acknowledged; it may still be written")
+    return {
+        "topic": draft.topic,
+        "partition": placed.partition,
+        "offset": placed.offset,
+        "timestamp": placed.timestamp,
+        "took_ms": round((trio.current_time() - began) * 1000, 1),
+    }

@@ -1,0 +1,58 @@
+"""Asks a cluster for what its health verdict needs. `moldau cluster status -b` and the web console share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau_cli.health import judge, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau import Admin
+    from moldau.admin import ClusterDescription, QuorumDescription, TopicDescription
+    from moldau_cli.health import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What brokers and controllers reported, and the problems in it, the most serious first."""
+
+    problems: list[Problem]
+    cluster: ClusterDescription
+    quorum: QuorumDescription
+    topics: Mapping[str, TopicDescription]
+
+    @property
+    def verdict(self) -> str:
+        """``healthy``, ``degraded`` or ``failing``."""
+        return verdict(self.problems)
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+
+async def inspect_cluster(admin: Admin) -> Inspection:
+    """Describes cluster, quorum and all topics, and judges them.
+
+    Raises:
+        KafkaError: a request was refused, or no broker answered in time.
+    """
+    from moldau.admin import ConfigResource, ResourceType
+
+    quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster()
+    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    topics = await admin.describe_topics(names) if names else {}
+    short = [
+        ConfigResource(type=ResourceType.TOPIC, name=name)
+        for name, topic in topics.items()
+        if any(len(partition.isr) < len(partition.replicas) for partition in topic.partitions)
+    ]
+    configs = await admin.describe_configs(short) if short else {}
+    min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
+    brokers = [broker.node_id for broker in cluster.brokers]
+    problems = judge(topics, min_isr, quorum, brokers)
+    return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics)

@@ -1,0 +1,232 @@
+"""Goal: the console works in a real browser: every page, a killed leader, dark, narrow, by keyboard, signed in.
+
+Method: ``moldau console`` in front of three brokers and one controller, and a headless Chromium. Without one the tests
+skip and say so.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from moldau.blocking import Admin, Consumer, Producer
+from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
+from support.console.browser import absent, open_browser
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(absent()), reason=absent()),
+    # selenium leaves sockets to the garbage collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+TOKEN = "a token for the tests"
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("console") / "cluster"
+    started = start_cluster(directory, ClusterSpec(brokers=3, controllers=1, settings={"node.watchdog.ms": "0"}))
+    try:
+        config = {"bootstrap.servers": started.bootstrap}
+        with Admin(config) as admin:
+            from moldau.admin import NewTopic
+
+            admin.create_topics([NewTopic(name="flights", partitions=3, replication_factor=3)])
+        with Producer(config) as producer:
+            for number in range(20):
+                producer.send("flights", b'{"flight": %d}' % number, key=b"k%d" % number)
+            producer.send("flights", HOSTILE.encode(), key=HOSTILE.encode())
+            producer.flush()
+        with Consumer({**config, "group.id": "analytics", "auto.offset.reset": "earliest"}) as consumer:
+            consumer.subscribe(["flights"])
+            while not consumer.poll(100):
+                pass
+            consumer.commit({("flights", 0): 1})
+        yield started
+    finally:
+        open_cluster(directory).shut_down()
+
+
+@pytest.fixture(scope="module")
+def address(cluster):
+    """Runs the console as a user does, and returns the printed address."""
+    command = [sys.executable, "-P", "-m", "moldau_cli", "console", "--dir", str(cluster.directory), "--no-browser"]
+    environment = {**os.environ, "MOLDAU_CONSOLE_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    watchdog = threading.Timer(120, running.kill)
+    watchdog.start()
+    try:
+        url = running.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=.+", url), (url, running.poll() and running.stderr.read())
+        yield url.replace("a token", "a%20token").replace(" for the ", "%20for%20the%20")
+    finally:
+        running.terminate()
+        _, said = running.communicate(timeout=30)
+        watchdog.cancel()
+        assert running.returncode == 0, said
+        assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def browser(address):
+    with open_browser() as found:
+        found.shape(1280, 900)
+        found.driver.get(address)
+        found.wait("document.querySelector('.verdict h1')")
+        yield found
+
+
+PAGES = {
+    "overview": "The cluster is healthy",
+    "topics": "flights",
+    "topic?name=flights": "Configuration that was set",
+    "messages?topic=flights": "21 records shown",
+    "produce?topic=flights": "Send with acks=all",
+    "groups": "analytics",
+    "group?name=analytics": "records not consumed yet",
+    "brokers": "127.0.0.1:",
+    "controllers": "High watermark",
+    "transactions": "No producer has used transactions",
+    "acls": "no authorizer",
+    "quotas": "uotas",
+    "configuration?kind=topic&name=flights": "retention.ms",
+    "replication": "A write counts when",
+}
+
+
+def test_every_page_shows_the_cluster(browser):
+    """Each page also fits 380 pixels, and gives no error in the console of the browser."""
+    assert browser.run("return location.href").endswith("/"), "the token stays in no history"
+    for page, words in PAGES.items():
+        browser.shape(1280, 900)
+        browser.go(page, words)
+        browser.shape(380, 800, dark=True)
+        assert browser.overflow() <= 0, f"{page} is wider than a narrow screen"
+    assert browser.complaints() == []
+
+
+def test_dark_and_light_are_both_readable(browser):
+    """The contrast of text to its background is at least 4.5 to 1 (WCAG AA)."""
+    browser.go("overview", "healthy")
+    seen = set()
+    for dark in (True, False):
+        browser.shape(1280, 900, dark=dark)
+        browser.wait("document.getAnimations().length === 0")
+        for selector in ("body", ".verdict h1", ".verdict p", ".fact .label", ".side a", ".invite strong"):
+            text, back = browser.run(COLORS, selector)
+            assert contrast(text, back) >= 4.5, (dark, selector, text, back)
+            seen.add((dark, back))
+    assert not {back for dark, back in seen if dark} & {back for dark, back in seen if not dark}
+
+
+COLORS = """
+const element = document.querySelector(arguments[0]);
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+let behind = element;
+while (behind && (rgb(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+return [rgb(getComputedStyle(element).color).join(), rgb(getComputedStyle(behind).backgroundColor).join()];
+"""
+
+
+def contrast(one, other):
+    def luminance(text):
+        parts = [float(part) / 255 for part in text.split(",")[:3]]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_hostile_records_are_shown_as_text(browser):
+    browser.shape(1280, 900)
+    browser.go("messages?topic=flights", "21 records shown")
+    browser.run(
+        "[...document.querySelectorAll('.record')].find((row) => row.innerText.includes('<img'))"
+        ".querySelector('.fold').click()"
+    )
+    assert browser.wait("document.querySelector('.opened dd pre')").text == HOSTILE
+    assert browser.run("return document.querySelectorAll('main img').length") == 0
+    assert browser.run("return document.title") == "Messages · Moldau console"
+    refused = "try { document.body.innerHTML = '<b>x</b>'; return 'set'; } catch (error) { return error.name; }"
+    assert browser.run(refused) == "TypeError"
+
+
+def test_a_record_is_produced_by_keyboard(browser):
+    """Tab reaches every control in order, and what has the focus is marked."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.go("produce?topic=flights", "Send with acks=all")
+    browser.run("document.querySelector('.skip').focus()")
+    focused = "document.activeElement"
+    order = []
+    for _ in range(40):
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+        order.append(browser.run(f"return {focused}.name || {focused}.innerText"))
+        if order[-1] == "value":
+            break
+    assert [name for name in order if name in ("Overview", "topic", "partition", "key_form", "value")] == [
+        "Overview",
+        "topic",
+        "partition",
+        "key_form",
+        "value",
+    ]
+    assert browser.run(f"return getComputedStyle({focused}).outlineStyle") == "solid"
+    browser.driver.switch_to.active_element.send_keys("typed by hand", Keys.TAB, Keys.TAB)
+    assert browser.run(f"return {focused}.innerText") == "Send with acks=all"
+    browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert "All in-sync replicas have it" in browser.wait("document.querySelector('.outcome .good')").text
+    browser.driver.find_element("link text", "Show it").send_keys(Keys.ENTER)
+    browser.wait("document.querySelector('main').innerText.includes('typed by hand')")
+
+
+def test_a_killed_leader_is_replaced_before_your_eyes(browser):
+    """The buttons kill, start, pause and resume; the events tell the election, and writes go on."""
+    browser.shape(1280, 1200)
+    browser.go("replication", "A write counts when")
+    leader = browser.wait("document.querySelector('.machine.leader')?.dataset.node")
+    before = browser.run(PLACES)
+    press(browser, "Kill", leader)
+    browser.wait("document.querySelector('.log').innerText.includes('is the new leader, in leader epoch 1.')")
+    browser.wait(
+        "document.querySelector('.log').innerText.includes('Writes are acknowledged again after') "
+        "|| document.querySelector('.log').innerText.includes('left the in-sync replicas')"
+    )
+    assert browser.wait("document.querySelector('.machine.leader')?.dataset.node") != leader
+    assert browser.run(PLACES) == before, "the page does not jump while it changes"
+    browser.wait('document.querySelector(`[aria-label="Start broker ${arguments[0]}"]`)', leader)
+    press(browser, "Start", leader)
+    browser.wait("document.querySelector('.log').innerText.includes(`Broker ${arguments[0]} caught up`)", leader)
+    press(browser, "Pause", leader)
+    browser.wait("document.querySelector('.machine.paused')")
+    press(browser, "Resume", leader)
+    browser.wait("!document.querySelector('.machine.paused')")
+    painted = "const [c] = document.getElementsByTagName('canvas'); const { data } = c.getContext('2d')"
+    painted += ".getImageData(0, 0, c.width, c.height); return data.some((byte) => byte > 0);"
+    assert browser.run(painted)
+
+
+PLACES = """
+const place = (name) => document.querySelector(name).getBoundingClientRect();
+return ['.cards', '.timeline', '.legend', '.log'].map((name) => [name, Math.round(place(name).top)]);
+"""
+
+
+def press(browser, action, node):
+    label = f"{action} broker {node}"
+    browser.run('document.querySelector(`[aria-label="${arguments[0]}"]`).click()', label)
+
+
+def test_signing_out_asks_for_the_token_again(browser):
+    browser.run("[...document.querySelectorAll('#account button')].at(-1).click()")
+    field = browser.wait("document.querySelector('.sign-in input[name=token]')")
+    field.send_keys("not the token\n")
+    browser.wait("document.querySelector('.sign-in .bad')?.innerText.includes('the token is wrong')")
+    field.clear()
+    field.send_keys(TOKEN, "\n")
+    browser.wait("document.querySelector('main h1') && !document.querySelector('.sign-in')")

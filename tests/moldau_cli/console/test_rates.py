@@ -1,0 +1,69 @@
+"""Goal: rates are what was written between two samples, and memory is bounded. Method: samples made by hand."""
+
+from moldau_cli.console.core.rates import POINTS_MAX, TOPICS_MAX, RateHistory, Sample
+
+
+def sample(seconds, ends, sizes=None):
+    return Sample(now_ms=seconds * 1000, ends=ends, sizes=sizes or {})
+
+
+def test_growth_is_divided_by_time():
+    history = RateHistory()
+    history.observe(sample(0, {("t", 0): 10, ("t", 1): 5}, {("t", 0): 100}))
+    history.observe(sample(2, {("t", 0): 30, ("t", 1): 6}, {("t", 0): 1100}))
+    assert history.latest("t").records == 10.5
+    assert history.latest("t").bytes == 500
+    assert [point.records for point in history.total] == [10.5]
+
+
+def test_a_first_sample_says_nothing():
+    history = RateHistory()
+    history.observe(sample(0, {("t", 0): 1_000_000}))
+    assert history.total == []
+    assert history.latest("t") is None
+
+
+def test_a_partition_that_was_unreachable_is_no_burst():
+    history = RateHistory()
+    history.observe(sample(0, {("t", 0): 100, ("t", 1): 1000}))
+    history.observe(sample(1, {("t", 0): 110}))
+    history.observe(sample(2, {("t", 0): 120, ("t", 1): 1500}))
+    assert [point.records for point in history.total] == [10, 10]
+
+
+def test_deleted_records_are_no_negative_rate():
+    history = RateHistory()
+    history.observe(sample(0, {("t", 0): 100}, {("t", 0): 5000}))
+    history.observe(sample(1, {("t", 0): 0}, {("t", 0): 0}))
+    assert (history.total[-1].records, history.total[-1].bytes) == (0, 0)
+
+
+def test_a_deleted_topic_is_forgotten():
+    history = RateHistory()
+    history.observe(sample(0, {("t", 0): 1, ("u", 0): 1}))
+    history.observe(sample(1, {("t", 0): 2, ("u", 0): 2}))
+    history.observe(sample(2, {("t", 0): 3}))
+    assert history.topic("u") == []
+
+
+def test_history_is_bounded():
+    history = RateHistory()
+    for second in range(POINTS_MAX + 20):
+        history.observe(sample(second, {("t", 0): second}))
+    assert len(history.total) == len(history.topic("t")) == POINTS_MAX
+
+
+def test_a_busy_topic_displaces_a_silent_one():
+    history = RateHistory()
+    silent = {(f"a{number:04}", 0): 1 for number in range(TOPICS_MAX)}
+    history.observe(sample(0, {**silent, ("z", 0): 0}))
+    history.observe(sample(1, {**silent, ("z", 0): 9}))
+    assert history.latest("z").records == 9
+    assert sum(bool(history.topic(name)) for name, _ in [*silent, ("z", 0)]) == TOPICS_MAX
+
+
+def test_the_same_time_twice_is_ignored():
+    history = RateHistory()
+    history.observe(sample(1, {("t", 0): 1}))
+    history.observe(sample(1, {("t", 0): 2}))
+    assert history.total == []

@@ -1,0 +1,129 @@
+"""Goal: the timeline tells what happened, in order and within bounds. Method: observations made by hand."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau_cli.console.core.timeline import NOTES_MAX, SEGMENTS_MAX, WINDOW_MS, WRITES_MAX, PartitionView, Timeline
+
+NODES = {1: "broker", 2: "broker", 3: "broker", 101: "controller"}
+
+
+def partition(leader, epoch, isr=(1, 2, 3)):
+    return PartitionView(leader=leader, leader_epoch=epoch, replicas=(1, 2, 3), isr=isr)
+
+
+def notes(timeline, now_ms):
+    return [(note["kind"], note["text"]) for note in reversed(timeline.document(now_ms)["notes"])]
+
+
+def started(now_ms=0.0):
+    timeline = Timeline(NODES)
+    timeline.saw_processes(now_ms, dict.fromkeys(NODES, "running"))
+    timeline.saw_quorum(now_ms, 101, 1)
+    timeline.saw_partition(now_ms, partition(1, 0))
+    return timeline
+
+
+def test_the_story_of_a_killed_leader():
+    timeline = started()
+    timeline.acknowledged(100, 98, 1)
+    timeline.fault(150, "You killed broker 1.")
+    timeline.saw_processes(160, {1: "stopped"})
+    timeline.saw_partition(600, partition(2, 1, (2, 3)))
+    timeline.acknowledged(700, 200, 2)
+    timeline.saw_processes(900, {1: "running"})
+    timeline.saw_partition(1500, partition(2, 1))
+    assert notes(timeline, 2000) == [
+        ("fault", "You killed broker 1."),
+        ("node", "Broker 1 is down."),
+        ("election", "Broker 2 is the new leader, in leader epoch 1."),
+        ("isr", "Broker 1 left the in-sync replicas: acks=all now waits for 2, 3."),
+        ("gap", "Writes are acknowledged again after 0.60 s."),
+        ("node", "Broker 1 runs."),
+        ("isr", "Broker 1 caught up and is in sync again: 1, 2, 3."),
+    ]
+    document = timeline.document(2000)
+    assert document["writes"] == [[1900, 2, 1], [1300, 500, 2]]
+    assert (document["acknowledged"], document["silent_ms"], document["leader"]) == (2, 1300, 2)
+    lane = document["lanes"][0]
+    assert [segment[1:] for segment in lane["segments"]] == [
+        ["running", "none"],
+        ["running", "leader"],
+        ["stopped", "leader"],
+        ["stopped", "out-of-sync"],
+        ["running", "out-of-sync"],
+        ["running", "in-sync"],
+    ]
+
+
+def test_outdated_metadata_does_not_turn_time_back():
+    """A broker that does not know the newest leader epoch yet may answer."""
+    timeline = started()
+    timeline.saw_partition(100, partition(2, 1, (2, 3)))
+    timeline.saw_partition(200, partition(1, 0))
+    assert timeline.document(300)["leader"] == 2
+    assert [kind for kind, _ in notes(timeline, 300)] == ["election", "isr"]
+
+
+def test_a_partition_without_a_leader_is_named():
+    timeline = started()
+    timeline.saw_partition(100, partition(-1, 1, (3,)))
+    assert notes(timeline, 100)[0][1].startswith("The partition has no leader")
+
+
+def test_a_new_active_controller_is_named():
+    timeline = Timeline({101: "controller", 102: "controller"})
+    timeline.saw_quorum(0, 101, 1)
+    timeline.saw_quorum(10, -1, 1)
+    timeline.saw_quorum(20, 102, 2)
+    assert timeline.document(30)["active_controller"] == 102
+    timeline.saw_quorum(40, 101, 3)
+    assert notes(timeline, 50) == [("quorum", "Controller 101 is the new active controller, in epoch 3.")]
+
+
+def test_a_failed_write_is_shown():
+    timeline = started()
+    timeline.sent()
+    timeline.failed(100, "not enough replicas")
+    document = timeline.document(150)
+    assert (document["sent"], document["acknowledged"], document["failures"]) == (1, 0, [50])
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 3000),
+        st.one_of(
+            st.tuples(st.just("ack"), st.integers(1, 3)),
+            st.tuples(st.just("leader"), st.integers(-1, 3)),
+            st.tuples(st.just("process"), st.sampled_from(["running", "paused", "stopped"])),
+        ),
+    ),
+    max_size=60,
+)
+
+
+@given(events=EVENTS)
+def test_every_list_is_bounded_and_ordered(events):
+    timeline, now, epoch = started(), 0.0, 0
+    for wait, (kind, value) in events:
+        now += wait
+        if kind == "ack":
+            timeline.acknowledged(now, now - 1, value)
+        elif kind == "leader":
+            epoch += 1
+            timeline.saw_partition(now, partition(value, epoch))
+        else:
+            timeline.saw_processes(now, {1: value})
+    document = timeline.document(now)
+    assert len(document["writes"]) <= WRITES_MAX
+    assert len(document["notes"]) <= NOTES_MAX
+    ages = [age for age, _, _ in document["writes"]]
+    assert ages == sorted(ages, reverse=True)
+    assert all(age <= WINDOW_MS for age in ages)
+    for lane in document["lanes"]:
+        segments = lane["segments"]
+        assert len(segments) <= SEGMENTS_MAX
+        assert sum(age > WINDOW_MS for age, _, _ in segments) <= 1
+        assert all(one[1:] != other[1:] for one, other in itertools.pairwise(segments))

@@ -1,0 +1,1 @@
+"""The web console in tests: a browser, and pictures for the documentation."""
