@@ -5,11 +5,14 @@ Method: the ``sh`` blocks of a page run in one shell, in a directory of their ow
 follows a comment ``<!-- not run: reason -->``. Relative links and anchors are looked up.
 """
 
+import ast
 import asyncio
+import json
 import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,7 @@ PYTHON_PAGES = {
     "README.md",  # here
     "docs/guides/application.md",  # here
     "docs/guides/asyncio.md",  # here
+    "docs/guides/frameworks.md",  # here
     "docs/guides/migrating.md",  # here
     "docs/guides/processing.md",  # here
     "docs/guides/serializers.md",  # here
@@ -120,6 +124,39 @@ def test_code_of_serializers_and_processing_runs(capsys):
         "sent 1 kafka 1.0",
         "traced b'25 EUR'",
     ]
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore")  # the frameworks' own
+def test_code_of_the_frameworks_guide_runs(capsys, monkeypatch):
+    """Django serves a request and runs the command; a Celery worker runs a task; the cells run in one event loop."""
+    page = ROOT / "docs" / "guides" / "frameworks.md"
+    view, command, tasks, *cells = blocks(page, "python")
+    module = types.ModuleType("orders_site")
+    monkeypatch.setitem(sys.modules, "orders_site", module)
+    scope = module.__dict__
+    with cluster(brokers=1) as local:
+        scope["BOOTSTRAP"] = local.bootstrap
+        for code in (view, command, tasks):
+            exec(compile(code, str(page), "exec"), scope)
+        from celery.contrib.testing.worker import start_worker
+        from django.test import RequestFactory
+
+        request = RequestFactory().post("/orders/alice", {"item": "pianos"})
+        assert json.loads(scope["order"](request, "alice").content) == {"offset": 0}
+        scope["producer"]().close()
+        scope["Command"]().handle()
+        with start_worker(scope["app"], perform_ping_check=False, pool="solo", loglevel="ERROR"):
+            assert scope["announce"].delay("sale").get(timeout=60) == 0
+        scope["worker_shutdown"].send(sender=None)  # a worker of the test support sends none
+        assert scope["clients"] == {}
+
+        async def run_cells():
+            for code in cells:
+                await eval(compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), scope)
+
+        asyncio.run(run_cells())
+    assert capsys.readouterr().out == "ordered alice pianos\ncell 0\n"
 
 
 @pytest.mark.processes

@@ -6,8 +6,10 @@ trio event that no trio run delivers. Such calls raise an error that names the c
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, NoReturn
 
 import trio
@@ -16,14 +18,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+FORKED = -1
+"""The ``thread_id`` of a client in a forked process: no thread has it, so the check costs calls nothing."""
+
+
 class Caller:
     """Checks the calling thread of one client. ``thread_id`` is 0 until the client is opened."""
 
-    __slots__ = ("_kind", "thread_id")
+    __slots__ = ("__weakref__", "_kind", "_pid", "thread_id")
 
     def __init__(self, kind: str) -> None:
         """Takes the name of the client's class: Producer, Consumer or Admin."""
         self._kind = kind
+        self._pid = 0
         self.thread_id = 0
 
     def enter(self) -> None:
@@ -35,6 +42,8 @@ class Caller:
         if not trio.lowlevel.in_trio_run():
             raise self._misplaced()
         self.thread_id = threading.get_ident()
+        self._pid = os.getpid()
+        _open_callers.add(self)
 
     def check(self) -> None:
         """Checks that the call comes from the client's thread and trio run.
@@ -51,9 +60,14 @@ class Caller:
         Raises:
             RuntimeError: always; the text says what to use.
         """
+        kind = self._kind
+        if self.thread_id == FORKED:
+            raise RuntimeError(
+                f"this {kind} was opened in process {self._pid}, before a fork, and its connections belong to that "
+                "process; open a client of its own in each process"
+            )
         if not trio.lowlevel.in_trio_run():
             raise self._misplaced()
-        kind = self._kind
         if self.thread_id in (0, threading.get_ident()):
             noun = {"Admin": "admin client"}.get(kind, kind.lower())
             raise RuntimeError(f"the {noun} is not open; use it as `async with {kind}(...) as ...`")
@@ -71,6 +85,18 @@ class Caller:
         return RuntimeError(
             f"moldau.{kind} runs under trio, and no trio run is active in this thread; use moldau.blocking.{kind}"
         )
+
+
+_open_callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+
+
+def _note_fork() -> None:
+    for caller in list(_open_callers):
+        caller.thread_id = FORKED
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def in_asyncio_task() -> bool:

@@ -232,6 +232,59 @@ def test_a_forked_child_is_refused():
     assert "open a client of its own in each process" in text
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin"])
+def test_a_forked_child_may_not_use_a_trio_client(kind):
+    calls = {
+        "Producer": lambda client: client.send_nowait("t", b""),
+        "Consumer": lambda client: client.subscribe(["t"]),
+        "Admin": lambda client: client.list_topics().send(None),
+    }
+
+    async def main():
+        async with getattr(moldau, kind)(NOWHERE) as client:
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    calls[kind](client)
+                except RuntimeError as error:
+                    os.write(writing, str(error).encode())
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading, "rb") as pipe:
+                text = pipe.read().decode()
+            os.waitpid(child, 0)  # noqa: ASYNC222 - the child has closed its pipe as its last act
+        assert f"this {kind} was opened in process {os.getpid()}, before a fork" in text
+
+    trio.run(main)
+
+
+def test_a_client_left_open_lets_the_loop_and_interpreter_end():
+    program = textwrap.dedent("""
+        import asyncio
+        import sys
+        from moldau.aio import Producer
+        async def main():
+            producer = await Producer({"bootstrap.servers": sys.argv[1]}).__aenter__()
+            await (await producer.send("t", b"1"))
+            return producer
+        producer = asyncio.run(main())
+        print("sent")
+    """)
+    with cluster() as fake:
+        fake.add_topic("t")
+        done = subprocess.run(
+            [sys.executable, "-c", program, fake.bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")
+
+
 def test_a_client_left_open_lets_the_interpreter_exit():
     """Its member leaves the group, so that the others need not wait for the session timeout."""
     program = textwrap.dedent("""
