@@ -11,7 +11,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from moldau.runtime.net.rpc import UnsupportedApiError
+from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau_cli.console.data.asking import ROWS_MAX
 
 if TYPE_CHECKING:
