@@ -313,7 +313,7 @@ def test_connections_above_the_rate_of_their_address_are_closed():
     run_cluster(scenario, **FEW_WINDOWS)
 
 
-def test_connections_above_the_rate_of_the_broker_are_accepted_later():
+def test_connections_above_the_brokers_rate_are_accepted_later():
     """The rate changes while the broker runs; none is refused."""
 
     async def scenario(cluster):
