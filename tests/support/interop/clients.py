@@ -11,8 +11,21 @@ import asyncio
 import contextlib
 import threading
 import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from moldau_jepsen.launcher.probe import fetch_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Sent = tuple[bytes | None, bytes | None, Any]
+    """Key, value and headers."""
+    Placed = tuple[Any, Any, Any]
+    """Partition, offset and value."""
+    Found = tuple[Any, Any, Any, Any, Any]
+    """Partition, offset, key, value and headers."""
+
+T = TypeVar("T")
 
 WAIT_S = 120.0
 """For what comes at once on a machine with nothing else to do."""
@@ -20,12 +33,12 @@ COMMIT_COMES_LATER = ("_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION
 """Answers to a commit that met a rebalance, or had nothing to commit yet."""
 
 
-def create_topic(bootstrap, name, partitions, replicas, timeout_s=WAIT_S / 2):
+def create_topic(bootstrap: str, name: str, partitions: int, replicas: int, timeout_s: float = WAIT_S / 2) -> None:
     """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there), and returns
     when all brokers know it: only the one that was asked does when it answers.
     """
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + timeout_s
@@ -42,17 +55,42 @@ def create_topic(bootstrap, name, partitions, replicas, timeout_s=WAIT_S / 2):
     wait_known(bootstrap, name, partitions)
 
 
-def wait_known(bootstrap, name, partitions):
+def wait_known(bootstrap: str, name: str, partitions: int) -> None:
     """Waits until each broker of ``bootstrap`` knows a topic with a leader for all of its partitions."""
     for address in bootstrap.split(","):
         port = int(address.rpartition(":")[2])
-        wait_until(lambda port=port: _led_partitions(port, name) == partitions, f"{address} knows {name}")
+        _wait_led(port, name, partitions, f"{address} knows {name}")
 
 
-def _led_partitions(port, name):
+def _wait_led(port: int, name: str, partitions: int, what: str) -> None:
+    wait_until(lambda: _led_partitions(port, name) == partitions, what)
+
+
+def _led_partitions(port: int, name: str) -> int:
     answer = fetch_metadata(port, [name], 5_000)
     found = [] if answer is None else [one for topic in answer.topics for one in topic.partitions]
     return sum(one.error_code == 0 and one.leader_id >= 0 for one in found)
+
+
+class KafkaClient(Protocol):
+    """The small face of a client. A consumer is whatever ``group_consumer`` returns."""
+
+    @property
+    def codecs(self) -> tuple[str, ...]: ...
+
+    def produce(self, topic: str, records: Iterable[Sent], codec: str = "none") -> list[Placed]: ...
+
+    def consume(self, topic: str, partitions: int, count: int) -> list[Found]: ...
+
+    def group_consumer(self, group: str, topic: str) -> Any: ...
+
+    def poll(self, consumer: Any) -> list[Placed]: ...
+
+    def assignment(self, consumer: Any) -> list[int]: ...
+
+    def commit(self, consumer: Any) -> None: ...
+
+    def close(self, consumer: Any) -> None: ...
 
 
 class ConfluentClient:
@@ -60,15 +98,16 @@ class ConfluentClient:
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
-    def produce(self, topic, records, codec="none"):
+    def produce(self, topic: str, records: Iterable[Sent], codec: str = "none") -> list[Placed]:
         from confluent_kafka import Producer
 
-        placed, failures = [], []
+        placed: list[Placed] = []
+        failures: list[Any] = []
 
-        def delivered(error, message):
+        def delivered(error: Any, message: Any) -> None:
             if error is not None:
                 failures.append(error)
             else:
@@ -83,12 +122,12 @@ class ConfluentClient:
         assert failures == []
         return placed
 
-    def consume(self, topic, partitions, count):
+    def consume(self, topic: str, partitions: int, count: int) -> list[Found]:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        found = []
+        found: list[Found] = []
         deadline = time.monotonic() + WAIT_S
         while len(found) < count and time.monotonic() < deadline:
             message = consumer.poll(0.2)
@@ -100,7 +139,7 @@ class ConfluentClient:
         consumer.close()
         return found
 
-    def group_consumer(self, group, topic):
+    def group_consumer(self, group: str, topic: str) -> Any:
         from confluent_kafka import Consumer
 
         consumer = Consumer(
@@ -114,17 +153,17 @@ class ConfluentClient:
         consumer.subscribe([topic])
         return consumer
 
-    def poll(self, consumer):
+    def poll(self, consumer: Any) -> list[Placed]:
         message = consumer.poll(0.1)
         if message is None:
             return []
         assert message.error() is None
         return [(message.partition(), message.offset(), message.value())]
 
-    def assignment(self, consumer):
+    def assignment(self, consumer: Any) -> list[int]:
         return sorted(one.partition for one in consumer.assignment())
 
-    def commit(self, consumer):
+    def commit(self, consumer: Any) -> None:
         from confluent_kafka import KafkaException
 
         try:
@@ -133,7 +172,7 @@ class ConfluentClient:
             if error.args[0].name() not in COMMIT_COMES_LATER:
                 raise
 
-    def close(self, consumer):
+    def close(self, consumer: Any) -> None:
         consumer.close()
 
 
@@ -142,10 +181,10 @@ class KafkaPythonClient:
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap.split(",")
 
-    def produce(self, topic, records, codec="none"):
+    def produce(self, topic: str, records: Iterable[Sent], codec: str = "none") -> list[Placed]:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
@@ -155,19 +194,19 @@ class KafkaPythonClient:
             (producer.send(topic, key=key, value=value, headers=headers), value) for key, value, headers in records
         ]
         producer.flush(WAIT_S)
-        placed = []
+        placed: list[Placed] = []
         for future, value in futures:
             found = future.get(WAIT_S)
             placed.append((found.partition, found.offset, value))
         producer.close()
         return placed
 
-    def consume(self, topic, partitions, count):
+    def consume(self, topic: str, partitions: int, count: int) -> list[Found]:
         from kafka import KafkaConsumer, TopicPartition
 
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest", group_id=None)
         consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
-        found = []
+        found: list[Found] = []
         deadline = time.monotonic() + WAIT_S
         while len(found) < count and time.monotonic() < deadline:
             for messages in consumer.poll(timeout_ms=200).values():
@@ -175,7 +214,7 @@ class KafkaPythonClient:
         consumer.close()
         return found
 
-    def group_consumer(self, group, topic):
+    def group_consumer(self, group: str, topic: str) -> Any:
         """A subscribed consumer that knows the topic's partitions before it joins its group.
 
         kafka-python 3.0 that leads a group whose topic it does not know yet assigns nothing and joins again once it
@@ -195,20 +234,20 @@ class KafkaPythonClient:
         wait_until(lambda: consumer.partitions_for_topic(topic), f"kafka-python knows {topic}")
         return consumer
 
-    def poll(self, consumer):
+    def poll(self, consumer: Any) -> list[Placed]:
         polled = consumer.poll(timeout_ms=100)
         return [(m.partition, m.offset, m.value) for messages in polled.values() for m in messages]
 
-    def assignment(self, consumer):
+    def assignment(self, consumer: Any) -> list[int]:
         return sorted(one.partition for one in consumer.assignment())
 
-    def commit(self, consumer):
+    def commit(self, consumer: Any) -> None:
         from kafka.errors import CommitFailedError, RebalanceInProgressError
 
         with contextlib.suppress(CommitFailedError, RebalanceInProgressError):
             consumer.commit()
 
-    def close(self, consumer):
+    def close(self, consumer: Any) -> None:
         consumer.close()
 
 
@@ -217,13 +256,13 @@ class AiokafkaClient:
 
     codecs = ("none", "gzip", "lz4", "snappy", "zstd")
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
-    def produce(self, topic, records, codec="none"):
+    def produce(self, topic: str, records: Iterable[Sent], codec: str = "none") -> list[Placed]:
         from aiokafka import AIOKafkaProducer
 
-        async def run():
+        async def run() -> list[Placed]:
             producer = AIOKafkaProducer(
                 bootstrap_servers=self.bootstrap,
                 acks="all",
@@ -236,7 +275,7 @@ class AiokafkaClient:
                     (await producer.send(topic, value, key=key, headers=headers), value)
                     for key, value, headers in records
                 ]
-                placed = []
+                placed: list[Placed] = []
                 for future, value in futures:
                     found = await asyncio.wait_for(future, WAIT_S)
                     placed.append((found.partition, found.offset, value))
@@ -246,15 +285,15 @@ class AiokafkaClient:
 
         return asyncio.run(run())
 
-    def consume(self, topic, partitions, count):
+    def consume(self, topic: str, partitions: int, count: int) -> list[Found]:
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
-        async def run():
+        async def run() -> list[Found]:
             consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
             await consumer.start()
             try:
                 consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
-                found = []
+                found: list[Found] = []
                 deadline = time.monotonic() + WAIT_S
                 while len(found) < count and time.monotonic() < deadline:
                     polled = await consumer.getmany(timeout_ms=200)
@@ -266,12 +305,12 @@ class AiokafkaClient:
 
         return asyncio.run(run())
 
-    def group_consumer(self, group, topic):
+    def group_consumer(self, group: str, topic: str) -> Any:
         from aiokafka import AIOKafkaConsumer
 
         runner = asyncio.Runner()
 
-        async def start():
+        async def start() -> Any:
             consumer = AIOKafkaConsumer(
                 topic,
                 bootstrap_servers=self.bootstrap,
@@ -284,28 +323,32 @@ class AiokafkaClient:
 
         return runner, runner.run(start())
 
-    def poll(self, consumer):
+    def poll(self, consumer: Any) -> list[Placed]:
         runner, inner = consumer
         polled = runner.run(inner.getmany(timeout_ms=100))
         return [(m.partition, m.offset, m.value) for messages in polled.values() for m in messages]
 
-    def assignment(self, consumer):
+    def assignment(self, consumer: Any) -> list[int]:
         return sorted(one.partition for one in consumer[1].assignment())
 
-    def commit(self, consumer):
+    def commit(self, consumer: Any) -> None:
         from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 
         runner, inner = consumer
         with contextlib.suppress(CommitFailedError, IllegalStateError, RebalanceInProgressError):
             runner.run(inner.commit())
 
-    def close(self, consumer):
+    def close(self, consumer: Any) -> None:
         runner, inner = consumer
         runner.run(inner.stop())
         runner.close()
 
 
-CLIENTS = {"confluent-kafka": ConfluentClient, "kafka-python": KafkaPythonClient, "aiokafka": AiokafkaClient}
+CLIENTS: Mapping[str, Callable[[str], KafkaClient]] = {
+    "confluent-kafka": ConfluentClient,
+    "kafka-python": KafkaPythonClient,
+    "aiokafka": AiokafkaClient,
+}
 
 
 class Member(threading.Thread):
@@ -314,16 +357,16 @@ class Member(threading.Thread):
     A commit that comes in the middle of a rebalance is refused; the next owner of the partition then reads again.
     """
 
-    def __init__(self, client, group, topic):
+    def __init__(self, client: KafkaClient, group: str, topic: str) -> None:
         super().__init__(daemon=True)
         self._client, self._group, self._topic = client, group, topic
         self._leave = threading.Event()
-        self.found = []
-        self.owned = []
-        self.failure = None
+        self.found: list[Placed] = []
+        self.owned: list[int] = []
+        self.failure: BaseException | None = None
         self.start()
 
-    def run(self):
+    def run(self) -> None:
         try:
             consumer = self._client.group_consumer(self._group, self._topic)
             while not self._leave.is_set():
@@ -336,14 +379,14 @@ class Member(threading.Thread):
             self.failure = error
             raise
 
-    def leave(self):
+    def leave(self) -> None:
         self._leave.set()
         self.join(WAIT_S)
         assert not self.is_alive(), "the member did not leave"
         assert self.failure is None, repr(self.failure)
 
 
-def committed_offsets(bootstrap, group, topic, partitions):
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
     """Committed offset of each partition, 0 where there is none, as librdkafka reads it."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -353,7 +396,7 @@ def committed_offsets(bootstrap, group, topic, partitions):
     return [max(one.offset, 0) for one in found]
 
 
-def wait_until(condition, what, timeout_s=WAIT_S):
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
     """Polls ``condition`` until it holds; fails with ``what`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -361,8 +404,15 @@ def wait_until(condition, what, timeout_s=WAIT_S):
         time.sleep(0.02)
 
 
-def wait_for(look, what, timeout_s=WAIT_S):
+def wait_for(look: Callable[[], T | None], what: str, timeout_s: float = WAIT_S) -> T:
     """Calls ``look`` until it returns something else than None, and returns that; fails as ``wait_until`` does."""
-    found = []
-    wait_until(lambda: (found.append(look()), found[-1] is not None)[1], what, timeout_s)
+    found: list[T] = []
+
+    def has_found() -> bool:
+        seen = look()
+        if seen is not None:
+            found.append(seen)
+        return bool(found)
+
+    wait_until(has_found, what, timeout_s)
     return found[-1]
