@@ -1,7 +1,7 @@
 """Reads a log in micro-batches.
 
 The stream reader exists in one Python process while the query runs; every task gets another, pickled copy. Offsets are
-kept in Spark's checkpoint; ``publishOffsetsToGroup`` shows them to tools besides, and nothing reads them back.
+kept in Spark's checkpoint; ``publishOffsetsToGroup`` also shows them to tools, and nothing reads them back.
 """
 
 from __future__ import annotations

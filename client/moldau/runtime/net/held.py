@@ -48,7 +48,7 @@ class HeldBytes:
 
     @property
     def others_wait(self) -> bool:
-        """Whether anybody else waits for bytes of the budget."""
+        """Whether another connection waits for bytes of the budget."""
         return self._budget.waiters > (self.in_line or self._paying is not None)
 
     def fits(self, count: int) -> bool:

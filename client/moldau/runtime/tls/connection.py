@@ -136,7 +136,7 @@ class TlsConnection:
                 await self._flush()
                 await self._receive_ciphertext()
                 if self._ended and not heard and self._tls.server_side:
-                    # Somebody who looked whether the port is open.
+                    # A peer that checked whether the port is open.
                     raise ConnectionResetError(errno.ECONNRESET, "the peer left without a word") from None
                 if self._ended:
                     raise TlsHandshakeCutError(errno.EPROTO, "the peer left during the TLS handshake") from None

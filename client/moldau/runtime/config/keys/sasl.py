@@ -145,7 +145,7 @@ SASL_KEYS = (
         default=False,
         group="Security",
         is_own=True,
-        doc="Whether tokens without a signature are accepted. Anybody can make one: for tests only.",
+        doc="Whether tokens without a signature are accepted. Any client can make one: for tests only.",
     ),
     string(
         name="sasl.oauthbearer.scope.claim.name",

@@ -25,7 +25,7 @@ _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFacts:
-    """What a checked token says: whom it stands for, and until when (Unix epoch)."""
+    """The content of a checked token: its user, and the end of its validity (Unix epoch)."""
 
     principal: str
     expires_wall_ms: int

@@ -64,7 +64,7 @@ class LeaderRole:
 
     @property
     def transfer_target(self) -> int | None:
-        """To whom the leadership is being handed over."""
+        """The voter that takes over the leadership."""
         return self._transfer[0] if self._transfer is not None else None
 
     def snapshots_in_use(self) -> list[int]:
