@@ -5,11 +5,16 @@ into a slotted, keyword-only value class with Kafka's defaults, equality by valu
 serves all versions. The compiler (`moldau.protocol.compiler`) reads ``__fields__``.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar, dataclass_transform
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from moldau.protocol.field import FieldSpec
 from moldau.protocol.versions import NO_VERSIONS, VersionRange, parse_versions
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Callable
 
 _UNSET = object()
 
@@ -50,7 +55,7 @@ class StructType(type):
         api_key: int = -1,
         versions: str | None = None,
         flexible: str | None = None,
-    ) -> "StructType":
+    ) -> StructType:
         specs = {key: value for key, value in namespace.items() if isinstance(value, FieldSpec)}
         for key in namespace.get("__annotations__", {}):
             if key not in specs and not key.startswith("__"):
@@ -63,14 +68,36 @@ class StructType(type):
             namespace["__api_key__"] = api_key
             namespace["__versions__"] = parse_versions(versions)
             namespace["__flexible__"] = parse_versions(flexible)
-        init = _build_init(name, specs)
-        init.__qualname__ = f"{namespace['__qualname__']}.__init__"
-        init.__module__ = namespace["__module__"]
-        namespace["__init__"] = init
-        return super().__new__(cls, name, bases, namespace)
+        created: StructType
+
+        def compile_first(self: object, *arguments: object, **values: object) -> None:
+            created.compile_init()(self, *arguments, **values)
+
+        namespace["__init__"] = compile_first
+        created = super().__new__(cls, name, bases, namespace)
+        return created
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: object) -> None:
         super().__init__(name, bases, namespace)
+
+    def compile_init(cls) -> Callable[..., None]:
+        """Compiles the constructor and makes it that of the class.
+
+        It happens when the first value is made, because most processes use few of the hundreds of message classes.
+        """
+        init = _build_init(cls.__name__, cls.__fields__)
+        init.__qualname__ = f"{cls.__qualname__}.__init__"
+        init.__module__ = cls.__module__
+        cls.__init__ = init  # type: ignore[misc]
+        return init
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The fields as keyword arguments, for ``help`` and ``inspect.signature``."""
+        import inspect
+
+        signature = inspect.signature(cls.compile_init())
+        return signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
 
 
 class Struct(metaclass=StructType):

@@ -28,9 +28,8 @@ import enum
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from moldau.records import codec
+from moldau.records.checksum import crc32c
 from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from moldau.records.errors import CorruptRecordError, InvalidRecordError, UnsupportedMagicError
 

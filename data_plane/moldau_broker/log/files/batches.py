@@ -9,9 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from moldau.records import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
+from moldau.records.checksum import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,9 +28,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from moldau.protocol.errors import ErrorCode
+from moldau.records.checksum import crc32c
 from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.files.transaction_index import AbortedEntry

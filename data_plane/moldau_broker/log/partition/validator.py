@@ -13,8 +13,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from moldau.protocol.errors import ErrorCode
 from moldau.records import (
     BATCH_HEADER_BYTES,
@@ -30,6 +28,7 @@ from moldau.records import (
     renew_crc,
     set_max_timestamp,
 )
+from moldau.records.checksum import crc32c
 from moldau.records.decompression import WHOLE_BYTES_MAX, LongStep, StreamCompressor, pieces
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.files.batches import (

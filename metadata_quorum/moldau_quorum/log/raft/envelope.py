@@ -13,8 +13,8 @@ import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
-from crc32c import crc32c
 
+from moldau.records.checksum import crc32c
 from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import VOTER_ID_MAX, replacement_advice
 

@@ -15,7 +15,7 @@ import enum
 import struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
+from moldau.records.checksum import crc32c
 
 MAGIC: Final = b"mlr1"
 _HEADER: Final = struct.Struct("<4sIIQB")
