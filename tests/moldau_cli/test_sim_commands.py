@@ -21,6 +21,7 @@ from moldau_jepsen.simulation.campaign import case, controls, runner, shrink
 from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import read_case
 from moldau_jepsen.simulation.mutants import mutants
+from support.kit.worker_tasks import hunt_shortly
 
 
 @pytest.fixture
@@ -378,6 +379,7 @@ def test_a_hunt_writes_its_table_and_fails_for_survivors(call, tmp_path, monkeyp
     assert code == 2  # the suites are not here
     assert "wants to run in a working copy" in err
     monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr(mutants, "_hunt", hunt_shortly)
     code, out, err = call(*hunted, "--write", str(tmp_path / "mutants.md"), "--json")
     assert code == 0
     (verdict,) = json.loads(out)["mutants"]

@@ -81,11 +81,11 @@ class UnfencedModel(Model):
 
     def step_commit(self, world, index, commit):
         if isinstance(commit.core.effect, FenceDriver):
-            commit = replace(commit, core=commit.core.on(None))
-            return replace(world, commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
+            commit = commit._replace(core=commit.core.on(None))
+            return world._replace(commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
         ids = dict(world.ids)
         if "driver" in ids:
-            commit = replace(commit, epoch=ids["driver"].epoch)
+            commit = commit._replace(epoch=ids["driver"].epoch)
         return super().step_commit(world, index, commit)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
+
+from moldau_jepsen.simulation.mutants.mutants import MUTANTS, MutantVerdict, run_mutant
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,6 +38,13 @@ def fail_at(chosen: Collection[int], number: int) -> tuple[int, int]:
     if number in chosen:
         raise LookupError(f"no square of {number}")
     return square(number)
+
+
+def hunt_shortly(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdict:
+    """Hunts a mutant as a hunt does, with three seconds of faults in each run."""
+    mutant = MUTANTS[name]
+    options = replace(mutant.run_of(seed_first), fault_seconds=3.0)
+    return run_mutant(mutant, range(seed_first, seed_first + seeds_max), options=options, rule=rule)
 
 
 class Endless:

@@ -10,7 +10,8 @@ A state is one tuple, so that ``explore`` visits each once. The budgets in ``Sco
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark_moldau.sink.core import protocol
 from pyspark_moldau.sink.core.protocol import (
@@ -52,8 +53,7 @@ class Scope:
     lost_answers: int = 1  # answers to a driver's commit that do not arrive, and kill that commit
 
 
-@dataclass(frozen=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The newest transaction of a transactional id."""
 
     epoch: int = -1
@@ -62,8 +62,7 @@ class Transaction:
     marker: tuple = ()
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One attempt of a task, alive or a zombie."""
 
     run: int
@@ -75,8 +74,7 @@ class Task:
     is_over: bool = False
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     """One commit of a batch on the driver, alive or a zombie."""
 
     run: int
@@ -85,8 +83,7 @@ class Commit:
     is_over: bool = False
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """One state."""
 
     run: int = 0
@@ -143,16 +140,15 @@ class Model:
                 if world.lost_answers and isinstance(commit.core.effect, WriteDecision | EndDecided):
                     # The cluster carries it out, and the answer is lost: this commit fails.
                     after = self.step_commit(world, index, commit)
-                    gone = replace(after.commits[index], is_over=True)
-                    yield replace(
-                        after,
+                    gone = after.commits[index]._replace(is_over=True)
+                    yield after._replace(
                         commits=(*after.commits[:index], gone, *after.commits[index + 1 :]),
                         lost_answers=world.lost_answers - 1,
                     )
         for name, transaction in world.ids:
             if world.timeouts and transaction.state == "open":
-                aborted = replace(transaction, state="aborted", epoch=transaction.epoch + 1)
-                yield replace(with_id(world, name, aborted), timeouts=world.timeouts - 1)
+                aborted = transaction._replace(state="aborted", epoch=transaction.epoch + 1)
+                yield with_id(world, name, aborted)._replace(timeouts=world.timeouts - 1)
         if world.is_alive and not world.is_stopped and world.done < self.scope.batches:
             yield from self.spark(world)
 
@@ -168,20 +164,20 @@ class Model:
                     yield self.launch(world, partition, 0)
                 elif world.more_attempts and not has_report:
                     # A retry, or a speculative copy: the other attempt goes on as it likes.
-                    yield replace(self.launch(world, partition, len(attempts)), more_attempts=world.more_attempts - 1)
+                    yield self.launch(world, partition, len(attempts))._replace(more_attempts=world.more_attempts - 1)
             reports = self.reports(world, mine)
             if reports is not None:
                 core = self.driver_core(batch=world.done, run=f"run{world.run}", reports=reports)
-                yield replace(world, commits=(*world.commits, Commit(run=world.run, core=core)))
+                yield world._replace(commits=(*world.commits, Commit(run=world.run, core=core)))
         elif commits[-1].core.effect is None and not commits[-1].is_over:
-            yield replace(world, done=world.done + 1)
+            yield world._replace(done=world.done + 1)
         if world.run + 1 < len(self.scope.partitions):
-            yield replace(world, run=world.run + 1)  # the driver dies; what it started goes on
+            yield world._replace(run=world.run + 1)  # the driver dies; what it started goes on
 
     def launch(self, world, partition, attempt):
         core = self.task_core(batch=world.done, partition=partition)
         task = Task(run=world.run, batch=world.done, partition=partition, attempt=attempt, core=core)
-        return replace(world, tasks=tuple(sorted((*world.tasks, task), key=task_key)))
+        return world._replace(tasks=tuple(sorted((*world.tasks, task), key=task_key)))
 
     def reports(self, world, mine):
         """The first report of each partition, or None while one is missing."""
@@ -203,10 +199,10 @@ class Model:
         effect = task.core.effect
         try:
             world, task, result = self.perform_task(world, task, name, effect)
-            task = replace(task, core=task.core.on(result))
+            task = task._replace(core=task.core.on(result))
         except (Fenced, ProtocolRefusedError):
-            task = replace(task, is_over=True)
-        return replace(world, tasks=(*world.tasks[:index], task, *world.tasks[index + 1 :]))
+            task = task._replace(is_over=True)
+        return world._replace(tasks=(*world.tasks[:index], task, *world.tasks[index + 1 :]))
 
     def perform_task(self, world, task, name, effect):
         transaction = id_of(world, name)
@@ -214,7 +210,7 @@ class Model:
             case Fence():
                 state = "aborted" if transaction.state == "open" else transaction.state
                 fresh = Transaction(epoch=transaction.epoch + 1, state="empty" if state != "open" else state)
-                return with_id(world, name, fresh), replace(task, epoch=fresh.epoch), None
+                return with_id(world, name, fresh), task._replace(epoch=fresh.epoch), None
             case WriteRows():
                 rows = rows_of(self.scope, task.run, task.batch, task.partition)
                 if rows:
@@ -239,7 +235,7 @@ class Model:
     def opened(self, transaction, epoch, **changes):
         if transaction.epoch != epoch or transaction.state not in ("empty", "open"):
             raise Fenced
-        return replace(transaction, state="open", **changes)
+        return transaction._replace(state="open", **changes)
 
     # --- the driver
 
@@ -249,21 +245,21 @@ class Model:
             transaction = id_of(world, DRIVER)
             if isinstance(effect, FenceDriver):
                 fresh = Transaction(epoch=transaction.epoch + 1)
-                world, commit, self.result = with_id(world, DRIVER, fresh), replace(commit, epoch=fresh.epoch), None
+                world, commit, self.result = with_id(world, DRIVER, fresh), commit._replace(epoch=fresh.epoch), None
             elif isinstance(effect, WriteDecision):
                 if transaction.epoch != commit.epoch:
                     raise Fenced
-                world, self.result = replace(world, decision=effect.decision), None
+                world, self.result = world._replace(decision=effect.decision), None
             else:
                 (world,) = self.perform(world, effect)
-            commit = replace(commit, core=commit.core.on(self.result))
+            commit = commit._replace(core=commit.core.on(self.result))
         except (Fenced, TryAgainError):
-            commit = replace(commit, is_over=True)
+            commit = commit._replace(is_over=True)
         except ProtocolRefusedError:
-            commit = replace(commit, is_over=True)
+            commit = commit._replace(is_over=True)
             if commit.run == world.run:
-                world = replace(world, is_stopped=True)
-        return replace(world, commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
+                world = world._replace(is_stopped=True)
+        return world._replace(commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
 
     # --- what both do
 
@@ -279,7 +275,7 @@ class Model:
             case AbortOrphans(kept):
                 for name, transaction in world.ids:
                     if transaction.state == "open" and name not in kept and name != DRIVER:
-                        aborted = replace(transaction, state="aborted", epoch=transaction.epoch + 1)
+                        aborted = transaction._replace(state="aborted", epoch=transaction.epoch + 1)
                         world = with_id(world, name, aborted)
         return (world,)
 
@@ -294,9 +290,9 @@ class Model:
         markers = dict(world.markers)
         if transaction.marker:
             markers[transaction.marker[0]] = transaction.marker[1]
-        world = with_id(world, entry.transactional_id, replace(transaction, state="committed"))
+        world = with_id(world, entry.transactional_id, transaction._replace(state="committed"))
         log = tuple(sorted((*world.log, *transaction.rows)))
-        return replace(world, markers=tuple(sorted(markers.items())), log=log)
+        return world._replace(markers=tuple(sorted(markers.items())), log=log)
 
     # --- invariants
 
@@ -329,7 +325,7 @@ def id_of(world, name):
 def with_id(world, name, transaction):
     ids = dict(world.ids)
     ids[name] = transaction
-    return replace(world, ids=tuple(sorted(ids.items())))
+    return world._replace(ids=tuple(sorted(ids.items())))
 
 
 def explore(model, states_max=2_000_000):

@@ -76,11 +76,13 @@ def run_mutant(
     options: RunOptions | None = None,
     on_result: Callable[[Result], None] | None = None,
     rule: str = "",
+    passes: Callable[[int, RunOptions], bool] | None = None,
 ) -> MutantVerdict:
     """Runs seeds with the bug planted until one finds it, and that one again without the bug.
 
     With a ``rule``, by name, only that one may convict the bug; the run without it must still pass them all. An
-    exception out of a run is a defect of the kit, or of the mutant: it finds nothing, and ends the hunt.
+    exception out of a run is a defect of the kit, or of the mutant: it finds nothing, and ends the hunt. ``passes``
+    says whether a seed passes without the bug, for callers that remember it; by default the seed is run.
     """
     count = spoiled = 0
     verdict = _unjudged(mutant, rule)
@@ -90,7 +92,7 @@ def run_mutant(
         try:
             with planted(mutant):
                 result = run_seed(seed, _alone(chosen, rule) if rule else chosen)
-            innocent = not result.violations or run_seed(seed, chosen).passed
+            innocent = not result.violations or (passes or _passes)(seed, chosen)
         except Exception as error:  # noqa: BLE001 - told in the verdict; the other mutants are hunted
             detail = f"seed {seed}: {kit_failed(seed, error).violations[0]}"
             return dataclasses.replace(verdict, seeds=count, spoiled=spoiled, detail=detail)
@@ -110,6 +112,10 @@ def run_mutant(
             spoiled=spoiled,
         )
     return dataclasses.replace(verdict, seeds=count, spoiled=spoiled)
+
+
+def _passes(seed: int, options: RunOptions) -> bool:
+    return run_seed(seed, options).passed
 
 
 def _unjudged(mutant: Mutant, rule: str) -> MutantVerdict:
