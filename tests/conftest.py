@@ -13,13 +13,14 @@ repeatable; the constants that Hypothesis itself brings remain.
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from support.order import longest_first, scheduler_of
+from support.shared import SHARED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -58,14 +59,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempts everything that collection loaded from garbage collection.
+    """Notes where portions end, and exempts everything that collection loaded from garbage collection.
 
     Every simulated run starts with a full collection. The modules and test items of the whole suite make that take a
     fifth of a second, which is more than most simulated tests need.
     """
-    del session
+    SHARED.collected(session.items)
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends what the files of a portion share with the portion's last test."""
+    SHARED.test_begins(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        SHARED.test_ended(item.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """Ends what is still shared when a run is cut short."""
+    SHARED.close()
 
 
 @pytest.fixture

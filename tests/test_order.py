@@ -1,9 +1,11 @@
 """Goal: the suite wastes no processor time. Method: the table of ``support.order`` against the tree; the collector."""
 
 import gc
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.order import SECONDS, SPREAD, TOGETHER, longest_first, portion_of
+from support.shared import SharedResources
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,6 +30,44 @@ def test_the_longest_go_first_and_equals_stay():
     names = ["tests/a.py::b", "tests/a.py::a", "tests/processes/test_failover.py::x", "tests/interop/test_kcat.py::x"]
     ordered = [item.nodeid for item in longest_first([Item(name) for name in names])]
     assert ordered == [names[2], names[3], names[0], names[1]]
+
+
+def test_what_a_portion_shares_ends_with_its_last_test():
+    """A cluster of all clients' tests does not run on while other files are tested."""
+    told = []
+
+    @contextmanager
+    def cluster():
+        told.append("started")
+        yield "address"
+        told.append("stopped")
+
+    shared = SharedResources()
+    names = ["tests/interop/test_clients.py::a", "tests/a.py::b", "tests/interop/test_kcat.py::c", "tests/z.py::d"]
+    shared.collected([Item(name) for name in names])
+    for name in names:
+        shared.test_begins(name)
+        if name.startswith("tests/interop"):
+            assert shared.get("cluster", cluster) == shared.get("cluster", cluster) == "address"
+        told.append(name)
+        shared.test_ended(name)
+    assert told == ["started", *names[:3], "stopped", names[3]]
+
+
+def test_a_run_that_is_cut_short_ends_what_is_shared():
+    told = []
+
+    @contextmanager
+    def cluster():
+        yield "address"
+        told.append("stopped")
+
+    shared = SharedResources()
+    shared.test_begins("tests/interop/test_clients.py::a")
+    shared.get("cluster", cluster)
+    shared.close()
+    shared.close()
+    assert told == ["stopped"]
 
 
 def test_collected_modules_are_left_out_of_garbage_collection():

@@ -79,38 +79,43 @@ def test_commands_of_a_page_run(page, tmp_path):
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.fixture(scope="module")
+def local():
+    """One cluster for the pages of clients: each has topics and groups of its own."""
+    with cluster(brokers=1, controllers=1, links=False) as running:
+        yield running
+
+
 @pytest.mark.processes
-def test_code_of_the_application_guide_runs(capsys):
+def test_code_of_the_application_guide_runs(local, capsys):
     page = ROOT / "docs" / "guides" / "application.md"
-    with cluster(brokers=1) as local:
-        for code in blocks(page, "python"):
-            exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
     assert "payments 0 0 b'25 EUR'" in re.sub(r"payments \d+ ", "payments 0 ", capsys.readouterr().out)
 
 
 @pytest.mark.processes
-def test_code_of_the_asyncio_guide_runs(capsys):
+def test_code_of_the_asyncio_guide_runs(local, capsys):
     """The application of FastAPI serves one call within its lifespan."""
     page = ROOT / "docs" / "guides" / "asyncio.md"
-    with cluster(brokers=1) as local:
-        scope = {"BOOTSTRAP": local.bootstrap}
-        for code in blocks(page, "python"):
-            exec(compile(code, str(page), "exec"), scope)
-        out = capsys.readouterr().out
-        assert re.search(r"written at 0\norders \d+ 0 b'3 pianos'\nnothing arrived", out)
-        assert "transformed 1" in out
+    scope = {"BOOTSTRAP": local.bootstrap}
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), scope)
+    out = capsys.readouterr().out
+    assert re.search(r"written at 0\norders \d+ 0 b'3 pianos'\nnothing arrived", out)
+    assert "transformed 1" in out
 
-        async def serve():
-            async with scope["app"].router.lifespan_context(scope["app"]):
-                return await scope["order"]("alice", "a violin")
+    async def serve():
+        async with scope["app"].router.lifespan_context(scope["app"]):
+            return await scope["order"]("alice", "a violin")
 
-        assert asyncio.run(serve()) == {"offset": 1}
+    assert asyncio.run(serve()) == {"offset": 1}
 
 
 @pytest.mark.processes
-def test_code_of_serializers_and_processing_runs(capsys):
+def test_code_of_serializers_and_processing_runs(local, capsys):
     pages = [ROOT / "docs" / "guides" / name for name in ("serializers.md", "processing.md")]
-    with cluster(brokers=1) as local, schema_registry() as registry:
+    with schema_registry() as registry:
         scope = {"BOOTSTRAP": local.bootstrap, "REGISTRY": registry.url}
         for page in pages:
             for code in blocks(page, "python"):
@@ -128,57 +133,54 @@ def test_code_of_serializers_and_processing_runs(capsys):
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own
-def test_code_of_the_frameworks_guide_runs(capsys, monkeypatch):
+def test_code_of_the_frameworks_guide_runs(local, capsys, monkeypatch):
     """Django serves a request and runs the command; a Celery worker runs a task; the cells run in one event loop."""
     page = ROOT / "docs" / "guides" / "frameworks.md"
     view, command, tasks, *cells = blocks(page, "python")
     module = types.ModuleType("orders_site")
     monkeypatch.setitem(sys.modules, "orders_site", module)
     scope = module.__dict__
-    with cluster(brokers=1) as local:
-        scope["BOOTSTRAP"] = local.bootstrap
-        for code in (view, command, tasks):
-            exec(compile(code, str(page), "exec"), scope)
-        from celery.contrib.testing.worker import start_worker
-        from django.test import RequestFactory
+    scope["BOOTSTRAP"] = local.bootstrap
+    for code in (view, command, tasks):
+        exec(compile(code, str(page), "exec"), scope)
+    from celery.contrib.testing.worker import start_worker
+    from django.test import RequestFactory
 
-        request = RequestFactory().post("/orders/alice", {"item": "pianos"})
-        assert json.loads(scope["order"](request, "alice").content) == {"offset": 0}
-        scope["producer"]().close()
-        scope["Command"]().handle()
-        with start_worker(scope["app"], perform_ping_check=False, pool="solo", loglevel="ERROR"):
-            assert scope["announce"].delay("sale").get(timeout=60) == 0
-        scope["worker_shutdown"].send(sender=None)  # a worker of the test support sends none
-        assert scope["clients"] == {}
+    request = RequestFactory().post("/orders/alice", {"item": "pianos"})
+    assert json.loads(scope["order"](request, "alice").content) == {"offset": 0}
+    scope["producer"]().close()
+    scope["Command"]().handle()
+    with start_worker(scope["app"], perform_ping_check=False, pool="solo", loglevel="ERROR"):
+        assert scope["announce"].delay("sale").get(timeout=60) == 0
+    scope["worker_shutdown"].send(sender=None)  # a worker of the test support sends none
+    assert scope["clients"] == {}
 
-        async def run_cells():
-            for code in cells:
-                await eval(compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), scope)
+    async def run_cells():
+        for code in cells:
+            await eval(compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), scope)
 
-        asyncio.run(run_cells())
+    asyncio.run(run_cells())
     assert capsys.readouterr().out == "ordered alice pianos\ncell 0\n"
 
 
 @pytest.mark.processes
-def test_code_of_the_migration_guide_runs(capsys):
+def test_code_of_the_migration_guide_runs(local, capsys):
     page = ROOT / "docs" / "guides" / "migrating.md"
-    with cluster(brokers=1) as local:
-        for code in blocks(page, "python"):
-            exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
     assert capsys.readouterr().out == "ported 6\n"
 
 
 @pytest.mark.processes
-def test_code_of_the_readme_runs(capsys):
+def test_code_of_the_readme_runs(local, capsys):
     producer, test, _spark = blocks(ROOT / "README.md", "python")
-    with cluster(brokers=1) as local:
-        exec(compile(producer.replace(ADDRESS, repr(local.bootstrap)), "README.md", "exec"), {})
-        assert "RecordMetadata(topic='flights'" in capsys.readouterr().out
-        given = []
-        scope = {"run_my_code": lambda *, bootstrap_servers: given.append(bootstrap_servers)}
-        exec(compile(test, "README.md", "exec"), scope)
-        scope["test_my_pipeline"](local)
-        assert given == [local.bootstrap]
+    exec(compile(producer.replace(ADDRESS, repr(local.bootstrap)), "README.md", "exec"), {})
+    assert "RecordMetadata(topic='flights'" in capsys.readouterr().out
+    given = []
+    scope = {"run_my_code": lambda *, bootstrap_servers: given.append(bootstrap_servers)}
+    exec(compile(test, "README.md", "exec"), scope)
+    scope["test_my_pipeline"](local)
+    assert given == [local.bootstrap]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_code_of_a_spark_page_runs(page, tmp_path, monkeypatch):
     from moldau.blocking import Producer
 
     monkeypatch.chdir(tmp_path)
-    with cluster(brokers=1, links=False) as local:
+    with cluster(brokers=1, controllers=1, links=False) as local:
         with Producer({"bootstrap.servers": local.bootstrap}) as producer:
             for number in range(10):
                 producer.send("flights", str(number).encode())

@@ -1,13 +1,13 @@
-"""One cluster of three brokers and three controllers for all clients; groups form at once instead of after 3
-seconds.
-"""
+"""One cluster of three brokers and a controller for all clients; groups form at once instead of after 3 seconds."""
 
 import itertools
+from contextlib import contextmanager
 
 import pytest
 
 from moldau_jepsen.testing import cluster
 from support.interop.clients import create_topic
+from support.shared import SHARED
 
 PARTITIONS = 3
 _numbers = itertools.count(1)
@@ -21,10 +21,15 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
-def bootstrap():
-    with cluster(brokers=3, settings=SETTINGS, links=False) as running:
+@contextmanager
+def started():
+    with cluster(brokers=3, controllers=1, settings=SETTINGS, links=False) as running:
         yield running.bootstrap
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    return SHARED.get("clients' cluster", started)
 
 
 @pytest.fixture

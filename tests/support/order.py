@@ -13,35 +13,32 @@ if TYPE_CHECKING:
     import pytest
 
 SECONDS: dict[str, float] = {
-    "tests/pyspark_moldau/test_spark.py": 60,
-    "tests/pyspark_moldau/jobs/test_jobs.py": 60,
+    "tests/pyspark_moldau": 200,
     "tests/processes/test_chaos.py": 60,
+    "tests/simulation/test_kit_convicts.py": 58,
+    "tests/docs/test_pages.py": 57,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
-    "tests/processes/test_failover.py": 50,
-    "tests/interop": 45,
-    "tests/moldau_cli/test_quorum_commands.py": 40,
     "tests/interop/test_tls.py": 38,
-    "tests/moldau_cli/test_txns_commands.py": 35,
-    "tests/processes/test_bad_input.py": 34,
-    "tests/docs/test_pages.py": 32,
     "tests/moldau_cli/console/test_browser.py": 30,
+    "tests/processes/test_failover.py": 30,
     "tests/moldau_jepsen/testing/test_plugin_reports.py": 30,
     "tests/moldau_quorum/log/raft/test_campaign.py": 28,
     "tests/moldau_broker/log/partition/test_log_model.py": 27,
     "tests/moldau_jepsen/simulation/inject/test_core_first.py": 26,
+    "tests/interop": 25,
     "tests/interop/test_closest_replica.py": 25,
-    "tests/moldau_jepsen/checkers/test_spark_checker.py": 24,
     "tests/moldau_cli/test_sim_commands.py": 23,
     "tests/moldau_quorum/node/test_hostile_peers.py": 22,
     "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 22,
     "tests/moldau_jepsen/workloads/test_transaction_workload.py": 20,
+    "tests/moldau_cli/test_cluster_commands.py": 20,
     "tests/moldau_cli/test_demo.py": 19,
+    "tests/processes/test_bad_input.py": 18,
     "tests/processes/test_log_directories.py": 18,
     "tests/moldau_broker/server/data_path/test_held_requests.py": 17,
     "tests/moldau_jepsen/simulation/judge/test_rules_alone.py": 16,
     "tests/moldau_broker/server/replicas/test_log_directories.py": 15,
     "tests/moldau_broker/server/replicas/test_settling.py": 15,
-    "tests/moldau_cli/test_cluster_commands.py": 14,
     "tests/moldau_jepsen/simulation/campaign/test_workers.py": 14,
     "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 12,
     "tests/moldau_cli/console/test_app.py": 12,
@@ -49,13 +46,14 @@ SECONDS: dict[str, float] = {
     "tests/moldau_broker/log/files/test_damage.py": 11,
     "tests/moldau/client/test_subscription_changes.py": 10,
     "tests/moldau_jepsen/workloads/test_liveness.py": 10,
+    "tests/moldau_cli/test_quorum_commands.py": 8,
     "tests/moldau_jepsen/chaos/test_chaos_clients.py": 8,
     "tests/moldau_quorum/log/pysyncobj/test_pysyncobj.py": 8,
     "tests/simulation/test_controls.py": 6,
     "tests/simulation/test_stories.py": 5,
     "tests/simulation/test_cluster_simulation.py": 5,
+    "tests/moldau_cli/test_txns_commands.py": 4,
     "tests/simulation/test_corpus.py": 4,
-    "tests/simulation/test_kit_convicts.py": 3,
 }
 """Seconds that a file takes, or each of its tests if it is in ``SPREAD``. Only their order matters."""
 
@@ -64,7 +62,6 @@ SPREAD = frozenset(
         "tests/simulation/test_cluster_simulation.py",
         "tests/simulation/test_controls.py",
         "tests/simulation/test_corpus.py",
-        "tests/simulation/test_kit_convicts.py",
         "tests/simulation/test_stories.py",
     }
 )
@@ -77,8 +74,19 @@ TOGETHER = dict.fromkeys(
         "tests/interop/test_transactions.py",
     ),
     "tests/interop",
+) | dict.fromkeys(
+    (
+        "tests/moldau_jepsen/checkers/test_spark_checker.py",
+        "tests/pyspark_moldau/jobs/test_jobs.py",
+        "tests/pyspark_moldau/sink/test_sink_cluster.py",
+        "tests/pyspark_moldau/sink/test_spark_sink.py",
+        "tests/pyspark_moldau/test_both_connectors.py",
+        "tests/pyspark_moldau/test_spark.py",
+        "tests/pyspark_moldau/test_spark_features.py",
+    ),
+    "tests/pyspark_moldau",
 )
-"""Files that share a fixture of the session, by the name of their portion."""
+"""Files whose tests share a cluster or a JVM (``support.shared``), by the name of their portion."""
 
 
 def portion_of(nodeid: str) -> str:

@@ -114,7 +114,7 @@ class Face:
 
 @pytest.fixture(scope="module")
 def bootstrap():
-    with cluster(brokers=1) as local:
+    with cluster(brokers=1, controllers=1, links=False) as local:
         yield local.bootstrap
 
 
