@@ -165,7 +165,7 @@ def test_a_quota_that_is_raised_ends_pauses_at_once():
     run_cluster(scenario, **FEW_WINDOWS)
 
 
-def test_acks_0_pauses_too_and_a_pause_does_not_delay_the_stop():
+def test_acks_0_pauses_too_and_no_pause_delays_the_stop():
     async def scenario(cluster):
         client = cluster.client(1)
         await client.create_topic("t")
@@ -295,7 +295,7 @@ def test_followers_are_exempt_and_quotas_are_described():
     run_cluster(scenario, brokers=2)
 
 
-def test_connections_above_the_rate_of_their_address_are_closed():
+def test_connections_of_a_busy_address_are_closed():
     async def scenario(cluster):
         client = cluster.client(1)
         await alter(client, cluster, "connection_creation_rate", 2.0, ip=None)
@@ -313,7 +313,7 @@ def test_connections_above_the_rate_of_their_address_are_closed():
     run_cluster(scenario, **FEW_WINDOWS)
 
 
-def test_connections_above_the_brokers_rate_are_accepted_later():
+def test_connections_of_a_busy_broker_are_accepted_later():
     """The rate changes while the broker runs; none is refused."""
 
     async def scenario(cluster):
