@@ -132,8 +132,7 @@ def _create_each(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r} ('.' and '_' are alike)"
                 )
             created, result = _create_one(topic, image, context, budget, described)
-            if not request.validate_only:
-                context.charge_mutations(result.num_partitions)
+            context.charge_mutations(result.num_partitions)  # a dry run too, as in Kafka
         except RefusedError as refusal:
             results.append(
                 CreatableTopicResult(name=name, error_code=refusal.code, error_message=refusal.message, configs=None)
@@ -415,8 +414,7 @@ def _enlarge_each(
             if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
             added = _add_partitions(wanted, image, context, budget)
-            if not request.validate_only:
-                context.charge_mutations(len(added))
+            context.charge_mutations(len(added))
         except RefusedError as refusal:
             results.append(
                 CreatePartitionsTopicResult(name=name, error_code=refusal.code, error_message=refusal.message)
