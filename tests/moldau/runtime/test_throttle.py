@@ -108,3 +108,37 @@ def test_a_paused_frame_gives_its_memory_to_others():
         paused.close()
 
     with_server(scenario, ServerLimits(buffered_bytes_max=120_000, held_ms=1_000, buffer_bytes=1_024))
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks."""
+
+    count = 0
+
+    def before_task_step(self, task):
+        self.count += 1
+
+
+def test_many_pauses_cost_no_steps():
+    """A hundred connections pause for a minute; only the sweeper runs."""
+
+    async def scenario(stage, log):
+        connections = [await stage.connect() for _ in range(100)]
+        for connection in connections:
+            await connection.send_all([request(SLOW)])
+            assert await answer(connection) == SLOW
+            await connection.send_all([request(QUICK)])
+        for handler in stage.handlers:
+            handler.throttle.extend(handler.clock.monotonic_ms() + 70_000)
+        await trio.sleep(PAUSE_MS / 1_000)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(60)
+        trio.lowlevel.remove_instrument(steps)
+        assert len(log) == 100
+        assert steps.count < 60 * 20
+        for connection in connections:
+            assert await answer(connection) == QUICK
+            connection.close()
+
+    with_server(scenario)

@@ -1,0 +1,138 @@
+"""Goal: a request pays for the time in which its handler runs, and not for the time in which it waits.
+
+Method: a clock that only the handler moves, and handlers that wait, fail and are cancelled.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.lowlevel
+
+from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.sasl.core.identity import Identity
+from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
+from moldau_broker.server.quotas.toll import timed
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import ClientQuotaRecord
+from moldau_quorum.quotas.rate import Windows
+
+ALICE = Identity(principal="User:alice", host="h", listener_name="L", security_protocol="x")
+
+
+class Clock:
+    now_ms = 1_000.0
+
+    def monotonic_ms(self):
+        return self.now_ms
+
+
+def quotas_with(**values):
+    """Returns quotas of alice, which no request here exceeds unless it says so."""
+    quotas = BrokerQuotas(Clock(), Windows())
+    records = [ClientQuotaRecord(entity=(("user", "alice"),), key=key, value=value) for key, value in values.items()]
+    quotas.follow(MetadataImage().apply(records, offset=0, epoch=0))
+    return quotas
+
+
+def used_percent(quotas):
+    ((_, sensor),) = quotas.use.sensors()
+    return sensor.rate.total
+
+
+def test_only_the_time_in_which_a_handler_runs_is_charged():
+    quotas = quotas_with(request_percentage=1e6)
+    toll = ClientAccount(quotas, Throttle()).toll(ALICE, b"app")
+    toll.ended()
+
+    async def handler():
+        quotas.clock.now_ms += 5
+        await trio.lowlevel.checkpoint()
+        quotas.clock.now_ms += 3
+        return "done"
+
+    async def main():
+        async def others():
+            for _ in range(5):
+                quotas.clock.now_ms += 1_000
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            assert await timed(toll, handler()) == "done"
+
+    trio.run(main)
+    assert toll.due() == 0
+    assert used_percent(quotas) == pytest.approx(0.8)
+
+
+def test_errors_and_cancellations_pass_through():
+    quotas = quotas_with(request_percentage=1e6)
+    ended = []
+
+    async def fails():
+        try:
+            await trio.sleep(1_000)
+        finally:
+            ended.append("fails")
+
+    async def raises():
+        await trio.lowlevel.checkpoint()
+        raise KeyError("k")
+
+    async def main():
+        toll = ClientAccount(quotas, Throttle()).toll(ALICE, b"app")
+        with trio.move_on_after(0.01) as scope:
+            await timed(toll, fails())
+        assert scope.cancelled_caught
+        with pytest.raises(KeyError):
+            await timed(toll, raises())
+        toll.ended()
+
+    trio.run(main)
+    assert ended == ["fails"]
+
+
+def test_a_client_pays_what_its_limits_name():
+    quotas = quotas_with(producer_byte_rate=10.0)
+    throttle = Throttle()
+    account = ClientAccount(quotas, throttle)
+    assert account.toll(Identity(host="h", listener_name="L", security_protocol="x"), b"app") is None
+    toll = account.toll(ALICE, b"app")
+    assert (toll.due_for_fetch(10**9), toll.fetch_bytes_max) == (0, None)
+    assert toll.due(200) == 10_000
+    assert throttle.until_ms == 11_000.0
+    assert quotas.paused_count() == 1
+    quotas.clock.now_ms = 11_000.0
+    assert quotas.paused_count() == 0
+    waived = account.toll(ALICE, b"app")
+    waived.waive()
+    assert waived.due(10**9) == 0
+
+
+def test_limits_follow_user_client_id_and_changes():
+    quotas = quotas_with(producer_byte_rate=10.0)
+    account = ClientAccount(quotas, Throttle())
+    assert account.toll(ALICE, b"app").due(200) > 0
+    entity = (("client-id", "\ufffd"), ("user", "alice"))
+    image = MetadataImage().apply(
+        [
+            ClientQuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=10.0),
+            ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=1e9),
+        ],
+        offset=0,
+        epoch=0,
+    )
+    quotas.index = type(quotas.index)()
+    quotas.follow(image)
+    assert account.toll(ALICE, b"\xff").due(200) == 0  # bytes that are not UTF-8 harm nobody
+    assert account.toll(ALICE, b"app").due(200) > 0
+
+
+def test_an_answer_that_another_quota_empties_is_not_charged():
+    quotas = quotas_with(consumer_byte_rate=1e9, request_percentage=1.0)
+    toll = ClientAccount(quotas, Throttle()).toll(ALICE, b"app")
+    quotas.clock.now_ms += 500.0
+    assert toll.due_for_fetch(1_000) == 1_000
+    totals = {group[0]: sensor.rate.total for group, sensor in quotas.use.sensors()}
+    assert totals == {"consumer_byte_rate": 0.0, "request_percentage": 50.0}
