@@ -29,7 +29,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
@@ -267,6 +267,13 @@ def test_mutations_at_the_rate_of_their_quota():
         code = (await fresh.request(deletion, 6, timeout_ms=60_000)).responses[0].error_code
         assert code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert (await client.request(creation("other", 50), 7)).throttle_time_ms == 0
+        fresh = await opened(cluster, "admin")
+        wanted = MetadataRequest(topics=[MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True)
+        (topic,) = (await fresh.request(wanted, 12, timeout_ms=60_000)).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await trio.sleep(60)
+        (topic,) = (await fresh.request(wanted, 12, timeout_ms=60_000)).topics
+        assert topic.error_code == ErrorCode.NONE
 
     run_cluster(scenario, **FEW_WINDOWS)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.values import BrokerId
+    from moldau_quorum.broker_side.controller_client import ForwardedClient
     from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
 
 CREATE_TIMEOUT_MS = 5_000
@@ -48,11 +49,18 @@ class TopicCreation:
         return len(self._under_way)
 
     async def ensure(
-        self, names: Sequence[str], *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        names: Sequence[str],
+        *,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        client: ForwardedClient | None = None,
     ) -> dict[str, ErrorCode]:
         """Creates the topics of ``names`` that do not exist, and waits until this broker knows them.
 
-        A name may appear twice.
+        A name may appear twice. ``client`` is the one that named them, whose rights and quota decide; None for topics
+        that the broker itself needs.
 
         Returns:
             The errors by name; REQUEST_TIMED_OUT for a topic that this broker does not know in time.
@@ -70,7 +78,7 @@ class TopicCreation:
             for name in mine:
                 self._under_way[name] = done
             try:
-                errors.update(await self._create(mine, partitions, replication_factor, configs))
+                errors.update(await self._create(mine, partitions, replication_factor, configs, client))
             finally:
                 for name in mine:
                     del self._under_way[name]
@@ -86,7 +94,12 @@ class TopicCreation:
         return {name: error for name, error in errors.items() if error is not ErrorCode.NONE}
 
     async def _create(
-        self, names: Sequence[str], partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        names: Sequence[str],
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        client: ForwardedClient | None,
     ) -> dict[str, ErrorCode]:
         request = CreateTopicsRequest(
             topics=[
@@ -103,7 +116,7 @@ class TopicCreation:
         try:
             # Repeatable: the second request finds that the topic exists, which counts as success.
             response = await self._controller.request(
-                request, CreateTopicsResponse, timeout_ms=CREATE_TIMEOUT_MS, repeatable=True
+                request, CreateTopicsResponse, timeout_ms=CREATE_TIMEOUT_MS, client=client, repeatable=True
             )
         except ControllerUnavailableError:
             return dict.fromkeys(names, ErrorCode.REQUEST_TIMED_OUT)

@@ -109,7 +109,7 @@ async def handle_metadata(context: MetadataContext, request: MetadataRequest, ca
     successors of crashed leaders. A topic that is named twice is answered once, as in Kafka.
     """
     _drop_repeats(request)
-    await _create_missing(context, request)
+    await _create_missing(context, request, call)
     await _await_elections(context, request)
     image = context.metadata.image
     topics: list[MetadataResponseTopic] = []
@@ -167,7 +167,7 @@ def _drop_repeats(request: MetadataRequest) -> None:
         request.topics = list(distinct.values())
 
 
-async def _create_missing(context: MetadataContext, request: MetadataRequest) -> None:
+async def _create_missing(context: MetadataContext, request: MetadataRequest, call: Call) -> None:
     if not request.topics or not request.allow_auto_topic_creation:
         return
     if not context.config.get_bool("auto.create.topics.enable"):
@@ -185,6 +185,7 @@ async def _create_missing(context: MetadataContext, request: MetadataRequest) ->
             partitions=context.config.get_int("num.partitions"),
             replication_factor=context.config.get_int("default.replication.factor"),
             configs={},
+            client=call.forwarded,
         )
     if OFFSETS_TOPIC in missing:
         await ensure_offsets_topic(context)
