@@ -32,6 +32,8 @@ PYTHON_PAGES = {
     "docs/guides/application.md",  # here
     "docs/guides/asyncio.md",  # here
     "docs/guides/frameworks.md",  # here
+    "docs/guides/guarantees.md",  # here
+    "docs/guides/tuning.md",  # here
     "docs/guides/migrating.md",  # here
     "docs/guides/processing.md",  # here
     "docs/guides/serializers.md",  # here
@@ -121,13 +123,28 @@ def test_code_of_serializers_and_processing_runs(local, capsys):
             for code in blocks(page, "python"):
                 exec(compile(code, str(page), "exec"), scope)
     assert capsys.readouterr().out.splitlines() == [
-        "alice 3 pianos",
-        "UA 7",
+        "alice Order(item='pianos', count=3)",
+        "{'carrier': 'UA', 'delay': 7}",
         "skipped b'no JSON'",
         "orders-to-pay.dead ValueError: no price",
         "processed 2 [30]",
         "sent 1 kafka 1.0",
         "traced b'25 EUR'",
+    ]
+
+
+@pytest.mark.processes
+def test_code_of_guarantees_and_tuning_runs(capsys, local):
+    pages = [ROOT / "docs" / "guides" / name for name in ("guarantees.md", "tuning.md")]
+    scope = {"BOOTSTRAP": local.bootstrap, "__name__": "guide"}
+    for page in pages:
+        for code in blocks(page, "python"):
+            exec(compile(code, str(page), "exec"), scope)
+    scope["test_an_announcement_arrives"](local.bootstrap)
+    assert capsys.readouterr().out.splitlines() == [
+        "deposited [b'10', b'20', b'30']",
+        "transformed 3",
+        "batches above 16 KiB: True",
     ]
 
 

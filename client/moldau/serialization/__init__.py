@@ -93,3 +93,8 @@ def __getattr__(name: str) -> object:
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'core.plain')}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
