@@ -1,7 +1,8 @@
 """Goal: a query gives the same rows, or fails likewise, with ``format("kafka")`` replaced by ``format("moldau")``.
 
 Method: a list of query texts runs with Spark's own Kafka connector and with this source, on one cluster and in one
-session. Where the two are meant to differ, the list says why, and the difference is checked too.
+session. The cluster has no other topics, as one query reads them all. Where the two are meant to differ, the list says
+why, and the difference is checked too.
 """
 
 import json
@@ -15,6 +16,7 @@ from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 from support.interop.clients import create_topic
 from support.spark.jvm_connector import connector_jars
+from support.spark.shared import shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -149,7 +151,7 @@ STREAMS = {
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=1, links=False) as running:
+    with cluster(brokers=1, controllers=1, links=False) as running:
         for topic, partitions in (("full", 2), ("half", 2), ("empty", 1)):
             create_topic(running.bootstrap, topic, partitions, 1)
         producer = Producer({"bootstrap.servers": running.bootstrap, "enable.idempotence": True})
@@ -182,13 +184,10 @@ def spark():
     jars, missing = connector_jars()
     if not jars:
         pytest.skip(missing)
-    from pyspark_moldau.session import local_session
-
-    session = local_session("both-connectors")
+    session = shared_session()
     for jar in jars:
         session.sql(f"ADD JAR '{jar}'")
-    yield session
-    session.stop()
+    return session
 
 
 def rows_of(spark, brokers, form, options):

@@ -1,6 +1,7 @@
 """Goal: Spark reads a real cluster in batches and streams, across leader failures, exactly once into Parquet.
 
-Spark finds the source by itself. Method: one local Spark session and one cluster of three brokers.
+Spark finds the source by itself. Method: the local Spark session and the cluster of three brokers that all Spark tests
+share.
 """
 
 import json
@@ -9,9 +10,9 @@ import time
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 from support.interop.clients import ConfluentClient, create_topic, wait_for
+from support.spark.shared import shared_brokers, shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,17 +26,12 @@ WAIT_S = 600
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=3, links=False) as running:
-        yield running
+    return shared_brokers()
 
 
 @pytest.fixture(scope="module")
 def spark():
-    from pyspark_moldau.session import local_session
-
-    session = local_session("moldau-tests", settings={"spark.sql.streaming.stopTimeout": "120000"})
-    yield session
-    session.stop()
+    return shared_session()
 
 
 def options_of(brokers, topic, **more):

@@ -1,6 +1,7 @@
 """Goal: what the source has beside Spark's Kafka source works in Spark: filters, columns, limits, errors, progress.
 
-Method: one session that is not made by ``local_session`` but prepared as a user's own is, and a cluster of one broker.
+Method: a session that is not made by ``local_session`` but prepared as a user's own is, in the JVM that all
+Spark tests share, and one broker.
 """
 
 import io
@@ -12,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from rich.console import Console
 
-from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
-from pyspark_moldau.session import PUSHDOWN, local_session, prepare
+from pyspark_moldau.session import PUSHDOWN, prepare
 from support.interop.clients import create_topic, wait_until
+from support.spark.shared import SLOW_START, patiently, shared_broker, shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,27 +26,23 @@ pytestmark = [
 ]
 
 WAIT_S = 300
-STARTS_MAX = 10
-SLOW_START = "connect back"
-"""Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
 
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=1, links=False) as running:
-        create_topic(running.bootstrap, "t", 2, 1)
-        fill(running, "t", 20, 2)
-        yield running
+    running = shared_broker()
+    create_topic(running.bootstrap, "t", 2, 1)
+    fill(running, "t", 20, 2)
+    return running
 
 
 @pytest.fixture(scope="module")
 def spark():
-    session = local_session("features").newSession()
+    session = shared_session().newSession()
     session.conf.unset(PUSHDOWN)
     prepare(session)
     assert session.conf.get(PUSHDOWN) == "true"
-    yield session
-    session.stop()
+    return session
 
 
 def fill(brokers, topic, count, partitions, value=b"x" * 100):
@@ -79,15 +76,18 @@ def started(spark, brokers, home, **more):
 
 def failure_of(spark, brokers, home, **more):
     """Runs a query to its end; returns its failure, or None. One that Spark gave up at its start is started again."""
-    for _ in range(STARTS_MAX):
+
+    def run_to_its_end():
         query = started(spark, brokers, home, **more)
-        try:
-            assert query.awaitTermination(WAIT_S), "the query ends"
-            return None
-        except StreamingQueryException as error:
-            if SLOW_START not in str(error):
-                return error
-    pytest.fail(f"Spark gave up {STARTS_MAX} starts of the source's Python process")
+        assert query.awaitTermination(WAIT_S), "the query ends"
+
+    try:
+        patiently(run_to_its_end)
+    except StreamingQueryException as error:
+        if SLOW_START in str(error):
+            raise
+        return error
+    return None
 
 
 def test_filters_are_pushed_down(spark, brokers):
@@ -116,11 +116,16 @@ def test_limits_by_bytes_and_the_reported_lag(spark, brokers, tmp_path):
     """Each micro-batch has about a quarter of the log, and the reports show how much is left."""
     from pyspark_moldau.terminal.watch import watch
 
-    query = started(spark, brokers, tmp_path, maxBytesPerTrigger="900")
     output = io.StringIO()
     picture = tmp_path / "query.png"
-    history = watch(query, picture=picture, timeout_s=WAIT_S, console=Console(file=output, width=100))
-    assert not query.isActive
+
+    def watched():
+        query = started(spark, brokers, tmp_path, maxBytesPerTrigger="900")
+        history = watch(query, picture=picture, timeout_s=WAIT_S, console=Console(file=output, width=100))
+        assert not query.isActive
+        return history
+
+    history = patiently(watched)
     sizes = [one.rows for one in history.batches if one.rows]
     assert sum(sizes) == history.rows == 20
     assert len(sizes) >= 3

@@ -21,6 +21,7 @@ from moldau_jepsen.history import (
 )
 from pyspark_moldau.java import find_java
 from support.kit.golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
+from support.spark.shared import shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,11 +34,7 @@ U0 = TopicPartition("u", 0)
 
 @pytest.fixture(scope="module")
 def spark():
-    from pyspark_moldau.session import local_session
-
-    session = local_session("moldau-checker-tests")
-    yield session
-    session.stop()
+    return shared_session()
 
 
 def in_frames(path: Path, history: list[Operation], size: int) -> Path:

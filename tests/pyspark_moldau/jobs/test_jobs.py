@@ -1,7 +1,8 @@
 """Goal: every job gives the rows that plain pandas computes from the same records, also over a crash in the middle.
 
-Method: one local Spark session and one broker. The records are flights as JSON, with poison among them. A crash is an
-error after a micro-batch is written and before Spark notes it, which makes the next run replay that batch.
+Method: the local Spark session that all Spark tests share, and one broker. The records are flights as JSON, with
+poison among them. A crash is an error after a micro-batch is written and before Spark notes it, which makes the next
+run replay that batch.
 """
 
 import datetime
@@ -11,7 +12,6 @@ import pandas as pd
 import pytest
 
 from moldau_cli.main import main
-from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 from pyspark_moldau.jobs import tables, views
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
@@ -21,6 +21,7 @@ from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, run_load
 from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
 from support.interop.clients import ConfluentClient, create_topic
+from support.spark.shared import patiently, shared_broker, shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -74,17 +75,12 @@ def frame_of(rows):
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=1, controllers=1, links=False) as running:
-        yield running
+    return shared_broker()
 
 
 @pytest.fixture(scope="module")
 def spark():
-    from pyspark_moldau.session import local_session
-
-    session = local_session("moldau-job-tests", settings={"spark.sql.streaming.stopTimeout": "120000"})
-    yield session
-    session.stop()
+    return shared_session()
 
 
 class Job:
@@ -139,10 +135,10 @@ def test_a_load_has_each_record_once(spark, brokers, tmp_path, monkeypatch):
     path = job.write("load", text + '[sink]\ntable = "table"\n[load]\ncompact_files = 2\n')
     crashed = crash_once(monkeypatch, 1)
     with pytest.raises(JobError, match="planned crash"):
-        run_load(load_job(path), spark, WAIT_S)
+        patiently(run_load, load_job(path), spark, WAIT_S)
     assert crashed == [1]
     placed += client.produce("load", records_of(flights(120, 30)))
-    before, after = run_load(load_job(path), spark, WAIT_S).files
+    before, after = patiently(run_load, load_job(path), spark, WAIT_S).files
     assert after < before
     found = tables.read_table(spark, tmp_path / "table").collect()
     assert {row["topic"] for row in found} == {"load"}
@@ -197,14 +193,14 @@ def test_an_export_writes_a_version_once(spark, brokers, tmp_path):
     for version in (1, 1, 2):
         where = 'where = "n < 30"' if version == 1 else 'where = "n >= 30"'
         path = job.write("export", f"{text}version = {version}\n{where}\n")
-        assert run_export(export_job(path), spark) == (30 if version == 1 else 10)
+        assert patiently(run_export, export_job(path), spark) == (30 if version == 1 else 10)
     found = consumed(brokers, "exported", 2, 40)
     assert sorted(json.loads(value)["n"] for _, _, _, value, _ in found) == list(range(40))
     assert {key for _, _, key, _, _ in found} == {b"EWR", b"JFK", b"LGA"}
     for wrong, told in (("flights.parquet", "no column x|`x`"), ("none.parquet", "none.parquet")):
         path = job.write("export", text.replace("flights.parquet", wrong) + 'version = 3\nwhere = "x = 1"\n')
         with pytest.raises(JobError, match=told):
-            run_export(export_job(path), spark)
+            patiently(run_export, export_job(path), spark)
 
 
 def table_rows(spark, path):
@@ -215,10 +211,10 @@ def restarted(job_file, read_job, run_job, spark, brokers, monkeypatch, more):
     """Runs a job with a crash after its first batch, adds records, and runs it again; returns the last report."""
     crash_once(monkeypatch, 1)
     with pytest.raises(JobError, match="planned crash"):
-        run_job(read_job(job_file), spark, WAIT_S)
+        patiently(run_job, read_job(job_file), spark, WAIT_S)
     for topic, records in more.items():
         ConfluentClient(brokers.bootstrap).produce(topic, records)
-    return run_job(read_job(job_file), spark, WAIT_S)
+    return patiently(run_job, read_job(job_file), spark, WAIT_S)
 
 
 def test_windows_equal_pandas(spark, brokers, tmp_path, monkeypatch):
@@ -335,7 +331,7 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
     path = tmp_path / "delays"
     with pytest.raises(JobError, match="no current version"):
         views.read_view(path, spark)
-    first, _ = views.build(file(f"count({delay})"), "stream", spark, WAIT_S)
+    first, _ = patiently(views.build, file(f"count({delay})"), "stream", spark, WAIT_S)
     assert views.switch(path, first.number) == (1, 0)
     old = rows(views.read_view(path, spark))
     assert old != wanted(60)
@@ -347,7 +343,7 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
     assert rows(views.read_view(path, spark)) == wanted(60)
     client.produce("view", records_of(flights(60, 30)))
     assert rows(views.serve_merged(file("count(*)"), spark)) == wanted(90)
-    third, _ = views.build(file("count(*)"), "stream", spark, WAIT_S)
+    third, _ = patiently(views.build, file("count(*)"), "stream", spark, WAIT_S)
     fourth, _ = views.build(file("count(*)"), "batch", spark)
     difference = views.compare(path, third.number, fourth.number, spark)
     assert (difference.only_first, difference.only_second, difference.examples) == (0, 0, [])

@@ -9,11 +9,11 @@ import trio
 from moldau import Producer
 from moldau.blocking import Admin
 from moldau.consumer import CommittedOffset
-from moldau_jepsen.testing import cluster
 from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from support.interop.clients import create_topic
+from support.spark.shared import shared_brokers
 from support.spark.sink_campaign import committed_values
 
 pytestmark = pytest.mark.processes
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=3, links=False) as running:
-        create_topic(running.bootstrap, "out", 3, 3)
-        yield running
+    running = shared_brokers()
+    create_topic(running.bootstrap, "out", 3, 3)
+    return running
 
 
 class Job:

@@ -1,7 +1,7 @@
 """Spark writes to a real cluster: batch and streaming, at least once and exactly once, and its errors.
 
-Method: one local Spark session and one cluster of three brokers; the kills of ``support.spark.sink_campaign`` have a
-driver process of their own. The example of docs/spark.md runs as it stands.
+Method: the local Spark session and the cluster that all Spark tests share; the kills of
+``support.spark.sink_campaign`` have a driver process of their own. The example of docs/spark.md runs as it stands.
 """
 
 import datetime
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from moldau.blocking import Admin
-from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark import sink_campaign
+from support.spark.shared import patiently, shared_brokers, shared_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,17 +30,12 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "spark.md"
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=3, links=False) as running:
-        yield running
+    return shared_brokers()
 
 
 @pytest.fixture(scope="module")
 def spark():
-    from pyspark_moldau.session import local_session
-
-    session = local_session("moldau-sink-tests", settings={"spark.sql.streaming.stopTimeout": "120000"})
-    yield session
-    session.stop()
+    return shared_session()
 
 
 def sink_of(frame, brokers, **more):
@@ -119,6 +114,13 @@ def test_a_batch_job_is_written_once_for_a_version(spark, brokers):
     assert not [name for name in open_ids if name.startswith("moldau-spark-job-")]
 
 
+def run_example(code, spark):
+    names = {"spark": spark}
+    exec(code, names)
+    assert names["query"].awaitTermination(WAIT_S)
+    assert names["query"].exception() is None
+
+
 def test_the_example_of_the_documentation_runs(spark, brokers, tmp_path):
     """The code of docs/spark.md copies a topic, and a restart goes on without a row twice."""
     create_topic(brokers.bootstrap, "flights", 2, 3)
@@ -133,10 +135,7 @@ def test_the_example_of_the_documentation_runs(spark, brokers, tmp_path):
         ConfluentClient(brokers.bootstrap).produce(
             "flights", [(b"k", b"late %d" % n, []) for n in range(first, first + 100)]
         )
-        names = {"spark": spark}
-        exec(code, names)
-        assert names["query"].awaitTermination(WAIT_S)
-        assert names["query"].exception() is None
+        patiently(run_example, code, spark)
     assert committed(brokers, "late-flights", 2, 200) == Counter({b"late %d" % n: 1 for n in range(200)})
 
 
