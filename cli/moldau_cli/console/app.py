@@ -100,7 +100,7 @@ class Guard:
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = refuse_foreign(scope["method"], headers, self._allowed)
+        refusal = refuse_foreign(scope["method"], scope["path"], headers, self._allowed)
         if refusal is not None:
             answer = JSONResponse({"error": refusal.reason}, refusal.status)
             await answer(scope, receive, send_guarded)
@@ -117,7 +117,7 @@ _SECURITY = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS
 def problem(error: Exception) -> tuple[int, str]:
     """Returns the HTTP status and the sentence for an error of a question; re-raises what is a defect."""
     if isinstance(error, trio.TooSlowError):
-        return 504, f"the cluster did not answer within {QUESTION_S:g} s"
+        return 504, "the cluster did not answer in time"
     if isinstance(error, LoginError):
         return 401, str(error)
     if isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):

@@ -30,10 +30,12 @@ SAMPLED_TOPICS_MAX: Final = 1_000
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+CREDENTIALS: Final = ("sasl.username", "sasl.password", "sasl.jaas.config")
+"""Keys that name a user; one of them in the settings of the console means that it has an identity of its own."""
 MECHANISMS: Final = {"SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE, "PLAIN": PLAIN_MODULE}
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)  # the settings hold passwords
 class Identity:
     """The clients and the measured rates of one user."""
 
@@ -85,8 +87,9 @@ def login_settings(settings: Mapping[str, str], user: str, password: str, mechan
         raise ValueError("the user name is empty")
     name, secret = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in (user, password))
     protocol = "SASL_SSL" if "SSL" in settings.get("security.protocol", "") else "SASL_PLAINTEXT"
+    kept = {key: value for key, value in settings.items() if key not in CREDENTIALS}
     return {
-        **settings,
+        **kept,
         "security.protocol": protocol,
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": f'{MECHANISMS[mechanism]} required username="{name}" password="{secret}";',

@@ -5,7 +5,7 @@ It writes one small record every ``WRITE_EVERY_S`` to a topic of its own, and on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -13,11 +13,13 @@ from moldau.admin import AdminError, NewTopic
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.timeline import PartitionView, Timeline
 from moldau_cli.console.records import WRITING
+from moldau_jepsen.launcher import LauncherError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Producer
     from moldau.producer import Delivery
-    from moldau_cli.console.faults import LocalNodes
     from moldau_cli.console.identities import Identity
     from moldau_cli.output import Json
 
@@ -35,10 +37,21 @@ def _now_ms() -> float:
     return trio.current_time() * 1000
 
 
+class Nodes(Protocol):
+    """The nodes of a cluster, by their processes."""
+
+    @property
+    def kinds(self) -> Mapping[int, str]:
+        """``broker`` or ``controller`` of each node."""
+
+    async def states(self) -> Mapping[int, str]:
+        """Returns the state of each node's process: running, paused or stopped."""
+
+
 class ReplicationProbe:
     """Writes and watches while ``watch`` is called at least every ``UNWATCHED_S``."""
 
-    def __init__(self, identity: Identity, nodes: LocalNodes) -> None:
+    def __init__(self, identity: Identity, nodes: Nodes) -> None:
         self._identity = identity
         self._nodes = nodes
         self.timeline = Timeline(nodes.kinds)
@@ -72,8 +85,10 @@ class ReplicationProbe:
 
     async def _look_at_processes(self) -> None:
         while True:
-            states = await self._nodes.states()
-            self.timeline.saw_processes(_now_ms(), states)
+            try:
+                self.timeline.saw_processes(_now_ms(), await self._nodes.states())
+            except LauncherError as error:
+                self._trouble = str(error)
             await trio.sleep(LOOK_EVERY_S)
 
     async def _look_at_quorum(self) -> None:
@@ -150,7 +165,7 @@ class ReplicationProbe:
     async def _follow_partition(self) -> None:
         while True:
             try:
-                with trio.move_on_after(ANSWER_S):
+                with trio.fail_after(ANSWER_S):
                     described = (await self._identity.admin.describe_topics([TOPIC]))[TOPIC].partitions[0]
                     self._trouble = ""
                     view = PartitionView(
@@ -162,4 +177,6 @@ class ReplicationProbe:
                     self.timeline.saw_partition(_now_ms(), view)
             except KafkaError as error:
                 self._trouble = f"topic {TOPIC}: {error.message}"
+            except trio.TooSlowError:
+                self._trouble = f"topic {TOPIC}: no broker describes it within {ANSWER_S:g} s"
             await trio.sleep(LOOK_EVERY_S)

@@ -31,7 +31,7 @@ class LoginError(Exception):
     """A login was refused. The text is for the user."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)  # the keys open the session
 class Session:
     """One browser. ``scope`` ends the clients of a user that signed in."""
 

@@ -61,22 +61,23 @@ def test_names_must_be_known_and_addresses_are(header, expected):
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "status"),
+    ("method", "path", "more", "status"),
     [
-        ("GET", {}, None),
-        ("POST", {}, None),
-        ("POST", {"origin": "http://127.0.0.1:9080", "sec-fetch-site": "same-origin"}, None),
-        ("GET", {"sec-fetch-site": "cross-site"}, None),  # a link of another page; its answer stays unread
-        ("POST", {"sec-fetch-site": "cross-site"}, 403),
-        ("POST", {"sec-fetch-site": "same-site"}, 403),
-        ("POST", {"origin": "http://evil.example"}, 403),
-        ("GET", {"origin": "http://127.0.0.1:8000"}, 403),
-        ("POST", {"origin": "null"}, 403),
-        ("GET", {"host": "evil.example"}, 421),
+        ("GET", "/api/overview", {}, None),
+        ("POST", "/api/records", {}, None),
+        ("POST", "/api/records", {"origin": "http://127.0.0.1:9080", "sec-fetch-site": "same-origin"}, None),
+        ("GET", "/", {"sec-fetch-site": "cross-site"}, None),  # a link on another page
+        ("GET", "/api/session", {"sec-fetch-site": "cross-site"}, 403),
+        ("POST", "/api/records", {"sec-fetch-site": "cross-site"}, 403),
+        ("POST", "/api/records", {"sec-fetch-site": "same-site"}, 403),
+        ("POST", "/api/records", {"origin": "http://evil.example"}, 403),
+        ("GET", "/", {"origin": "http://127.0.0.1:8000"}, 403),
+        ("POST", "/api/records", {"origin": "null"}, 403),
+        ("GET", "/", {"host": "evil.example"}, 421),
     ],
 )
-def test_requests_of_other_sites_are_refused(method, more, status):
-    refusal = refuse_foreign(method, {**HERE, **more}, frozenset())
+def test_requests_of_other_sites_are_refused(method, path, more, status):
+    refusal = refuse_foreign(method, path, {**HERE, **more}, frozenset())
     assert (refusal and refusal.status) == status
 
 

@@ -36,8 +36,8 @@ function follow(page, parameters) {
   const trouble = h("div", { class: "trouble" });
   const listen = () => {
     stop();
-    stop = live(page.question, asked, (document) => { trouble.replaceChildren(); morph(body, h("div", { class: "body" }, page.view(document))); },
-      (text) => { body.querySelector(".skeleton")?.remove(); morph(trouble, h("div", { class: "trouble" }, notice(text, "bad"))); });
+    stop = live(page.question, asked, (document) => { trouble.replaceChildren(); body.classList.remove("stale"); morph(body, h("div", { class: "body" }, page.view(document))); },
+      (text) => { body.querySelector(".skeleton")?.remove(); body.classList.add("stale"); morph(trouble, h("div", { class: "trouble" }, notice(text, "bad"), body.childNodes.length ? notice("Below stands the last answer. The page follows again as soon as the cluster answers.", "warn") : null)); });
   };
   if (page.filter) {
     head.push(h("h1", {}, page.title), explain(page.help));

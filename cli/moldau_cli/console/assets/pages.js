@@ -42,12 +42,11 @@ function brokers(seen) {
   const most = Math.max(1, ...seen.rows.map((row) => row.leads));
   return [h("h1", {}, "Brokers"), explain("Brokers hold the partitions. A broker leads some of them: clients write to and read from the leader, and the other replicas copy it."), notes(seen.notes),
     table("Brokers", [
-      ["Broker", (row) => row.node], ["State", (row) => badge(row.state, row.state === "up" ? "good" : "bad")],
+      ["Broker", (row) => row.state === "up" ? h("a", { href: link("configuration", { kind: "broker", name: row.node }), "aria-label": `Broker ${row.node}: configuration` }, row.node) : row.node], ["State", (row) => badge(row.state, row.state === "up" ? "good" : "bad")],
       ["Address", (row) => h("code", {}, row.address ?? "–")], ["Rack", (row) => row.rack ?? "–", "wide"],
-      ["Leads", (row) => share(row.leads, most, number(row.leads))], ["Replicas", (row) => number(row.replicas), "num"],
+      ["Leads", (row) => share(row.leads, most, number(row.leads))], ["Preferred", (row) => number(row.preferred), "num wide"], ["Replicas", (row) => number(row.replicas), "num"],
       ["Out of sync", (row) => row.out_of_sync ? badge(number(row.out_of_sync), "warn") : "0", "num"], ["Bytes", (row) => bytes(row.bytes), "num"],
-      ["Log directories", (row) => (row.log_dirs ?? []).map((each) => h("div", {}, h("code", {}, each.path), " ", each.state === "online" ? h("span", { class: "quiet" }, `${bytes(each.usable_bytes)} free`) : badge(each.state, "bad"))), "wide"],
-      ["", (row) => h("a", { href: link("configuration", { kind: "broker", name: row.node }) }, "configuration")],
+      ["Log directories", (row) => (row.log_dirs ?? []).map((each) => h("div", {}, h("code", {}, each.path), each.state === "online" ? h("div", { class: "quiet" }, `${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`) : badge(each.state, "bad"))), "wide"],
     ], seen.rows, "No broker is registered.")];
 }
 
@@ -150,7 +149,7 @@ function acls(seen) {
 function quotas(seen) {
   return [notes(seen.notes),
     table("Quotas", [["Entity", (row) => row.entity], ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => row.key.endsWith("_byte_rate") ? byteRate(row.value) : number(row.value), "num"]],
-      seen.rows, "No quotas are set: no client is slowed down."), more(seen)];
+      seen.rows, seen.notes.length ? "Nothing to show." : "No quotas are set: no client is slowed down."), more(seen)];
 }
 
 const of = (question, view, more = {}) => ({ question, view, ...more });

@@ -152,8 +152,8 @@ export async function configuration(root, parameters) {
     const text = sought.value.trim().toLowerCase();
     const rows = found.rows.filter((row) => row.key.includes(text));
     morph(list, h("div", { class: "results" }, table("Configuration", [
-      ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => row.sensitive ? h("span", { class: "quiet" }, "hidden") : h("code", {}, row.value ?? "–")],
-      ["Source", (row) => badge(row.source, row.default ? "" : "good")], ["Meaning", (row) => h("span", { class: "meaning" }, row.meaning ?? ""), "wide"],
+      ["Key", (row) => h("code", {}, row.key)], ["Source", (row) => badge(row.source, row.default ? "" : "good")],
+      ["Value and meaning", (row) => [row.sensitive ? h("span", { class: "quiet" }, "hidden") : h("code", {}, row.value === "" ? "(empty)" : row.value ?? "–"), h("span", { class: "meaning" }, row.meaning ?? "")], "grow"],
     ], rows, "No key matches.")));
   }
   root.replaceChildren(h("h1", {}, "Configuration"), explain("Each key has a value and a source: a default, the node's file (static), or a dynamic setting of a broker, of all brokers or of a topic. Keys that were set stand first."), form, list);

@@ -76,7 +76,7 @@ def same_secret(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
-def refuse_foreign(method: str, headers: Mapping[str, str], allowed: Collection[str]) -> Refusal | None:
+def refuse_foreign(method: str, path: str, headers: Mapping[str, str], allowed: Collection[str]) -> Refusal | None:
     """Returns why a request may come from another site; None if it comes from a page of this console, or a program.
 
     ``headers`` has lower-case names.
@@ -87,7 +87,8 @@ def refuse_foreign(method: str, headers: Mapping[str, str], allowed: Collection[
             status=421,
             reason=f"unexpected Host header {host!r:.80}; start the console with --allowed-host to accept it",
         )
-    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and method not in _SAFE_METHODS:
+    is_navigation = method in _SAFE_METHODS and not path.startswith("/api/")  # a link to the console is harmless
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not is_navigation:
         return Refusal(status=403, reason="the request comes from another site")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:

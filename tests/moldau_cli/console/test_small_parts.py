@@ -1,0 +1,162 @@
+"""Goal: parts whose other side is no cluster: quotas by answers made by hand, Avro by a registry made by hand, buttons
+by processes that are no nodes.
+"""
+
+import io
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+
+import fastavro
+import pytest
+import trio
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from moldau.runtime.net.rpc import UnsupportedApiError
+from moldau_cli.console.avro import AvroViews
+from moldau_cli.console.data.requests import quotas
+from moldau_cli.console.faults import LocalNodes
+from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
+from moldau_jepsen.launcher.process import start_mark
+from moldau_jepsen.launcher.spec import FILE_NAME, to_json
+
+SCHEMA = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [{"name": "number", "type": "int"}, {"name": "note", "type": "string"}],
+}
+
+
+class Answering:
+    """A requester whose broker gives one answer."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def ask(self, response_class, request, **more):
+        await trio.lowlevel.checkpoint()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def quota(entity, **limits):
+    return EntryData(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        values=[ValueData(key=key, value=value) for key, value in limits.items()],
+    )
+
+
+def test_quotas_name_their_entities():
+    entries = [
+        quota([("user", "alice"), ("client-id", None)], producer_byte_rate=1000.0),
+        quota([("user", None)], request_percentage=50.0, consumer_byte_rate=10.0),
+    ]
+    answer = DescribeClientQuotasResponse(entries=entries)
+    found = trio.run(quotas, Answering(answer))
+    assert [(row["entity"], row["key"], row["value"]) for row in found["rows"]] == [
+        ("user (default)", "consumer_byte_rate", 10.0),
+        ("user (default)", "request_percentage", 50.0),
+        ("user alice, client-id (default)", "producer_byte_rate", 1000.0),
+    ]
+    assert trio.run(quotas, Answering(answer), "alice")["total"] == 1
+
+
+def test_refused_quotas_are_an_error():
+    answer = DescribeClientQuotasResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="no")
+    with pytest.raises(KafkaError, match="no"):
+        trio.run(quotas, Answering(answer))
+
+
+def test_brokers_without_quotas_are_named():
+    found = trio.run(quotas, Answering(UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
+    assert "do not serve" in found["notes"][0]
+
+
+@pytest.fixture
+def views():
+    """Avro views whose registry knows the schema 7."""
+    made = AvroViews("http://127.0.0.1:1/")
+    made._registry._known[7] = fastavro.parse_schema(SCHEMA)
+    made._registry._known[8] = None
+    return made
+
+
+def framed(schema_id, document=None, body=b""):
+    stream = io.BytesIO()
+    if document is not None:
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(SCHEMA), document)
+    return struct.pack(">bI", 0, schema_id) + stream.getvalue() + body
+
+
+def test_avro_values_are_shown_as_json(views):
+    assert json.loads(trio.run(views.view, framed(7, {"number": 12, "note": "ř"}))) == {"number": 12, "note": "ř"}
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\x00", b'{"a": 1}', b"\x01\x00\x00\x00\x07abc"])
+def test_other_values_are_left_alone(views, value):
+    assert trio.run(views.view, value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(framed(8), "no Avro schema with id 8"), (framed(7, body=b"\x02\xff"), "does not fit"), (framed(9), "registry")],
+)
+def test_what_cannot_be_decoded_says_why(views, value, words):
+    text = trio.run(views.view, value)
+    assert text.startswith("not decoded: ")
+    assert words in text
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """A cluster file with one process that sleeps, as node 1."""
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    node = Node(node_id=1, role="broker", port=1, directory=str(tmp_path), config="", log="")
+    node.pid, node.started = sleeper.pid, start_mark(sleeper.pid)
+    (tmp_path / FILE_NAME).write_text(to_json([node]), encoding="utf-8")
+    sleeper.returncode = 0  # the launcher collects the process, as it does with nodes
+    yield LocalNodes(tmp_path)
+    if start_mark(sleeper.pid) == node.started:
+        os.kill(sleeper.pid, signal.SIGKILL)
+        os.waitpid(sleeper.pid, 0)
+
+
+def test_buttons_pause_resume_and_kill(nodes):
+    async def press():
+        found = [await nodes.states()]
+        for action in ("pause", "resume", "kill"):
+            assert (await nodes.act(1, action)).endswith(" broker 1.")
+            found.append(await nodes.states())
+        return [each[1] for each in found]
+
+    assert trio.run(press) == ["running", "paused", "running", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("node", "action", "error", "words"),
+    [
+        (9, "kill", ValueError, "no node 9; known are 1"),
+        (1, "drown", ValueError, "kill, pause, resume, start, restart"),
+        (1, "resume", LauncherError, "is not paused"),
+        (1, "start", LauncherError, "runs already"),
+    ],
+)
+def test_impossible_actions_are_refused(nodes, node, action, error, words):
+    with pytest.raises(error, match=words):
+        trio.run(nodes.act, node, action)
+
+
+def test_a_directory_without_a_cluster_is_refused(tmp_path):
+    with pytest.raises(LauncherUsageError, match="no cluster in"):
+        LocalNodes(tmp_path)
