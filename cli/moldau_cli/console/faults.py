@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau_jepsen.launcher import LauncherError, open_cluster
+from moldau_jepsen.launcher import LauncherError, open_cluster, process
 from moldau_jepsen.launcher.cluster import exclusive
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher import Node
 
 STOP_TIMEOUT_MS: Final = 30_000
+EARLY_END_MS: Final = 1_500
 TURN_S: Final = 10.0
 """How long an action waits for the one before it."""
 DONE: Final = {
@@ -95,3 +96,15 @@ class LocalNodes:
                 if action == "restart":
                     cluster.stop_node(node_id, timeout_ms=STOP_TIMEOUT_MS)
                 cluster.launch(node_id)  # it serves later: the timeline shows when
+                _refuse_early_end(cluster.node(node_id))
+
+
+def _refuse_early_end(node: Node) -> None:
+    """Watches a started node for a moment, in which a wrong configuration would end it.
+
+    Raises:
+        LauncherError: it ended; the message has the last line of its log.
+    """
+    if process.wait_state(node, process.ProcessState.STOPPED, EARLY_END_MS):
+        reported = process.log_tail(node) or "it wrote nothing"
+        raise LauncherError(f"{node.role} {node.node_id} ended while starting: {reported}")

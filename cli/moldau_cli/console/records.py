@@ -102,6 +102,9 @@ class _Scan:
 
 
 def _latest(records: Sequence[ConsumedRecord], limit: int) -> list[ConsumedRecord]:
+    """Returns the newest records by time; a partition's own by offset, which timestamps need not follow."""
+    if len({each.partition for each in records}) == 1:
+        return sorted(records, key=lambda each: each.offset)[-limit:]
     return sorted(records, key=lambda each: (each.timestamp, each.partition, each.offset))[-limit:]
 
 
@@ -133,7 +136,10 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
                 consumer.seek(place, starts[place])
             await _scan(consumer, search, scan)
     records = _latest(scan.found, search.limit) if search.origin == "tail" else scan.found[: search.limit]
-    records.sort(key=lambda each: (each.timestamp, each.partition, each.offset))
+    if search.partition is None:
+        records.sort(key=lambda each: (each.timestamp, each.partition, each.offset))
+    else:
+        records.sort(key=lambda each: each.offset)
     return {
         "records": [await _shown(record, PREVIEW_BYTES, avro) for record in records],
         "scanned": scan.records,

@@ -157,6 +157,20 @@ def test_impossible_actions_are_refused(nodes, node, action, error, words):
         trio.run(nodes.act, node, action)
 
 
+def test_a_node_that_ends_at_once_says_why(nodes, tmp_path):
+    """Its configuration file is missing here; the last line of its log is what it said about that."""
+    document = json.loads((tmp_path / FILE_NAME).read_text(encoding="utf-8"))
+    document["nodes"][0].update(config=str(tmp_path / "gone.properties"), log=str(tmp_path / "log"))
+    (tmp_path / FILE_NAME).write_text(json.dumps(document), encoding="utf-8")
+
+    async def press():
+        await nodes.act(1, "kill")
+        await nodes.act(1, "start")
+
+    with pytest.raises(LauncherError, match=r"broker 1 ended while starting: .*gone.properties"):
+        trio.run(press)
+
+
 def test_a_directory_without_a_cluster_is_refused(tmp_path):
     with pytest.raises(LauncherUsageError, match="no cluster in"):
         LocalNodes(tmp_path)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DRIVER = "chromedriver"
-WAIT_S = 15
+WAIT_S = 30
 
 
 def absent() -> str:

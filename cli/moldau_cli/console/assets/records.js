@@ -24,7 +24,7 @@ function line(part, view) {
 }
 
 export function messages(root, parameters) {
-  const state = { view: "best", open: new Set(), found: null, error: "", busy: false, whole: new Map() };
+  const state = { partition: "", view: "best", open: new Set(), found: null, error: "", busy: false, whole: new Map() };
   const result = h("div", { class: "results", "aria-live": "polite" });
   const topic = parameters.get("topic") ?? "";
   const form = h("form", { class: "card search", onsubmit: (event) => { event.preventDefault(); search(); } },
@@ -42,6 +42,25 @@ export function messages(root, parameters) {
   form.elements.origin.onchange = adapt;
   adapt();
 
+  // From the records of one partition to those before or behind them.
+  function turn(records, way) {
+    const of = form.elements, [begin] = state.found.partitions[String(state.partition)];
+    const offset = way === "older" ? Math.max(begin, records[0].offset - Number(of.limit.value)) : records[records.length - 1].offset + 1;
+    of.origin.value = "offset";
+    of.offset.value = String(offset);
+    adapt();
+    search();
+  }
+
+  function pager(found) {
+    if (state.partition === "" || !found.records.length) return null;
+    const bounds = found.partitions[String(state.partition)], records = found.records;
+    if (!bounds) return null;
+    return h("span", { class: "toggle", role: "group", "aria-label": "Records before and behind these" },
+      h("button", { type: "button", disabled: records[0].offset <= bounds[0] || state.busy, onclick: () => turn(records, "older") }, "Older"),
+      h("button", { type: "button", disabled: records[records.length - 1].offset >= bounds[1] - 1 || state.busy, onclick: () => turn(records, "newer") }, "Newer"));
+  }
+
   async function search() {
     const of = form.elements;
     const asked = { topic: of.topic.value.trim(), partition: of.partition.value, origin: of.origin.value, limit: of.limit.value, key: of.key.value, contains: of.contains.value, committed: of.committed.value };
@@ -49,7 +68,7 @@ export function messages(root, parameters) {
     if (asked.origin === "time") asked.value = String(Date.parse(of.time.value) || 0);
     Object.assign(state, { busy: true, error: "" });
     draw();
-    try { state.found = await api("messages", asked); state.open.clear(); state.whole.clear(); state.topic = asked.topic; }
+    try { state.found = await api("messages", asked); state.open.clear(); state.whole.clear(); state.topic = asked.topic; state.partition = asked.partition; }
     catch (error) { state.error = error.message; }
     state.busy = false;
     draw();
@@ -90,6 +109,7 @@ export function messages(root, parameters) {
       found ? [
         h("div", { class: "bar" },
           h("span", { class: "quiet" }, `${number(found.records.length)} records shown, ${number(found.scanned)} read${state.busy ? ", searching" : ""}`),
+          pager(found),
           h("span", { class: "toggle", role: "group", "aria-label": "View of keys and values" }, views.map(([name, text]) =>
             h("button", { type: "button", "aria-pressed": String(state.view === name), onclick: () => { state.view = name; draw(); } }, text)))),
         found.stopped ? notice(found.stopped, "warn") : null,
@@ -152,7 +172,7 @@ export async function configuration(root, parameters) {
     const text = sought.value.trim().toLowerCase();
     const rows = found.rows.filter((row) => row.key.includes(text));
     morph(list, h("div", { class: "results" }, table("Configuration", [
-      ["Key", (row) => h("code", {}, row.key)], ["Source", (row) => badge(row.source, row.default ? "" : "good")],
+      ["Key and source", (row) => [h("code", {}, row.key), badge(row.source, row.default ? "" : "good")]],
       ["Value and meaning", (row) => [row.sensitive ? h("span", { class: "quiet" }, "hidden") : h("code", {}, row.value === "" ? "(empty)" : row.value ?? "–"), h("span", { class: "meaning" }, row.meaning ?? "")], "grow"],
     ], rows, "No key matches.")));
   }
