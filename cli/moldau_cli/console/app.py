@@ -405,4 +405,12 @@ def _asset(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]
 
 def application(console: Console, stopping: trio.Event) -> ASGIApp:
     """Returns the ASGI application. ``stopping`` ends all live answers, so that the server can close."""
-    return Guard(Starlette(routes=Endpoints(console, stopping).routes()), console.allowed_hosts)
+    routes = Endpoints(console, stopping).routes()
+    return Guard(Starlette(routes=routes, exception_handlers={Exception: _defect}), console.allowed_hosts)
+
+
+async def _defect(_: Request, error: Exception) -> Response:
+    """Answers for an exception that no question expects; Starlette raises it again, so that it is logged."""
+    await trio.lowlevel.checkpoint()
+    text = f"This is a defect of the console ({type(error).__name__}); its output has the details."
+    return JSONResponse({"error": text}, 500)

@@ -95,7 +95,7 @@ def server_config(descriptor: int, options: Options) -> Config:
     config = Config()
     config.bind = [f"fd://{descriptor}"]
     config.certfile, config.keyfile = options.certificate, options.key
-    config.accesslog = config.errorlog = None
+    config.accesslog, config.errorlog, config.loglevel = None, "-", "ERROR"  # defects appear on stderr
     config.include_server_header = False
     config.graceful_timeout = GRACE_S
     config.shutdown_timeout = GRACE_S

@@ -9,8 +9,10 @@ import signal
 import struct
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import fastavro
+import httpx
 import pytest
 import trio
 
@@ -23,9 +25,11 @@ from moldau.protocol.messages.describe_client_quotas import (
     ValueData,
 )
 from moldau.runtime.net.rpc import UnsupportedApiError
+from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
 from moldau_cli.console.data.requests import quotas
 from moldau_cli.console.faults import LocalNodes
+from moldau_cli.console.pages import QUESTIONS
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
 from moldau_jepsen.launcher.process import start_mark
 from moldau_jepsen.launcher.spec import FILE_NAME, to_json
@@ -81,6 +85,35 @@ def test_refused_quotas_are_an_error():
 def test_brokers_without_quotas_are_named():
     found = trio.run(quotas, Answering(UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
     assert "do not serve" in found["notes"][0]
+
+
+class OneSession:
+    """Sessions with one that always exists."""
+
+    def find(self, key):
+        return SimpleNamespace(identity=None, key="k", csrf="c")
+
+
+def test_a_defect_is_answered_and_raised(monkeypatch):
+    """The page gets a sentence, and the server gets the exception to log it."""
+
+    async def broken(asked):
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError
+
+    async def ask(*, raises):
+        app = application(Console(sessions=OneSession(), bootstrap=""), trio.Event())
+        transport = httpx.ASGITransport(app, raise_app_exceptions=raises)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get("/api/broken")
+
+    monkeypatch.setitem(QUESTIONS, "broken", broken)
+    answer = trio.run(lambda: ask(raises=False))
+    assert answer.status_code == 500
+    assert "defect of the console (ZeroDivisionError)" in answer.json()["error"]
+    assert "content-security-policy" in answer.headers
+    with pytest.raises(ZeroDivisionError):
+        trio.run(lambda: ask(raises=True))
 
 
 @pytest.fixture

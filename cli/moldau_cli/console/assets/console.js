@@ -68,7 +68,7 @@ function show() {
   drawn = location.hash || "#";
 }
 
-function signIn(wanted) {
+function signIn(wanted, token = "") {
   leave();
   leave = () => {};
   document.getElementById("nav").replaceChildren();
@@ -81,7 +81,7 @@ function signIn(wanted) {
     try { await enter(body); } catch (error) { said.replaceChildren(notice(error.message, "bad")); }
   } },
     h("h1", {}, "Sign in"),
-    wanted.wants_token ? h("label", { class: "field" }, h("span", {}, "Token of this console"), h("input", { name: "token", type: "password", required: true, autocomplete: "off" })) : null,
+    wanted.wants_token ? h("label", { class: "field" }, h("span", {}, "Token of this console"), h("input", { name: "token", type: "password", required: true, autocomplete: "off", value: token || null })) : null,
     wanted.wants_login ? [
       h("label", { class: "field" }, h("span", {}, "User of the cluster"), h("input", { name: "user", required: true, autocomplete: "username", autocapitalize: "none", spellcheck: "false" })),
       h("label", { class: "field" }, h("span", {}, "Password"), h("input", { name: "password", type: "password", required: true, autocomplete: "current-password" })),
@@ -90,7 +90,7 @@ function signIn(wanted) {
     ] : null,
     h("button", { class: "primary", type: "submit" }, "Sign in"), said);
   main.replaceChildren(form);
-  form.querySelector("input")?.focus();
+  [...form.querySelectorAll("input")].find((field) => !field.value)?.focus();
 }
 
 async function enter(body) {
@@ -113,7 +113,7 @@ async function start() {
   try { found = await api("session"); } catch (error) { main.replaceChildren(notice(error.message, "bad")); return; }
   if (found.signed_in) { Object.assign(session, found); begin(); return; }
   if (token && !found.wants_login) { try { await enter({ token }); return; } catch { /* the form below asks for it */ } }
-  signIn(found);
+  signIn(found, token);
 }
 
 window.addEventListener("hashchange", show);

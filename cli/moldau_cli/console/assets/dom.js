@@ -7,7 +7,7 @@ function build(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) { element.handlers[name] = value; element[name] = value; }
-    else if (name === "value") { element.value = value; element.setAttribute("value", value); }
+    else if (name === "value") { element.value = value; if (attributes.type !== "password") element.setAttribute("value", value); }
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
