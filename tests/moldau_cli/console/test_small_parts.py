@@ -24,9 +24,9 @@ from moldau.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from moldau.runtime.net.rpc import UnsupportedApiError
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
+from moldau_cli.console.data import requests
 from moldau_cli.console.data.requests import quotas
 from moldau_cli.console.faults import LocalNodes
 from moldau_cli.console.pages import QUESTIONS
@@ -83,7 +83,7 @@ def test_refused_quotas_are_an_error():
 
 
 def test_brokers_without_quotas_are_named():
-    found = trio.run(quotas, Answering(UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
+    found = trio.run(quotas, Answering(requests.UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
     assert "do not serve" in found["notes"][0]
 
 
