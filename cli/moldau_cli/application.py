@@ -23,6 +23,7 @@ from moldau_cli.commands import (
     quorum,
     quotas,
     replicas,
+    tokens,
     topics,
     txns,
     users,
@@ -54,6 +55,7 @@ application.add_typer(sim.commands, name="sim")
 application.add_typer(pipeline.commands, name="pipeline")
 application.add_typer(txns.commands, name="txns")
 application.add_typer(users.commands, name="users")
+application.add_typer(tokens.commands, name="tokens")
 application.add_typer(acls.commands, name="acls")
 application.add_typer(quotas.commands, name="quotas")
 application.command("produce")(produce.produce)

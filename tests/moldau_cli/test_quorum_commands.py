@@ -91,15 +91,15 @@ def test_the_level_of_the_metadata_goes_down_and_up_again(moldau):
         features = json.loads(moldau("features", "describe", "--json").stdout)["features"]
         return {each["feature"]: each["level"] for each in features}["metadata.version"]
 
-    assert level() == 2
+    assert level() == 3
     assert moldau("features", "upgrade", "--feature", "metadata.version=1", code=1).stderr
     moldau("features", "downgrade", "--unsafe", "--feature", "metadata.version=1")
     wait_until(lambda: level() == 1, "the level is 1")
-    moldau("features", "upgrade", "--feature", "metadata.version=2")
-    wait_until(lambda: level() == 2, "the level is 2")
+    moldau("features", "upgrade", "--feature", "metadata.version=3")
+    wait_until(lambda: level() == 3, "the level is 3")
     moldau("features", "downgrade", "--feature", "metadata.version=1")  # one log directory each: nothing is forgotten
     wait_until(lambda: level() == 1, "the level is 1")
-    moldau("features", "upgrade", "--feature", "metadata.version=2")
+    moldau("features", "upgrade", "--feature", "metadata.version=3")
 
 
 def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):

@@ -5,6 +5,7 @@ from moldau.admin.admin import Admin
 from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
 from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
+from moldau.admin.tokens import DelegationToken
 from moldau.admin.transactions import FencedProducer, ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.users import UserCredential
 from moldau.admin.values import (
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigOperation",
     "ConfigResource",
     "CreatedTopic",
+    "DelegationToken",
     "FeatureDescription",
     "FencedProducer",
     "GroupDescription",

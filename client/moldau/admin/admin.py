@@ -20,6 +20,7 @@ from moldau.admin.quorum import NO_DIRECTORY, Quorum
 from moldau.admin.quotas import QuotaEntity, Quotas
 from moldau.admin.replicas import Replicas
 from moldau.admin.requester import Requester
+from moldau.admin.tokens import DelegationToken, Tokens
 from moldau.admin.topics import Topics
 from moldau.admin.transactions import Transactions
 from moldau.admin.users import Users
@@ -94,6 +95,7 @@ class Admin(AsyncOnly):
         self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
         self._replicas = Replicas(self._requester)
         self._users = Users(self._requester)
+        self._tokens = Tokens(self._requester)
         self._acls = Acls(self._requester)
         self._quotas = Quotas(self._requester)
         self._transactions = Transactions(self._requester, self._topics, self._quorum)
@@ -501,6 +503,46 @@ class Admin(AsyncOnly):
             AdminError: there is no such credential.
         """
         await self._users.remove_user_credential(user, mechanism=mechanism)
+
+    async def create_delegation_token(
+        self, *, owner: str | None = None, renewers: Iterable[str] = (), max_lifetime_ms: int = -1
+    ) -> DelegationToken:
+        """Creates a token with which others log in as ``owner`` (KIP-48); by default the owner is this client's user.
+
+        ``renewers`` are principals that may renew it. ``max_lifetime_ms`` -1 means the greatest life that is allowed.
+
+        Raises:
+            KafkaError: this client may not ask for tokens, or not for that owner's, or the cluster has no tokens.
+            ValueError: a principal is not of the form User:name.
+        """
+        return await self._tokens.create(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms)
+
+    async def renew_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
+        """Extends a token's life to ``period_ms`` from now, -1 for the usual time; returns when it expires.
+
+        Raises:
+            KafkaError: there is no such token, it has expired, or this client may not renew it.
+            ValueError: ``hmac`` is not base64.
+        """
+        return await self._tokens.renew(hmac, period_ms=period_ms)
+
+    async def expire_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
+        """Lets a token expire ``period_ms`` from now, at once for -1; returns when it expires.
+
+        Raises:
+            KafkaError: there is no such token, it has expired, or this client may not change it.
+            ValueError: ``hmac`` is not base64.
+        """
+        return await self._tokens.expire(hmac, period_ms=period_ms)
+
+    async def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
+        """Returns the tokens that this client may see, all or those of some owners.
+
+        Raises:
+            KafkaError: this client may not ask for tokens, or the cluster has none.
+            ValueError: a principal is not of the form User:name.
+        """
+        return await self._tokens.describe(owners)
 
     # --- transactions
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ConfigEntry,
         ConfigResource,
         CreatedTopic,
+        DelegationToken,
         FeatureDescription,
         FencedProducer,
         GroupDescription,
@@ -238,6 +239,48 @@ class Admin(AioClient):
             AdminError: there is no such credential.
         """
         await self._portal.call_async(self._admin.remove_user_credential, user, mechanism=mechanism)
+
+    async def create_delegation_token(
+        self, *, owner: str | None = None, renewers: Iterable[str] = (), max_lifetime_ms: int = -1
+    ) -> DelegationToken:
+        """Creates a token with which others log in as ``owner`` (KIP-48); by default the owner is this client's user.
+
+        ``renewers`` are principals that may renew it. ``max_lifetime_ms`` -1 means the greatest life that is allowed.
+
+        Raises:
+            KafkaError: this client may not ask for tokens, or not for that owner's, or the cluster has no tokens.
+            ValueError: a principal is not of the form User:name.
+        """
+        return await self._portal.call_async(
+            self._admin.create_delegation_token, owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms
+        )
+
+    async def renew_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
+        """Extends a token's life to ``period_ms`` from now, -1 for the usual time; returns when it expires.
+
+        Raises:
+            KafkaError: there is no such token, it has expired, or this client may not renew it.
+            ValueError: ``hmac`` is not base64.
+        """
+        return await self._portal.call_async(self._admin.renew_delegation_token, hmac, period_ms=period_ms)
+
+    async def expire_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
+        """Lets a token expire ``period_ms`` from now, at once for -1; returns when it expires.
+
+        Raises:
+            KafkaError: there is no such token, it has expired, or this client may not change it.
+            ValueError: ``hmac`` is not base64.
+        """
+        return await self._portal.call_async(self._admin.expire_delegation_token, hmac, period_ms=period_ms)
+
+    async def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
+        """Returns the tokens that this client may see, all or those of some owners.
+
+        Raises:
+            KafkaError: this client may not ask for tokens, or the cluster has none.
+            ValueError: a principal is not of the form User:name.
+        """
+        return await self._portal.call_async(self._admin.describe_delegation_tokens, owners)
 
     async def describe_features(self) -> list[FeatureDescription]:
         """Returns the features that a broker supports, with the finalized levels."""

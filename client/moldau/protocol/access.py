@@ -22,6 +22,8 @@ class AclOperation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
 
     def on(self, resource: "AclResource") -> "Need":
         """Returns the right to do this to a kind of resource."""
@@ -35,6 +37,9 @@ class AclResource(IntEnum):
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+    """A principal, such as ``User:alice``: whose tokens others create and describe (KIP-373)."""
 
 
 class Listeners(Flag):

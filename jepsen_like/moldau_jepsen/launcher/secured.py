@@ -11,7 +11,7 @@ The directory of the cluster gets these files, readable for their owner only, be
     secrets.properties      the passwords; the nodes' configuration files refer to it
     <node>/tls.pem          a node's private key and certificate
 
-The key of the authority is not kept, so no further certificate can be signed.
+The authority's key is not kept, so no further certificate can be signed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ JAVA_CLIENT_FILE: Final = "client-java.properties"
 SECRETS_FILE: Final = "secrets.properties"
 TRUST_FILE: Final = "ca.pem"
 KEY_FILE: Final = "tls.pem"
-ADMIN, BROKER, CONTROLLER, DECOY = "admin", "broker", "controller", "decoy"
-SECRETS: Final = (ADMIN, BROKER, CONTROLLER, DECOY)
+ADMIN, BROKER, CONTROLLER, DECOY, TOKENS = "admin", "broker", "controller", "decoy", "tokens"
+SECRETS: Final = (ADMIN, BROKER, CONTROLLER, DECOY, TOKENS)
 MECHANISM: Final = "SCRAM-SHA-512"
 PASSWORD_BYTES: Final = 24
 CERTIFICATE_DAYS: Final = 3650
@@ -92,6 +92,7 @@ def secured_properties(node: Node, files: SecuredFiles, secret: Callable[[str], 
             f"{MECHANISM}=[name={user},password={secret(user)}]" for user in (ADMIN, BROKER)
         ),
         "sasl.scram.decoy.secret": secret(DECOY),
+        "delegation.token.secret.key": secret(TOKENS),
         "ssl.keystore.location": str(files.key(node)),
         "ssl.truststore.location": str(files.trust),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -29,12 +29,15 @@ DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIG
 IDEMPOTENT_WRITE, READ, WRITE = AclOperation.IDEMPOTENT_WRITE, AclOperation.READ, AclOperation.WRITE
 CLUSTER, GROUP = AclResource.CLUSTER, AclResource.GROUP
 TOPIC, TRANSACTIONAL_ID = AclResource.TOPIC, AclResource.TRANSACTIONAL_ID
+DELEGATION_TOKEN, USER = AclResource.DELEGATION_TOKEN, AclResource.USER
 
 FAILED: Final = {
     CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 CONFIG_RESOURCES: Final = {2: TOPIC, 32: GROUP}
 """Kinds of configuration resources with a right of their own; brokers, loggers and metrics belong to the cluster."""
@@ -369,6 +372,17 @@ def _describe_cluster(asked: Asked) -> Verdict:
     return Verdict(request, None, lambda response: responses.cluster_operations(request, response, permissions))
 
 
+def _create_token(asked: Asked) -> Verdict:
+    """Checks whether the peer may create a token; everyone may create its own."""
+    request, permissions = asked.request, asked.permissions
+    if asked.version < 3 or not request.owner_principal_name:
+        return _served(asked)
+    owner = f"{request.owner_principal_type}:{request.owner_principal_name}"
+    if owner == permissions.identity.principal or permissions.may(AclOperation.CREATE_TOKENS, USER, owner):
+        return _served(asked)
+    return _refuse(asked, FAILED[USER])
+
+
 _BETWEEN_NODES: Final = _cluster(CLUSTER_ACTION)
 
 CHECKS: Final[Mapping[int, Check]] = {
@@ -436,6 +450,10 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _cluster(ALTER_CONFIGS),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _cluster(DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _cluster(ALTER),
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: _served,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _served,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _amended(_served, responses.visible_tokens),
     # between nodes
     ApiKey.BROKER_REGISTRATION: _BETWEEN_NODES,
     ApiKey.BROKER_HEARTBEAT: _BETWEEN_NODES,

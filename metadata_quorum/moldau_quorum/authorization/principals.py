@@ -19,7 +19,7 @@ _VERSION: Final = b"\0\0"
 def principal_bytes(identity: Identity) -> bytes:
     """Returns the principal of a peer."""
     kind, _, name = identity.principal.partition(":")
-    return _VERSION + encode(DefaultPrincipalData(type=kind, name=name), 0)
+    return _VERSION + encode(DefaultPrincipalData(type=kind, name=name, token_authenticated=identity.by_token), 0)
 
 
 def address_bytes(identity: Identity) -> bytes:
@@ -44,6 +44,7 @@ def forwarded_identity(principal: Buffer, address: Buffer, via: Identity) -> Ide
         host=_host(bytes(address)),
         listener_name=via.listener_name,
         security_protocol=via.security_protocol,
+        by_token=read.token_authenticated,
     )
 
 

@@ -205,3 +205,22 @@ def transaction_topics(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
     for state in response.transaction_states:
         state.topics = [each for each in state.topics if asked.permissions.may(DESCRIBE, TOPIC, each.topic)]
     return response
+
+
+def visible_tokens(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Removes the delegation tokens that the peer neither owns, created, may renew, nor may describe."""
+    permissions = asked.permissions
+    principal = permissions.identity.principal
+
+    def is_visible(token: AnyMessage) -> bool:
+        owner = f"{token.principal_type}:{token.principal_name}"
+        own = [owner, f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"]
+        own += [f"{each.principal_type}:{each.principal_name}" for each in token.renewers]
+        return (
+            principal in own
+            or permissions.may(AclOperation.DESCRIBE, AclResource.DELEGATION_TOKEN, token.token_id, quiet=True)
+            or permissions.may(AclOperation.DESCRIBE_TOKENS, AclResource.USER, owner, quiet=True)
+        )
+
+    response.tokens = [token for token in response.tokens if is_visible(token)]
+    return response

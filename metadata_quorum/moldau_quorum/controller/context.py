@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Response
+from moldau_quorum.metadata.delegation_tokens import token_secret
 from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.runtime.config import Config
+    from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.metadata.records import MetadataRecord
     from moldau_quorum.quotas.mutations import MutationAllowance
 
@@ -103,6 +105,11 @@ class Settings:
     leader_imbalance_check_interval_ms: float = 300_000.0
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
+    delegation_token_secret: bytes | None = field(default=None, repr=False)
+    """None: there are no delegation tokens."""
+    delegation_token_max_lifetime_ms: int = 604_800_000
+    delegation_token_expiry_time_ms: int = 86_400_000
+    delegation_token_expiry_check_interval_ms: int = 3_600_000
     partitions_per_request_max: int = 10_000
     """Number of new partitions that one request may ask for, as in Kafka."""
 
@@ -124,6 +131,10 @@ class Settings:
             ),
             leader_imbalance_check_interval_ms=config.get_int("leader.imbalance.check.interval.seconds") * 1000.0,
             auto_leader_rebalance_enable=config.get_bool("auto.leader.rebalance.enable"),
+            delegation_token_secret=token_secret(config),
+            delegation_token_max_lifetime_ms=config.get_int("delegation.token.max.lifetime.ms"),
+            delegation_token_expiry_time_ms=config.get_int("delegation.token.expiry.time.ms"),
+            delegation_token_expiry_check_interval_ms=config.get_int("delegation.token.expiry.check.interval.ms"),
             leader_imbalance_per_broker_percentage=config.get_int("leader.imbalance.per.broker.percentage"),
         )
 
@@ -139,6 +150,10 @@ class Context:
     """Draws a random UUID; never the reserved zero and one."""
     draw_below: Callable[[int], int]
     """Draws an integer from 0 to n-1."""
+    wall_ms: int = 0
+    """Milliseconds since the Unix epoch."""
+    requester: Identity | None = None
+    """The client that sent the request, where the decision depends on it."""
     usable: Callable[[int], bool] = field(default=lambda broker_id: True)
     """Soft state beyond the image: returns False for a broker whose session is about to end."""
     controller_features: Mapping[int, Mapping[str, tuple[int, int]] | None] = field(default_factory=dict)

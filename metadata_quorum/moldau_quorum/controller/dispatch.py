@@ -12,7 +12,7 @@ from moldau.protocol.refusals import refusal
 from moldau_quorum.controller import partitions, reassignment, topics
 from moldau_quorum.controller.cluster import brokers, directories, features
 from moldau_quorum.controller.context import Context, Result
-from moldau_quorum.controller.entities import acls, configs, quotas, scram
+from moldau_quorum.controller.entities import acls, configs, quotas, scram, tokens
 
 if TYPE_CHECKING:
     from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -170,6 +170,14 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
         _ALL,
         ALTER.on(CLUSTER),
     ),
+    _change(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        lambda q, k: tokens.create_token(q, k.image, k.context),
+        _ALL,
+        AclOperation.CREATE_TOKENS.on(AclResource.USER),
+    ),
+    _change(ApiKey.RENEW_DELEGATION_TOKEN, lambda q, k: tokens.renew_token(q, k.image, k.context), _ALL),
+    _change(ApiKey.EXPIRE_DELEGATION_TOKEN, lambda q, k: tokens.expire_token(q, k.image, k.context), _ALL),
     _change(ApiKey.CREATE_ACLS, lambda q, k: acls.create_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
     _change(ApiKey.DELETE_ACLS, lambda q, k: acls.delete_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
     _read(

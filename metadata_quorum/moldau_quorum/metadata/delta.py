@@ -55,6 +55,7 @@ class MetadataDelta:
     changed_scram_credentials: tuple[tuple[str, int], ...] = ()
     features_changed: bool = False
     acls_changed: bool = False
+    tokens_changed: bool = False
     controllers_changed: bool = False
 
     @property
@@ -70,6 +71,7 @@ class MetadataDelta:
             or self.changed_scram_credentials
             or self.features_changed
             or self.acls_changed
+            or self.tokens_changed
             or self.controllers_changed
             or self.image.cluster_id != self.previous.cluster_id
             or self.image.controller_id != self.previous.controller_id
@@ -117,6 +119,7 @@ def delta_between(previous: MetadataImage, image: MetadataImage, *, accepted: bo
         changed_scram_credentials=tuple(sorted(previous.scram_credentials.changed_keys(image.scram_credentials))),
         features_changed=dict(previous.features) != dict(image.features),
         acls_changed=bool(previous.acls.changed_keys(image.acls)),
+        tokens_changed=bool(previous.delegation_tokens.changed_keys(image.delegation_tokens)),
         controllers_changed=bool(_differing(previous.controllers, image.controllers)),
     )
 

@@ -97,6 +97,8 @@ class MetadataImage:
         default_factory=PersistentMap
     )
     acls: PersistentMap[UUID, r.AccessControlEntryRecord] = field(default_factory=PersistentMap)
+    delegation_tokens: PersistentMap[str, r.DelegationTokenRecord] = field(default_factory=PersistentMap)
+    """By token id; a token stays for a while after its expiry."""
 
     @property
     def metadata_level(self) -> int:
@@ -181,6 +183,7 @@ class ImageEditor:
         self._quotas = image.quotas.edit()
         self._scram = image.scram_credentials.edit()
         self._acls = image.acls.edit()
+        self._tokens = image.delegation_tokens.edit()
 
     def replay_command(self, command: r.Command) -> bool:
         """Replays an entry of the log if it is the active controller's next command.
@@ -242,6 +245,7 @@ class ImageEditor:
             quotas=self._quotas.finish(),
             scram_credentials=self._scram.finish(),
             acls=self._acls.finish(),
+            delegation_tokens=self._tokens.finish(),
         )
 
     def restore_position(self, header: r.SnapshotHeaderRecord) -> None:
@@ -358,6 +362,9 @@ class ImageEditor:
             self._features.pop(record.name, None)
         if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_DIRECTORIES:
             self._forget_directories()
+        if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_TOKENS:
+            for token_id in list(self._tokens.finish()):
+                self._tokens.remove(token_id)
 
     def _forget_directories(self) -> None:
         """Deletes the directories, which a lower level cannot represent, on every node at the same offset."""
@@ -399,6 +406,13 @@ class ImageEditor:
         if record.acl_id in self._acls:
             self._acls.remove(record.acl_id)
 
+    def _replay_token(self, record: r.DelegationTokenRecord) -> None:
+        self._tokens.set(record.token_id, record)
+
+    def _replay_remove_token(self, record: r.RemoveDelegationTokenRecord) -> None:
+        if record.token_id in self._tokens:
+            self._tokens.remove(record.token_id)
+
     def _replay_frame(self, record: r.MetadataRecord) -> None:
         raise r.MetadataCorruptError(f"{type(record).__name__} is only allowed at the start or end of a snapshot")
 
@@ -422,6 +436,8 @@ _REPLAY: Final[Mapping[type[r.MetadataRecord], Callable[[ImageEditor, Any], None
     r.RemoveUserScramCredentialRecord: ImageEditor._replay_remove_scram,
     r.AccessControlEntryRecord: ImageEditor._replay_acl,
     r.RemoveAccessControlEntryRecord: ImageEditor._replay_remove_acl,
+    r.DelegationTokenRecord: ImageEditor._replay_token,
+    r.RemoveDelegationTokenRecord: ImageEditor._replay_remove_token,
     r.SnapshotHeaderRecord: ImageEditor._replay_frame,
     r.SnapshotFooterRecord: ImageEditor._replay_frame,
 }

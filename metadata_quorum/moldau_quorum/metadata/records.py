@@ -17,6 +17,7 @@ the error names the record. The decoder checks type and arity of each field and 
 
     level 1   the first level
     level 2   partitions name the log directories of their replicas (KIP-858)
+    level 3   delegation tokens (KIP-48)
 
 Fencing: ``controller_epoch`` is the Raft epoch in which the deciding controller was active, and ``sequence`` counts its
 commands without gaps, from 0 for the command that holds its ``ControllerChangeRecord``.
@@ -52,7 +53,9 @@ METADATA_VERSION: Final = "metadata.version"
 METADATA_LEVEL_FIRST: Final = 1
 METADATA_LEVEL_DIRECTORIES: Final = 2
 """From this level on, partitions name the log directories of their replicas."""
-METADATA_LEVEL_LATEST: Final = 2
+METADATA_LEVEL_TOKENS: Final = 3
+"""From this level on, there may be delegation tokens."""
+METADATA_LEVEL_LATEST: Final = 3
 
 COMMAND_FORMAT: Final = 1
 COMMAND_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -320,6 +323,35 @@ class RemoveAccessControlEntryRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord(MetadataRecord):
+    """A delegation token (KIP-48), or its new expiry; the secret of a token is derived from its id and never stored.
+
+    Principals have the form ``User:name``. Times are of the Unix epoch.
+    """
+
+    TYPE: ClassVar[int] = 21
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_TOKENS,)
+    token_id: str
+    owner: str
+    requester: str
+    """The principal that created it, for itself or for ``owner`` (KIP-373)."""
+    renewers: tuple[str, ...]
+    issue_ms: int
+    max_ms: int
+    """No renewal extends the token's life beyond."""
+    expiry_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord(MetadataRecord):
+    """Removes a delegation token."""
+
+    TYPE: ClassVar[int] = 22
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_TOKENS,)
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeaderRecord(MetadataRecord):
     """Opens a snapshot and names the position in the log that the snapshot represents."""
 
@@ -362,6 +394,8 @@ RECORD_CLASSES: Final[tuple[type[MetadataRecord], ...]] = (
     RemoveAccessControlEntryRecord,
     SnapshotHeaderRecord,
     SnapshotFooterRecord,
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
 )
 
 
@@ -437,6 +471,7 @@ def _unpack_special(code: int, data: bytes) -> object:
 
 def _to_plain(record: MetadataRecord, level: int) -> tuple[object, ...]:
     schema = _SCHEMA_BY_TYPE[record.TYPE]
+    assert level >= schema.levels[0], f"{type(record).__name__} cannot be written at {METADATA_VERSION} {level}"
     version = schema.version_at(level)
     count = schema.counts[version]
     for name, default in zip(schema.names[count:], schema.defaults[count:], strict=True):

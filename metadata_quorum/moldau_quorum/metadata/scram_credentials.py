@@ -5,15 +5,19 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.sasl import SCRAM_MECHANISMS
 from moldau.runtime.sasl.core.scram import ITERATIONS_DEFAULT, ScramKeys
+from moldau_quorum.metadata.delegation_tokens import TokenLogins
 from moldau_quorum.metadata.records import UserScramCredentialRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from moldau.runtime.sasl.core.scram import TokenKeys
     from moldau_quorum.metadata.image import MetadataImage
 
 LOOKED_AT_MAX: Final = 32
+_NAMES: Final = {number: name for name, number in SCRAM_MECHANISMS.items()}
 
 
 class ImageCredentials:
@@ -23,10 +27,17 @@ class ImageCredentials:
     """
 
     def __init__(
-        self, image: Callable[[], MetadataImage], bootstrap: Mapping[tuple[str, int], ScramKeys] | None = None
+        self,
+        image: Callable[[], MetadataImage],
+        bootstrap: Mapping[tuple[str, int], ScramKeys] | None = None,
+        token_secret: bytes | None = None,
     ) -> None:
-        """``image`` returns the newest one; ``bootstrap`` are keys by user and number of the mechanism."""
+        """``image`` returns the newest one; ``bootstrap`` are keys by user and number of the mechanism.
+
+        ``token_secret`` is that of delegation tokens.
+        """
         self._image = image
+        self._tokens = TokenLogins(token_secret)
         self._bootstrap = dict(bootstrap or {})
 
     def keys(self, user: str, mechanism: int) -> ScramKeys | None:
@@ -44,6 +55,10 @@ class ImageCredentials:
             if name[1] == mechanism:
                 return credentials[name].iterations
         return ITERATIONS_DEFAULT
+
+    def token(self, token_id: str, mechanism: int, wall_ms: int) -> TokenKeys | None:
+        """Returns a delegation token, None if there is none or it has expired."""
+        return self._tokens.keys(self._image(), token_id, _NAMES[mechanism], wall_ms)
 
 
 def _keys(record: UserScramCredentialRecord) -> ScramKeys:

@@ -67,6 +67,8 @@ def _setting_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
         yield image.scram_credentials[credential]
     for acl_id in sorted(image.acls, key=lambda key: key.int):
         yield image.acls[acl_id]
+    for token_id in sorted(image.delegation_tokens):
+        yield image.delegation_tokens[token_id]
 
 
 def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PER_PIECE) -> Iterator[bytes]:

@@ -46,6 +46,7 @@ from moldau_quorum.controller.context import (
     min_insync_command,
 )
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
+from moldau_quorum.controller.entities.tokens import remove_expired
 from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
 from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.metadata.image import RESOURCE_BROKER
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.update_features import UpdateFeaturesRequest
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.log.port import Leadership
     from moldau_quorum.metadata.image import MetadataImage
     from moldau_quorum.node.state_machine import MetadataStateMachine
@@ -112,6 +114,8 @@ class PendingAnswer:
     """What the other voters support, where the request changes levels."""
     mutations: MutationAllowance | None = None
     """What the quota of the sender lets it change; None if no quota limits it."""
+    requester: Identity | None = None
+    """Who sent the request, where that matters."""
     decided: trio.Event = field(default_factory=trio.Event)
 
 
@@ -177,7 +181,7 @@ class ActiveController:
         self._records_in_turn = 0
         self._live = LiveBrokers(environment, settings, self._log, self._wake)
         self._sessions = self._live.sessions
-        self._next_rebalance_ms = float("inf")
+        self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = 0
         machine.on_leadership(self._leadership_changed)
 
@@ -212,8 +216,11 @@ class ActiveController:
         connection: object | None,
         controller_features: Mapping[int, FeatureRanges | None] | None = None,
         mutations: MutationAllowance | None = None,
+        requester: Identity | None = None,
     ) -> PendingAnswer:
-        """Queues a request; ``answer`` waits for its response. ``mutations`` is what the sender's quota allows.
+        """Queues a request; ``answer`` waits for its response.
+
+        ``mutations`` is what the quota of the sender allows, ``requester`` is the client that sent the request.
 
         Raises:
             NotActiveError: this controller is not active.
@@ -227,6 +234,7 @@ class ActiveController:
             deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
             controller_features={} if controller_features is None else controller_features,
             mutations=mutations,
+            requester=requester,
         )
         self._live.request_arrived(request, connection, self._projection, now_ms)
         if len(self._queue) >= QUEUE_MAX:
@@ -325,7 +333,9 @@ class ActiveController:
         """Waits until something is queued or due."""
         due_ms = float("inf")
         if self._epoch is not None:
-            due_ms = min(self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms)
+            due_ms = min(
+                self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms, self._next_token_check_ms
+            )
         clock = self._environment.clock
         with trio.move_on_after(max(0.0, due_ms - clock.monotonic_ms()) / 1000):
             await self._work.wait_until(lambda: self._woken)
@@ -344,6 +354,8 @@ class ActiveController:
         self._live.begin_controller_epoch(image, now_ms)
         if self._settings.auto_leader_rebalance_enable:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
+        if self._settings.delegation_token_secret is not None:
+            self._next_token_check_ms = now_ms + self._settings.delegation_token_expiry_check_interval_ms
         self._log.info("active", epoch=leadership.epoch, offset=image.offset)
         self._warn_of_other_minimum(image)
         records: list[MetadataRecord] = [
@@ -391,7 +403,7 @@ class ActiveController:
         self._wanted = None
         self._machine.expect_nothing()
         self._sessions.clear()
-        self._next_rebalance_ms = float("inf")
+        self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._drop_queue()
 
     def _drop_queue(self) -> None:
@@ -411,6 +423,7 @@ class ActiveController:
             now_ms=now_ms,
             new_uuid=self._draw_uuid,
             draw_below=self._environment.random.randrange,
+            wall_ms=self._environment.clock.wall_ms(),
         )
 
     def _view(self) -> DecisionView:
@@ -524,6 +537,8 @@ class ActiveController:
             context = replace(context, controller_features=pending.controller_features)
         if pending.mutations is not None:
             context = replace(context, mutations=pending.mutations)
+        if pending.requester is not None:
+            context = replace(context, requester=pending.requester)
         self._live.request_arrived(request, pending.connection, self._projection, context.now_ms)
         before = self._last_proposal
         response = await self._decide_and_propose(request, context)
@@ -561,7 +576,7 @@ class ActiveController:
         return error_response(request, code, message)
 
     async def _decide_timed(self) -> None:
-        """Fences brokers whose session is over, and rebalances leaders when it is time."""
+        """Fences brokers whose session is over, rebalances leaders, and removes expired tokens when it is time."""
         now_ms = self._environment.clock.monotonic_ms()
         expired = self._sessions.expired(now_ms)
         if expired:
@@ -578,6 +593,10 @@ class ActiveController:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
             view = self._view()
             await self._propose_slices(with_last(balance_leaders(view, limit=REBALANCE_LIMIT)), view)
+        if now_ms >= self._next_token_check_ms and self._epoch is not None:
+            self._next_token_check_ms = now_ms + self._settings.delegation_token_expiry_check_interval_ms
+            view = self._view()
+            await self._propose_slices(remove_expired(view.image, view.context.wall_ms), view)
 
 
 def draw_cluster_id(drawn: UUID) -> str:

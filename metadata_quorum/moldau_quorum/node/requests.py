@@ -71,6 +71,10 @@ NOT_FORWARDED: Final = (ApiKey.ENVELOPE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSH
 """What concerns a connection itself."""
 
 
+TOKEN_APIS: Final = (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN)
+"""Decided by who asks."""
+
+
 class _Answer:
     """A ``Deferred`` around a coroutine function."""
 
@@ -143,7 +147,11 @@ class ControllerService:
         )
 
     def begin(
-        self, request: Request, connection: object, mutations: MutationAllowance | None = None
+        self,
+        request: Request,
+        connection: object,
+        mutations: MutationAllowance | None = None,
+        requester: Identity | None = None,
     ) -> Callable[[], Awaitable[Response]]:
         """Takes any request but ApiVersions and Envelope; the function returned waits for the response.
 
@@ -159,7 +167,7 @@ class ControllerService:
                 raise NotActiveError
             return lambda: self.active.update_features(request, connection)
         if key in CHANGES:
-            pending = self.active.submit(request, connection, mutations=mutations)
+            pending = self.active.submit(request, connection, mutations=mutations, requester=requester)
             return lambda: self._answer_throttled(pending)
         if key in READS:
             return lambda: self._read(request)
@@ -300,7 +308,7 @@ class ControllerConnection:
 
         allowance = self._service.quotas.allowance(request, self._peer.identity, header)
         try:
-            wait = self._service.begin(request, self, allowance)
+            wait = self._service.begin(request, self, allowance, self._peer.identity)
         except NotActiveError:
             return [encode_response(_not_controller(request, version), version, header.correlation_id)]
 
@@ -357,7 +365,8 @@ class ControllerConnection:
             allowance = None  # what brokers ask for themselves is not limited
             if asker is not None:
                 allowance = self._service.quotas.allowance(verdict.remainder, asker, header)
-            wait = self._service.begin(verdict.remainder, self, allowance)
+            requester = (asker or self._peer.identity) if key in TOKEN_APIS else None
+            wait = self._service.begin(verdict.remainder, self, allowance, requester)
         except NotActiveError:
             return [refused(ErrorCode.NOT_CONTROLLER)]
 

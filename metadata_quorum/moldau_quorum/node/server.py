@@ -49,6 +49,7 @@ from moldau_quorum.log.port import (
     MetadataLogFactory,
     NotLeaderError,
 )
+from moldau_quorum.metadata.delegation_tokens import token_secret
 from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
@@ -222,6 +223,7 @@ async def _run(
             now_ms=environment.clock.monotonic_ms(),
             new_uuid=lambda: UUID(int=environment.random.getrandbits(128), version=4),
             draw_below=environment.random.randrange,
+            wall_ms=environment.clock.wall_ms(),
         )
         return DecisionInputs(image=machine.image, context=context, sessions=no_sessions)
 
@@ -247,7 +249,7 @@ async def _run(
         quotas=quotas,
     )
 
-    known_credentials = ImageCredentials(lambda: machine.image, credentials)
+    known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
 
     def handlers(endpoint: ListenerEndpoint) -> HandlerFactory:
         name, protocol = endpoint.listener_name, endpoint.security_protocol

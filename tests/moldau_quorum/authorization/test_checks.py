@@ -72,6 +72,10 @@ KAFKA = {
     "EndTxn": "WRITE TRANSACTIONAL_ID",
     "WriteTxnMarkers": "ALTER CLUSTER, CLUSTER_ACTION CLUSTER",
     "TxnOffsetCommit": "WRITE TRANSACTIONAL_ID, READ GROUP, READ TOPIC",
+    "CreateDelegationToken": "CREATE_TOKENS USER",
+    "RenewDelegationToken": "",
+    "ExpireDelegationToken": "",
+    "DescribeDelegationToken": "DESCRIBE DELEGATION_TOKEN, DESCRIBE_TOKENS USER",
     "DescribeAcls": "DESCRIBE CLUSTER",
     "CreateAcls": "ALTER CLUSTER",
     "DeleteAcls": "ALTER CLUSTER",
@@ -140,6 +144,7 @@ class Grants:
 
     def __init__(self, granted=lambda operation, resource, name: False, ids=None):
         self.granted, self.asked, self.api = granted, set(), None
+        self.identity = Identity(principal="User:asker", host="h", listener_name="L", security_protocol="SASL_SSL")
         self.image = image(ids)
 
     def may(self, operation, resource, name, *, quiet=False):
@@ -206,7 +211,12 @@ def test_checks_ask_for_what_the_row_states(role, api, version):
         asked = nobody.asked | allowed.asked
         assert asked <= {tuple(need) for need in api.rules.needs}
         if api.rules.needs and verdict.remainder == request and verdict.refused is None:
-            assert verdict.amend is not None or not has_entries(request)
+            assert verdict.amend is not None or not has_entries(request) or creates_own_token(request)
+
+
+def creates_own_token(request):
+    """Whether it is the one request whose right depends on the owner, and it names no owner."""
+    return request.__api_key__ == ApiKey.CREATE_DELEGATION_TOKEN and not request.owner_principal_name
 
 
 def has_entries(request):
@@ -234,7 +244,13 @@ def test_each_right_is_asked_for():
         if missing:
             never[role, api.key.name] = missing
     in_answers = {"METADATA", "LIST_GROUPS", "DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "CREATE_TOPICS"}
-    in_answers |= {"DESCRIBE_CLUSTER", "FIND_COORDINATOR", "DELETE_TOPICS", "CONSUMER_GROUP_DESCRIBE"}
+    in_answers |= {
+        "DESCRIBE_DELEGATION_TOKEN",
+        "DESCRIBE_CLUSTER",
+        "FIND_COORDINATOR",
+        "DELETE_TOPICS",
+        "CONSUMER_GROUP_DESCRIBE",
+    }
     assert {name for _, name in never} <= in_answers
 
 

@@ -186,7 +186,7 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
 def test_a_feature_level_that_a_broker_lacks_is_refused() -> None:
     controller = ModelController()
     assert features(controller, "group.version", 0, kind=2).error_code == 0
-    supported = {"metadata.version": 2, "group.version": 0, "transaction.version": 2}
+    supported = {"metadata.version": 3, "group.version": 0, "transaction.version": 2}
     offered = [
         Feature(name=name, min_supported_version=0, max_supported_version=highest)
         for name, highest in supported.items()

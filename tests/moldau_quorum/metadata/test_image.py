@@ -53,6 +53,7 @@ def a_value(hint: object) -> object:
         "tuple[BrokerId, ...] | None": (3,),
         "tuple[UUID, ...]": (TOPIC_ID,),
         "tuple[UUID, ...] | None": (TOPIC_ID,),
+        "tuple[str, ...]": ("text",),
         "tuple[Endpoint, ...]": (r.Endpoint(name="P", host="h", port=1, security_protocol=2),),
         "tuple[tuple[str, int, int], ...]": (("f", 1, 2),),
         "tuple[tuple[str, str | None], ...]": (("user", None), ("client-id", "x")),

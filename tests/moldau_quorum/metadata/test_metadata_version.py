@@ -128,7 +128,7 @@ def test_a_safe_downgrade_is_refused_if_it_loses_metadata() -> None:
     refused = level(controller, 1, SAFE)
     assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert "broker 2 holds t-0" in refused.error_message
-    assert controller.image.metadata_level == 2
+    assert controller.image.metadata_level == r.METADATA_LEVEL_LATEST
     assert level(controller, 1, UNSAFE).error_code == 0
     assert controller.image.metadata_level == 1
     assert controller.partition("t").directories == ()
@@ -137,6 +137,21 @@ def test_a_safe_downgrade_is_refused_if_it_loses_metadata() -> None:
     assert level(controller, 2).error_code == 0
     assert controller.partition("t").directory(2) == MIGRATING
     assert assign(controller, 2, "t", 0, two(2)) == 0
+
+
+def test_tokens_are_not_lost_by_a_safe_downgrade() -> None:
+    """Below level 3 there are no delegation tokens: they are neither forgotten unasked, nor written."""
+    controller = cluster()
+    token = r.DelegationTokenRecord(
+        token_id="id", owner="User:a", requester="User:a", renewers=(), issue_ms=1, max_ms=3, expiry_ms=2
+    )
+    controller.apply((token,))
+    assert restored(snapshot_pieces(controller.image)) == controller.image
+    assert "1 delegation tokens" in level(controller, 2, SAFE).error_message
+    assert level(controller, 2, UNSAFE).error_code == 0
+    assert not len(controller.image.delegation_tokens)
+    with pytest.raises(AssertionError, match="DelegationTokenRecord cannot be written at metadata"):
+        r.encode_command(r.Command(controller_epoch=1, sequence=0, records=(token,)), 2)
 
 
 def test_going_down_is_safe_where_each_broker_has_one_directory() -> None:
@@ -193,7 +208,7 @@ def test_a_node_stops_at_a_level_that_it_does_not_know() -> None:
 
 def test_a_new_cluster_has_the_level_of_its_first_controller() -> None:
     """A new cluster starts at the highest level that its first controller supports."""
-    assert initial_features(SUPPORTED_FEATURES)[r.METADATA_VERSION] == 2
+    assert initial_features(SUPPORTED_FEATURES)[r.METADATA_VERSION] == 3
     assert initial_features(OLD)[r.METADATA_VERSION] == 1
 
 

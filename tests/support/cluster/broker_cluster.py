@@ -44,6 +44,7 @@ SHARED = (
     "sasl.",
     "authorizer.class",
     "super.users",
+    "delegation.token.",
     "allow.everyone",
     "connections.max.reauth",
     "listener.security",

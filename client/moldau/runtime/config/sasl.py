@@ -64,6 +64,8 @@ class LoginSettings:
     mechanism: str
     user: str = ""
     password: str = field(default="", repr=False)
+    is_token: bool = False
+    """Whether user and password are id and secret of a delegation token."""
     token: str | Callable[[], object] | None = field(default=None, repr=False)
     token_url: str | None = None
     client_id: str = ""
@@ -292,7 +294,10 @@ def _from_module(
     user, password = module.options.get("username"), module.options.get("password")
     if not user or not password:
         raise ConfigError([f"{name} = [hidden]: {module.name} must have username and password"])
-    return LoginSettings(mechanism=mechanism, user=user, password=password)
+    is_token = module.options.get("tokenauth", "false").lower() == "true"
+    if is_token and mechanism not in SCRAM_MECHANISMS:
+        raise ConfigError([f"{name} = [hidden]: tokenauth needs a SCRAM mechanism, not {mechanism}"])
+    return LoginSettings(mechanism=mechanism, user=user, password=password, is_token=is_token)
 
 
 def _token_login(config: Config, listener_name: str | None, options: Mapping[str, str]) -> LoginSettings:

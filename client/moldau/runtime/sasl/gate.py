@@ -203,6 +203,7 @@ class SaslGate:
             host=before.host,
             listener_name=before.listener_name,
             security_protocol=before.security_protocol,
+            by_token=self._session.by_token,
         )
         self._listener.log_success(self._peer.identity, again=not before.is_anonymous)
 

@@ -17,6 +17,7 @@ from moldau.runtime.sasl.core.scram import (
     SALT_BYTES,
     ScramKeys,
     ScramServer,
+    TokenKeys,
     decoy_keys,
     keys_of,
     salted_password,
@@ -48,6 +49,10 @@ class ScramCredentials(Protocol):
 
     def usual_iterations(self, mechanism: int) -> int:
         """Returns the iteration count that users have here, for the answer to an unknown user."""
+        ...
+
+    def token(self, token_id: str, mechanism: int, wall_ms: int) -> TokenKeys | None:
+        """Returns a delegation token, None if there is none or it has expired at ``wall_ms``."""
         ...
 
 
@@ -120,6 +125,7 @@ class SaslListener:
             lambda user: self._credentials.keys(user, number),
             lambda user: decoy_keys(mechanism, user, secret, self._credentials.usual_iterations(number)),
             base64.b64encode(nonce).decode().replace("=", ""),
+            lambda token_id: self._credentials.token(token_id, number, self._environment.clock.wall_ms()),
         )
 
     async def prepare(self, mechanism: str, token: bytes) -> None:

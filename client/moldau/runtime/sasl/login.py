@@ -16,7 +16,7 @@ from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, OauthClient
 from moldau.runtime.sasl.core.plain import PlainClient
-from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, ScramClient, salted_password
+from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, TOKEN_EXTENSION, ScramClient, salted_password
 
 if TYPE_CHECKING:
     from moldau.runtime.config.sasl import LoginSettings
@@ -66,7 +66,11 @@ class Login:
         if self.mechanism in DIGESTS:
             nonce = self._environment.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
             return ScramClient(
-                self.mechanism, settings.user, self._salt_password, base64.b64encode(nonce).decode().replace("=", "")
+                self.mechanism,
+                settings.user,
+                self._salt_password,
+                base64.b64encode(nonce).decode().replace("=", ""),
+                TOKEN_EXTENSION if settings.is_token else "",
             )
         return None if self._token is None or self._needs_token() else self._bearer(self._token)
 

@@ -28,6 +28,7 @@ from moldau.protocol.messages.api_versions import (
 )
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -35,6 +36,7 @@ from moldau.protocol.messages.delete_records import DeleteRecordsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
+from moldau.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
@@ -42,6 +44,7 @@ from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPart
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
+from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -57,6 +60,7 @@ from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
@@ -74,6 +78,7 @@ from moldau_broker.server.handlers import (
     metadata,
     offsets,
     producers,
+    tokens,
     transactions,
 )
 from moldau_broker.server.handlers.context import LongAnswer
@@ -291,6 +296,15 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         DescribeUserScramCredentialsRequest, credentials.handle_describe_user_scram_credentials, DESCRIBE.on(CLUSTER)
     ),
     _forwarded(AlterUserScramCredentialsRequest, credentials.handle_alter_user_scram_credentials),
+    _forwarded(CreateDelegationTokenRequest, tokens.change_token),
+    _forwarded(RenewDelegationTokenRequest, tokens.change_token),
+    _forwarded(ExpireDelegationTokenRequest, tokens.change_token),
+    served(
+        DescribeDelegationTokenRequest,
+        tokens.handle_describe_delegation_token,
+        DESCRIBE.on(AclResource.DELEGATION_TOKEN),
+        AclOperation.DESCRIBE_TOKENS.on(AclResource.USER),
+    ),
 )
 
 _OWN_KEYS = frozenset(api.key for api in _OWN_APIS)
@@ -307,26 +321,21 @@ BASE_APIS: tuple[ServedApi, ...] = (
 
 
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
-_SECURITY = "delegation tokens are not served yet"
 _GROUPS = "share and streams groups are not served yet; the classic and the consumer protocol are"
 ABSENT_APIS: Mapping[str, str] = {
     "AlterShareGroupOffsets": _GROUPS,
     "BeginQuorumEpoch": _QUORUM,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
-    "CreateDelegationToken": _SECURITY,
     "DeleteShareGroupOffsets": _GROUPS,
     "DeleteShareGroupState": _GROUPS,
-    "DescribeDelegationToken": _SECURITY,
     "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,
-    "ExpireDelegationToken": _SECURITY,
     "FetchSnapshot": _QUORUM,
     "GetTelemetrySubscriptions": "client telemetry (KIP-714) is not served yet",
     "InitializeShareGroupState": _GROUPS,
     "PushTelemetry": "client telemetry (KIP-714) is not served yet",
     "ReadShareGroupState": _GROUPS,
     "ReadShareGroupStateSummary": _GROUPS,
-    "RenewDelegationToken": _SECURITY,
     "ShareAcknowledge": _GROUPS,
     "ShareFetch": _GROUPS,
     "ShareGroupDescribe": _GROUPS,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config import ConfigError, broker_listeners
 from moldau.runtime.sasl.listener import SaslListener, peer_handlers
+from moldau_quorum.metadata.delegation_tokens import token_secret
 from moldau_quorum.metadata.scram_credentials import ImageCredentials
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Authentication:
             ConfigError: A key is missing or wrong.
         """
         self._logger = logger
-        credentials = ImageCredentials(image)
+        credentials = ImageCredentials(image, token_secret=token_secret(config))
         self.listeners = {
             endpoint.listener_name: SaslListener(
                 environment, config, endpoint.listener_name, endpoint.security_protocol, credentials, logger

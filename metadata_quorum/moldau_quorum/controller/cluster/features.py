@@ -23,6 +23,7 @@ from moldau_quorum.metadata.records import (
     METADATA_LEVEL_DIRECTORIES,
     METADATA_LEVEL_FIRST,
     METADATA_LEVEL_LATEST,
+    METADATA_LEVEL_TOKENS,
     METADATA_VERSION,
     ConfigRecord,
     FeatureLevelRecord,
@@ -191,6 +192,8 @@ def forgotten_at(level: int, image: MetadataImage) -> str | None:
 
     The directory of a replica may be deleted if its broker has only one, because it is then known without a record.
     """
+    if level < METADATA_LEVEL_TOKENS and len(image.delegation_tokens):
+        return f"{len(image.delegation_tokens)} delegation tokens"
     if level >= METADATA_LEVEL_DIRECTORIES:
         return None
     for name in sorted(image.topics_by_name):

@@ -81,8 +81,10 @@ def test_every_key_of_kafka_is_kept_as_text() -> None:
     config = parse_server_config(text, "kafka.properties", {})
     assert set(unserved_keys(config)) == set(names)
     assert config.text("remote.log.storage.system.enable") == "some value"
-    assert config.text("delegation.token.secret.key", hide=True) == "[hidden]"
-    assert "delegation.token.secret.key='[hidden]'" in repr(config)
+    hidden = "listener.name.plaintext.ssl.truststore.password"
+    config = parse_server_config(f"{BROKER}{hidden}=some value\n", "kafka.properties", {})
+    assert config.text(hidden, hide=True) == "[hidden]"
+    assert f"{hidden}='[hidden]'" in repr(config)
 
 
 def test_misspelt_keys_name_the_nearest_of_kafka_too() -> None:

@@ -124,7 +124,7 @@ def test_nodes_of_the_old_version_do_not_run_at_the_new_level() -> None:
         cluster.features[103] = OLD
         cluster.world.node("c103").kill()
         cluster.start_controller(103)
-        assert "metadata.version 2, this node supports 1 to 1 only" in await ended(cluster, 103, "c")
+        assert "metadata.version 3, this node supports 1 to 1 only" in await ended(cluster, 103, "c")
 
     run_cluster(scenario, brokers=3, controllers=3, **TWO)
 

@@ -26,10 +26,6 @@ controller.quorum.fetch.max.bytes
 controller.quorum.fetch.snapshot.max.bytes
 controller.socket.timeout.ms
 create.topic.policy.class.name
-delegation.token.expiry.check.interval.ms
-delegation.token.expiry.time.ms
-delegation.token.max.lifetime.ms
-delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests
 early.start.listeners
 group.consumer.max.assignment.interval.ms

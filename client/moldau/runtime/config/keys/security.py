@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from moldau.runtime.config.declare import PER_BROKER, boolean, names, password, string
+from moldau.runtime.config.declare import PER_BROKER, boolean, long, names, password, string
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 SECURITY_KEYS = (
     string(
@@ -23,6 +26,34 @@ SECURITY_KEYS = (
         default=False,
         group="Security",
         doc="Whether a resource without ACLs is open to all.",
+    ),
+    password(
+        name="delegation.token.secret.key",
+        default=None,
+        group="Security",
+        doc="Secret from which the secrets of delegation tokens are derived, the same on all brokers and controllers; "
+        "without it there are no tokens. Another key makes all tokens invalid.",
+    ),
+    long(
+        name="delegation.token.max.lifetime.ms",
+        default=7 * DAY_MS,
+        group="Security",
+        minimum=1,
+        doc="Greatest life of a delegation token, renewals included.",
+    ),
+    long(
+        name="delegation.token.expiry.time.ms",
+        default=DAY_MS,
+        group="Security",
+        minimum=1,
+        doc="Time until a delegation token must be renewed.",
+    ),
+    long(
+        name="delegation.token.expiry.check.interval.ms",
+        default=HOUR_MS,
+        group="Security",
+        minimum=1,
+        doc="How often the active controller removes expired tokens; nobody can log in with one in the meantime.",
     ),
     string(
         name="ssl.client.auth",

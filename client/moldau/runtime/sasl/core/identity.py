@@ -22,6 +22,8 @@ class Identity:
     host: str
     listener_name: str
     security_protocol: str
+    by_token: bool = False
+    """Whether it authenticated with a delegation token."""
 
     @property
     def name(self) -> str:

@@ -16,6 +16,8 @@ class Accepted:
     user: str
     data: bytes = b""
     expires_wall_ms: int | None = None
+    by_token: bool = False
+    """Whether it was a delegation token of the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -111,6 +111,23 @@ def _decode64(text: str) -> bytes | None:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TokenKeys:
+    """What a server knows of a delegation token, whose id and secret a client gives as user and password."""
+
+    keys: ScramKeys
+    owner: str
+    """The user that the client is from then on."""
+    expires_wall_ms: int
+
+
+TOKEN_EXTENSION: Final = ",tokenauth=true"
+
+
+def _no_token(token_id: str) -> TokenKeys | None:
+    return None
+
+
 class ScramServer:
     """The server's side of one exchange."""
 
@@ -120,8 +137,14 @@ class ScramServer:
         keys: Callable[[str], ScramKeys | None],
         decoy: Callable[[str], ScramKeys],
         server_nonce: str,
+        tokens: Callable[[str], TokenKeys | None] = _no_token,
     ) -> None:
-        """Takes the lookup of a user's keys, the keys for unknown users, and a nonce that was never used before."""
+        """Takes the lookup of a user's keys, the keys for unknown users, and a nonce that was never used before.
+
+        ``tokens`` returns a delegation token by its id; None if it does not exist or has expired.
+        """
+        self._tokens = tokens
+        self._token: TokenKeys | None = None
         self._digest = DIGESTS[mechanism]
         self._keys_of = keys
         self._decoy_of = decoy
@@ -148,7 +171,7 @@ class ScramServer:
         match = _CLIENT_FIRST.fullmatch(message)
         if match is None:
             return Rejected(cause="the client's first message is malformed, or asks for channel binding")
-        flag, authorization_id, name, client_nonce, _ = match.groups()
+        flag, authorization_id, name, client_nonce, extensions = match.groups()
         user = decode_name(name)
         if authorization_id and decode_name(authorization_id) != user:
             return Rejected(
@@ -156,7 +179,11 @@ class ScramServer:
                 message="Authentication failed: Client requested an authorization id that is different from username",
                 claimed=user,
             )
-        keys = self._keys_of(user)
+        if extensions is not None and TOKEN_EXTENSION[1:] in extensions.split(","):
+            self._token = self._tokens(user)
+            keys = None if self._token is None else self._token.keys
+        else:
+            keys = self._keys_of(user)
         self._is_known = keys is not None
         self._keys = keys = self._decoy_of(user) if keys is None else keys
         if keys.iterations < ITERATIONS_MIN:
@@ -193,7 +220,11 @@ class ScramServer:
         if not is_right or not self._is_known:
             return Rejected(cause="wrong password" if self._is_known else "unknown user", claimed=user)
         signature = base64.b64encode(hmac.digest(keys.server_key, auth_message, digest)).decode()
-        return Accepted(user=user, data=f"v={signature}".encode())
+        data = f"v={signature}".encode()
+        token = self._token
+        if token is None:
+            return Accepted(user=user, data=data)
+        return Accepted(user=token.owner, data=data, expires_wall_ms=token.expires_wall_ms, by_token=True)
 
 
 class ScramClient:

@@ -136,6 +136,8 @@ class SaslSession:
         self._rules = rules
         self.state = State.INITIAL
         self.user: str | None = None
+        self.by_token = False
+        """Whether the user authenticated with a delegation token."""
         self.mechanism = ""
         self.expires_ms = math.inf
         """End of the session on the monotonic clock."""
@@ -205,6 +207,7 @@ class SaslSession:
             effect = self._answer(outcome.data, lifetime_ms, outcome.user)
             self.state = State.AUTHENTICATED
             self.user = outcome.user
+            self.by_token = outcome.by_token
             self.expires_ms = given.now_ms + lifetime_ms if lifetime_ms else math.inf
             self._authenticated_ms = given.now_ms
             self._exchange = None

@@ -1,0 +1,137 @@
+"""``moldau tokens``: delegation tokens."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau import Admin
+    from moldau.admin import DelegationToken
+
+commands = typer.Typer(help="Create, renew, expire and describe delegation tokens.", rich_markup_mode=None)
+
+Owner = Annotated[
+    str | None, typer.Option("--owner-principal", metavar="User:NAME", help="Owner; default: who creates the token.")
+]
+Hmac = Annotated[
+    str, typer.Option("--hmac", metavar="BASE64", help="The token's secret; - reads it from standard input.")
+]
+
+
+@contextmanager
+def _misuse() -> Iterator[None]:
+    """Turns a wrong argument that the client names into the command line's error."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _row(token: DelegationToken) -> dict[str, output.Json]:
+    return {
+        "token_id": token.token_id,
+        "hmac": token.hmac,
+        "owner": token.owner,
+        "requester": token.requester,
+        "renewers": ",".join(token.renewers),
+        "issued": _time(token.issue_ms),
+        "expires": _time(token.expiry_ms),
+        "max": _time(token.max_ms),
+    }
+
+
+_COLUMNS = ["token_id", "hmac", "owner", "requester", "renewers", "issued", "expires", "max"]
+
+
+@commands.command()
+def create(
+    owner: Owner = None,
+    renewer: Annotated[
+        list[str] | None, typer.Option("--renewer-principal", metavar="User:NAME", help="May renew it too.")
+    ] = None,
+    max_life: Annotated[
+        int, typer.Option("--max-life-time-period", metavar="MS", help="Greatest life; -1: the cluster's.")
+    ] = -1,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Create a token; its id and HMAC are user and password of a SCRAM login with tokenauth="true"."""
+
+    async def work(admin: Admin) -> DelegationToken:
+        return await admin.create_delegation_token(owner=owner, renewers=renewer or (), max_lifetime_ms=max_life)
+
+    with _misuse():
+        output.answer_rows("tokens", _COLUMNS, [_row(with_admin(bootstrap_server, work))])
+
+
+@commands.command()
+def renew(
+    hmac: Hmac,
+    period: Annotated[
+        int, typer.Option("--renew-time-period", metavar="MS", help="Time until it expires; -1: the cluster's.")
+    ] = -1,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Extend a token's life."""
+    secret = _secret(hmac)
+
+    async def work(admin: Admin) -> int:
+        return await admin.renew_delegation_token(secret, period_ms=period)
+
+    with _misuse():
+        expiry_ms = with_admin(bootstrap_server, work)
+    output.answer({"expiry_ms": expiry_ms}, f"expires {_time(expiry_ms)}")
+
+
+@commands.command()
+def expire(
+    hmac: Hmac,
+    period: Annotated[
+        int, typer.Option("--expiry-time-period", metavar="MS", help="Time until it expires; -1: it ends now.")
+    ] = -1,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Change when a token expires, or end it."""
+    secret = _secret(hmac)
+
+    async def work(admin: Admin) -> int:
+        return await admin.expire_delegation_token(secret, period_ms=period)
+
+    with _misuse():
+        expiry_ms = with_admin(bootstrap_server, work)
+    output.answer({"expiry_ms": expiry_ms}, f"expires {_time(expiry_ms)}")
+
+
+@commands.command()
+def describe(
+    owner: Annotated[
+        list[str] | None, typer.Option("--owner-principal", metavar="User:NAME", help="Tokens of this owner only.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Describe the tokens that you may see, with their secrets."""
+
+    async def work(admin: Admin) -> list[DelegationToken]:
+        return await admin.describe_delegation_tokens(owner)
+
+    with _misuse():
+        found = with_admin(bootstrap_server, work)
+    output.answer_rows("tokens", _COLUMNS, [_row(token) for token in found])
+
+
+def _secret(hmac: str) -> str:
+    return sys.stdin.readline().strip() if hmac == "-" else hmac
