@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from moldau.producer import PreparedTransaction
 
 _TERMINATION_TIMEOUT_MS = 60_000
-END_VERSION_MAX = 4
+END_WITH_EPOCH_VERSION = 4
 """Later versions of EndTxn belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
 
 
@@ -278,7 +278,7 @@ class Transactions:
             node_id = await self._requester.find_transaction_coordinator(name)
             try:
                 connection = await client.connection(node_id)
-                version = connection.version_for(request, END_VERSION_MAX)
+                version = connection.version_for(request, END_WITH_EPOCH_VERSION)
                 response = await connection.request_as(EndTxnResponse, request, version, client.request_timeout_ms)
             except TRANSPORT_ERRORS as error:
                 problem = str(error)  # it may have been carried out: ending a transaction twice the same way is allowed

@@ -25,6 +25,7 @@ from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, Fi
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.config import addresses
+from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import ControllerPeerError, UnsupportedApiError
 from moldau.runtime.sasl.core.client import SaslAuthenticationError
@@ -101,6 +102,10 @@ class ClusterClient:
         self.allow_auto_create = False
         self._wanted = trio.Event()
         self._refreshed_at_ms = -math.inf
+        self.features = FinalizedFeatures()
+        self.watches_features = False
+        """Whether levels of features are asked for again every ``metadata.max.age.ms``."""
+        self._features_at_ms = self.now_ms
         self._answered_by: int | None = None  # the last Metadata request
         self._last_error: BaseException | None = None
         self._troubles: Troubles[str] = Troubles()
@@ -186,6 +191,25 @@ class ClusterClient:
         if self._closed:
             raise ConnectionError("the client is closed")
 
+    def _learn_features(self, features: FinalizedFeatures) -> None:
+        """Keeps the newest levels; brokers learn them one after the other."""
+        if features.epoch > self.features.epoch:
+            self.features = features
+
+    def feature_level(self, name: str) -> int:
+        """Returns the cluster's level of a feature; 0 if no broker has said one."""
+        return self.features.levels.get(name, 0)
+
+    async def _refresh_features(self, node_id: int) -> None:
+        """Asks a broker for the levels of features, which may change while connections stay open.
+
+        Raises:
+            KafkaError: the broker refused the request; ``TRANSPORT_ERRORS`` may be raised too.
+        """
+        connection = await self.connection(node_id)
+        await connection.negotiate(self._request_timeout_ms)
+        self._learn_features(connection.features)
+
     async def _open(self, node_id: int, link: _Link) -> RpcConnection:
         address = self._address(node_id)
         if address is None:
@@ -219,6 +243,7 @@ class ClusterClient:
             connection.close()
             raise
         link.failures = 0
+        self._learn_features(connection.features)
         self._misfits.opened(address)
         link.retry_at_ms = -math.inf
         link.connection = connection
@@ -512,6 +537,9 @@ class ClusterClient:
         self._answered_by, response = await self._asked(MetadataResponse, request)
         self.cluster_metadata.update(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
+        if self.watches_features and self.now_ms - self._features_at_ms >= self._max_age_ms:
+            self._features_at_ms = self.now_ms
+            await self._refresh_features(self._answered_by)
         cluster_metadata = self.cluster_metadata
         if any(
             topic.error.refreshes_metadata or any(info.leader < 0 for info in topic.partitions)

@@ -174,7 +174,7 @@ class Sender:
             version = connection.version_for(request)
             if any(topic.topic_id == NO_TOPIC_ID for topic in request.topic_data):
                 version = connection.version_for(request, _TOPIC_ID_VERSION - 1)
-            if self._transactional_id is not None:
+            if self.transactions is not None and not self.transactions.records_sent():
                 # Partitions are added to the transaction by this producer before it sends to them.
                 version = connection.version_for(request, _IMPLICIT_TRANSACTION_VERSION - 1)
             if self._acks == 0:

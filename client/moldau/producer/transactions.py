@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from moldau.producer.sender import Sender
 
 
+TRANSACTION_VERSION = "transaction.version"
+
+
 class Transactions:
     """Runs the transactions of one producer. ``max_block_ms`` bounds each wait of the application."""
 
@@ -50,6 +53,7 @@ class Transactions:
         self._is_wanted = False
         self._changed = Signal()
         accumulator.admitted = manager.admitted
+        client.watches_features = True
 
     # --- calls of the application
 
@@ -58,7 +62,8 @@ class Transactions:
         await self._known(self.manager.begin_init(), "initialize transactions", timeout_ms)
 
     def begin(self) -> None:
-        """Begins a transaction."""
+        """Begins a transaction, at the cluster's present level of ``transaction.version``."""
+        self.manager.cluster_level = self._client.feature_level(TRANSACTION_VERSION)
         self.manager.begin()
 
     @property
@@ -153,6 +158,11 @@ class Transactions:
 
     # --- calls of the sender
 
+    def records_sent(self) -> bool:
+        """Notes that records leave for a broker; returns whether that broker adds their partitions (KIP-890)."""
+        self.manager.records_sent()
+        return self.manager.adds_by_sending
+
     def settled(self, batches: Sequence[ProducerBatch]) -> None:
         """Takes batches that are delivered or have failed."""
         for batch in batches:
@@ -203,6 +213,7 @@ class Transactions:
         except KafkaError as error:
             manager.not_found(call, error.code, client.now_ms, error.message)
         else:
+            manager.cluster_level = client.feature_level(TRANSACTION_VERSION)
             manager.answered(call, response, client.now_ms)
 
     def _reflect(self) -> None:

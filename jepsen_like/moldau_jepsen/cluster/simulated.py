@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.protocol.errors import ErrorCode
+from moldau.admin import Admin
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -26,6 +27,7 @@ from moldau.runtime.net.rpc import RpcConnection
 from moldau_broker.server.lifecycle.broker import Broker
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.launcher.spec import LauncherError
+from moldau_quorum.controller.cluster.features import TRANSACTION_VERSION
 from moldau_quorum.node.server import run_controller
 
 if TYPE_CHECKING:
@@ -318,6 +320,30 @@ class SimulatedCluster:
             ]
             parts.append(f"broker {node_id} at {image.offset} serving={broker.is_serving} {' '.join(short)}".rstrip())
         return "; ".join(parts)
+
+    async def set_transaction_level(self, environment: Environment, level: int, seconds: float = 30.0) -> None:
+        """Sets ``transaction.version`` through any broker, and waits until every running broker knows it.
+
+        Raises:
+            ClusterNotReadyError: The level was not set within ``seconds``.
+        """
+        last = "no broker answered"
+        with trio.move_on_after(seconds):
+            async with Admin({"bootstrap.servers": self.bootstrap}, environment=environment) as admin:
+                while True:
+                    try:
+                        await admin.update_features({TRANSACTION_VERSION: level}, allow_downgrade=True)
+                        break
+                    except KafkaError as error:
+                        last = str(error)
+                        await trio.sleep(POLL_SECONDS)
+            while any(
+                broker.metadata.image.features.get(TRANSACTION_VERSION) != level for broker in self.brokers.values()
+            ):
+                last = "a broker has not learned it"
+                await trio.sleep(POLL_SECONDS)
+            return
+        raise ClusterNotReadyError(f"transaction.version was not set to {level} within {seconds} s: {last}")
 
     async def create_topic(
         self, environment: Environment, name: str, partitions: int, configs: Mapping[str, str], seconds: float = 30.0

@@ -33,7 +33,6 @@ from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import (
     SUPPORTED_FEATURES,
     initial_features,
-    lowered_features,
     min_insync_records,
 )
 from moldau_quorum.controller.context import (
@@ -361,7 +360,6 @@ class ActiveController:
         records: list[MetadataRecord] = [
             ControllerChangeRecord(controller_id=self._node_id, epoch=leadership.epoch),
             *self._bootstrap_records(image),
-            *lowered_features(image.features, self._features),
         ]
         known = image.controllers.get(self._node_id)
         endpoints = self._endpoints()

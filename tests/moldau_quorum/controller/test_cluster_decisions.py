@@ -172,11 +172,13 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
     controller = ModelController()
     assert features(controller, "transaction.version", 0).error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert features(controller, "transaction.version", 0, kind=2, validate_only=True).error_code == 0
+    assert controller.image.features["transaction.version"] == 2
+    assert features(controller, "transaction.version", 1, kind=2).error_code == 0
     assert controller.image.features["transaction.version"] == 1
     assert features(controller, "transaction.version", 0, kind=2).error_code == 0
     assert "transaction.version" not in controller.image.features
-    assert features(controller, "transaction.version", 1).error_code == 0
-    assert features(controller, "transaction.version", 2).error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert features(controller, "transaction.version", 2).error_code == 0
+    assert features(controller, "transaction.version", 3).error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert features(controller, "transaction.version", 9).error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert features(controller, "metadata.version", 0, kind=3).error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert features(controller, "nonsense", 1).error_code == ErrorCode.FEATURE_UPDATE_FAILED

@@ -31,12 +31,13 @@ TopicPartition = tuple[str, int]
 class TransactionDriver:
     """Drives one `TransactionCore`: commits its writes and writes its markers on demand."""
 
-    def __init__(self, config: TransactionConfig | None = None, *, automatic: bool = True) -> None:
+    def __init__(self, config: TransactionConfig | None = None, *, automatic: bool = True, level: int = 2) -> None:
         self.config = config or TransactionConfig()
         self.automatic = automatic
         self.commits_at_once = False
         self.now_ms = 1_000
         self.epoch = 0
+        self.level = level
         self.answers: dict[int, Response] = {}
         self.log: list[Append] = []
         self.uncommitted: list[Append] = []
@@ -48,7 +49,9 @@ class TransactionDriver:
         self.perform(self.core.start(self.moment()))
 
     def _new_core(self) -> TransactionCore:
-        core = TransactionCore(self.config, self.epoch, lambda group: ("__consumer_offsets", len(group)))
+        core = TransactionCore(
+            self.config, self.epoch, lambda group: ("__consumer_offsets", len(group)), lambda: self.level
+        )
         for append in self.log:
             for key, value in append.records:
                 core.replay(key, value)

@@ -48,6 +48,7 @@ _NOT_WRITTEN = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
 )
 """Answers after which a batch may be sent again and is known not to lie in the log. NOT_LEADER_OR_FOLLOWER is none of
 them: a leader that is deposed while it waits for its followers gives it too."""

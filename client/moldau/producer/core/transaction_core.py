@@ -1,17 +1,22 @@
 """The pure core of a transactional producer: its states, its next request, and the meaning of each answer.
 
-It implements KIP-98, KIP-360, KIP-447, KIP-588 and KIP-691.
+It implements KIP-98, KIP-360, KIP-447, KIP-588, KIP-691 and KIP-890.
 
 Theory of operation. One request is in flight at a time. ``next_call`` returns the request that is due; the shell sends
 it and reports ``answered``, ``unanswered`` or, for the look-up of a coordinator, ``found`` or ``not_found``. The order
 is fixed: partitions and groups first join the transaction, then records and offsets are sent, and the transaction ends
 when all of them are settled.
 
-A transaction is *open* once its coordinator has confirmed that a partition or a group belongs to it; before that its
-end needs no request. The coordinator may have carried out a request whose answer was lost, so the producer repeats it
-until an answer arrives, even while it aborts the transaction. The same holds for the answers NOT_COORDINATOR and
-COORDINATOR_NOT_AVAILABLE: the coordinator may have written the change but lost coordinatorship, or timed out, before it
-committed.
+At level 2 of ``transaction.version`` (KIP-890) every transaction has an epoch of its own. Brokers add partitions and
+groups to it when records and offsets arrive, so nothing joins beforehand, and the end of the transaction returns the
+next epoch. The level may change between transactions (``cluster_level``). Before the first transaction at level 2 the
+producer requests a new epoch, so that nothing of level 1 is left in it.
+
+A transaction is *open* once its coordinator has confirmed that a partition or a group belongs to it, at level 2 once
+records or offsets were sent; before that its end needs no request. The coordinator may have carried out a request whose
+answer was lost, so the producer repeats it until an answer arrives, even while it aborts the transaction. The same
+holds for the answers NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE: the coordinator may have written the change but
+lost coordinatorship, or timed out, before it committed.
 
 Errors are of two kinds. *Abortable*: this transaction cannot be committed; after ``abort`` the next one may begin.
 *Fatal*: the producer is fenced or its protocol is broken, and only a new producer can continue. If a record with a
@@ -71,8 +76,12 @@ ADD_PARTITIONS_VERSION_MAX = 3
 """Later versions are for brokers only."""
 END_VERSION_MAX = 4
 OFFSETS_VERSION_MAX = 4
+"""Later versions belong to level 2, at which each transaction has an epoch of its own (KIP-890)."""
+END_WITH_EPOCH_VERSION = 5
+OFFSETS_WITH_EPOCH_VERSION = 5
 INIT_VERSION_MAX = 5
-"""Later versions belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
+EPOCH_PER_TRANSACTION = 2
+"""The level of ``transaction.version`` at which each transaction has an epoch of its own."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,8 +141,9 @@ _FATAL_OF_RECORDS = (
 class TransactionManager:
     """The core of a transactional producer. Times in milliseconds.
 
-    Invariant: ``admitted`` holds the partitions that the coordinator counts to the open transaction; it is empty
-    outside of one. In INITIALIZING, COMMITTING and ABORTING ``outcome`` is that of the call under way, not known yet.
+    Invariant: ``admitted`` holds the partitions to which records of the open transaction may be sent; it is empty
+    outside of one. ``level`` does not change while a transaction has records or offsets. In INITIALIZING, COMMITTING
+    and ABORTING ``outcome`` is that of the call under way, not known yet.
     """
 
     transactional_id: str
@@ -148,7 +158,12 @@ class TransactionManager:
     admitted: dict[TopicPartition, None] = field(default_factory=dict)
     is_open: bool = False
     needs_new_epoch: bool = False
+    cluster_level: int = 0
+    """The cluster's level of ``transaction.version``, as far as the producer knows."""
+    level: int = 1
+    """The level of the transaction, or of the last one: 1 or 2."""
     retry_at_ms: float = -math.inf
+    _is_rising: bool = False  # a new epoch is needed before anything of the transaction is sent at level 2
     _failures: int = 0
     _new: dict[TopicPartition, None] = field(default_factory=dict)
     _adding: _Adding | None = None
@@ -206,6 +221,10 @@ class TransactionManager:
         """Begins a transaction without a request, and drops the outcome of the previous one."""
         if self.state is not State.READY:
             self._refuse("begin a transaction")
+        if self.cluster_level < EPOCH_PER_TRANSACTION:
+            self.level, self._is_rising = 1, False
+        elif self.level < EPOCH_PER_TRANSACTION:
+            self._is_rising = True
         self.outcome = None
         self.state = State.IN_TRANSACTION
 
@@ -220,7 +239,9 @@ class TransactionManager:
             self._refuse("send")
 
     def admit(self, partition: TopicPartition) -> bool:
-        """Adds a partition to the transaction before a record is sent to it; returns whether it is new.
+        """Adds a partition to the transaction before a record is sent to it.
+
+        Returns whether a request has to precede the record.
 
         Raises:
             KafkaError: the error of the transaction.
@@ -231,8 +252,21 @@ class TransactionManager:
             return False
         if self._adding is not None and partition in self._adding.partitions:
             return False
+        if self.adds_by_sending:
+            self.admitted[partition] = None
+            return False
         self._new[partition] = None
         return True
+
+    @property
+    def adds_by_sending(self) -> bool:
+        """Whether records and offsets may be sent at once, because brokers add their partitions (level 2)."""
+        return self.level >= EPOCH_PER_TRANSACTION and not self._is_rising
+
+    def records_sent(self) -> None:
+        """Notes that records leave for a broker, which may add their partitions to the transaction."""
+        if self.adds_by_sending:
+            self.is_open = True
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> Outcome:
         """Commits offsets of a group with the transaction.
@@ -287,7 +321,9 @@ class TransactionManager:
         self._leave_out_offsets(
             TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction of the offsets was aborted")
         )
-        self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
+        # The coordinator is asked again whether a group has joined. At level 2 the next epoch refuses what is late.
+        kept = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
+        self._offsets = [] if self.adds_by_sending else kept
         return outcome
 
     # --- requests that are due
@@ -302,6 +338,8 @@ class TransactionManager:
             return None
         if state is State.INITIALIZING:
             return self._to_transaction(init_request(self), INIT_VERSION_MAX)
+        if self._is_rising:
+            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         if self._adding is None and self._new and state in (State.IN_TRANSACTION, State.COMMITTING):
             self._adding = _Adding(partitions=list(self._new))
             self._new.clear()
@@ -312,15 +350,19 @@ class TransactionManager:
             )
         if self._offsets:
             first = self._offsets[0]
-            if not first.is_added:
+            if not first.is_added and not self.adds_by_sending:
                 first.is_asked = True
                 return self._to_transaction(add_offsets_request(self, first.group), OFFSETS_VERSION_MAX, first)
             request = commit_offsets_request(self, first.group, first.offsets)
-            return self._call(Coordinator.GROUP, first.group.group_id, request, OFFSETS_VERSION_MAX, first)
+            version_max = OFFSETS_WITH_EPOCH_VERSION if self.adds_by_sending else OFFSETS_VERSION_MAX
+            call = self._call(Coordinator.GROUP, first.group.group_id, request, version_max, first)
+            self.is_open |= call.request is not None  # the group's coordinator may add its partition
+            return call
         if state not in (State.COMMITTING, State.ABORTING) or has_records:
             return None
         if self.is_open:
-            return self._to_transaction(end_request(self), END_VERSION_MAX)
+            version_max = END_WITH_EPOCH_VERSION if self.adds_by_sending else END_VERSION_MAX
+            return self._to_transaction(end_request(self), version_max)
         if self.needs_new_epoch:
             return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         self._finish()
@@ -386,7 +428,7 @@ class TransactionManager:
             self._on_offsets_committed(call, response, now_ms)
         else:
             assert isinstance(response, EndTxnResponse)
-            self._on_ended(call, ErrorCode.of(response.error_code), now_ms)
+            self._on_ended(call, response, now_ms)
 
     def _on_init(self, call: Call, response: InitProducerIdResponse, now_ms: float) -> None:
         code = ErrorCode.of(response.error_code)
@@ -398,8 +440,14 @@ class TransactionManager:
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         self.needs_new_epoch = False
         if self.state is State.INITIALIZING:
+            if self.cluster_level >= EPOCH_PER_TRANSACTION:
+                self.level = EPOCH_PER_TRANSACTION
             self.state = State.READY
             self._settle()
+        elif self._is_rising:
+            self.level, self._is_rising = EPOCH_PER_TRANSACTION, False
+            self.admitted.update(self._new)
+            self._new.clear()
         elif self.state is State.ABORTING:
             self._finish()
 
@@ -473,10 +521,14 @@ class TransactionManager:
         else:
             self._retry_later(now_ms)  # a coordinator that leaves out a partition is asked again
 
-    def _on_ended(self, call: Call, code: ErrorCode, now_ms: float) -> None:
+    def _on_ended(self, call: Call, response: EndTxnResponse, now_ms: float) -> None:
+        code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
             self._failures = 0
             self.is_open = False
+            if response.producer_id != NO_PRODUCER_ID:  # the identity of the next transaction (level 2)
+                self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+                self.needs_new_epoch = False
             if not (self.state is State.ABORTING and self.needs_new_epoch):
                 self._finish()
             return

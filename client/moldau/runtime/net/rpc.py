@@ -29,6 +29,7 @@ from moldau.protocol.framing import decode_response, encode_request, encode_requ
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
+from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.frames import BadFrameError, ResponseFrames
 from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
 from moldau.runtime.net.renewal import Renewal
@@ -95,6 +96,7 @@ class RpcConnection:
         self._error_class: type[ConnectionError] = ConnectionAbortedError
         self._has_unanswerable = False  # only the transport knows whether such requests have arrived: it keeps them
         self._served = ServedVersions()
+        self.features = FinalizedFeatures()
         self._frames = ResponseFrames(response_bytes_max)
         self._answers = 0  # since the peer said what it serves
         self._renewal: Renewal[PendingResponse[object]] | None = None
@@ -164,6 +166,7 @@ class RpcConnection:
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Takes the versions that the peer serves."""
         self._served = ServedVersions(response)
+        self.features = FinalizedFeatures.of(response)
         self._answers = 0
 
     @property

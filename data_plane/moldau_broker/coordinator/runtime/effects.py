@@ -71,6 +71,8 @@ class Marker:
     producer: TransactionalProducer
     coordinator_epoch: int
     commit: bool
+    transaction_version: int = 0
+    """From 2 on, the marker carries a higher epoch than the records of its transaction (KIP-890, KIP-1228)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

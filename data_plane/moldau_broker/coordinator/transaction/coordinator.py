@@ -128,7 +128,8 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     """Serves the transaction requests of one broker.
 
     ``partition_count`` returns the number of partitions of ``__transaction_state``, ``offsets_partition_count`` that of
-    ``__consumer_offsets``; 0 while the topic does not exist.
+    ``__consumer_offsets``; 0 while the topic does not exist. ``level`` returns the cluster's level of
+    ``transaction.version``.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         config: TransactionConfig,
         partition_count: Callable[[], int],
         offsets_partition_count: Callable[[], int],
+        level: Callable[[], int],
         logger: EventLogger | None = None,
     ) -> None:
         """Starts no task before `run`."""
@@ -153,6 +155,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         self._producer_ids = producer_ids
         self._config = config
         self._offsets_partition_count = offsets_partition_count
+        self._level = level
         self._logger = logger if logger is not None else EventLogger("moldau.broker.transactions")
 
     def _led(self, partition: int, leader_epoch: LeaderEpoch) -> TransactionShard:
@@ -161,7 +164,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
             log=self._log,
-            new_core=lambda: TransactionCore(self._config, leader_epoch, self._offsets_partition),
+            new_core=lambda: TransactionCore(self._config, leader_epoch, self._offsets_partition, self._level),
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )

@@ -20,7 +20,7 @@ from moldau_broker.server.coordination.internal_log import ImageCatalogue, Inter
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
 from moldau_broker.server.coordination.transactions import TransactionMarkers
-from moldau_quorum.controller.cluster.features import GROUP_VERSION
+from moldau_quorum.controller.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -83,8 +83,18 @@ def build_coordinators(
     def serves_consumers() -> bool:
         return "consumer" in group_config.protocols and metadata.image.features.get(GROUP_VERSION, 0) >= 1
 
+    def transaction_level() -> int:
+        return metadata.image.features.get(TRANSACTION_VERSION, 0)
+
     markers = TransactionMarkers(broker_id, metadata, replicas, peers)
-    verifier = TransactionVerifier(broker_id, metadata, peers)
+    verifier = TransactionVerifier(
+        broker_id,
+        metadata,
+        peers,
+        environment.clock,
+        retry_ms=config.get_int("add.partitions.to.txn.retry.backoff.ms"),
+        retry_max_ms=config.get_int("add.partitions.to.txn.retry.backoff.max.ms"),
+    )
     groups = GroupCoordinator(
         environment=environment,
         log=InternalTopicLog(OFFSETS_TOPIC, replicas, metadata),
@@ -104,6 +114,7 @@ def build_coordinators(
         config=TransactionConfig.of(config),
         partition_count=lambda: partition_count(TRANSACTIONS_TOPIC),
         offsets_partition_count=lambda: partition_count(OFFSETS_TOPIC),
+        level=transaction_level,
         logger=EventLogger("moldau.broker.transactions", node=broker_id),
     )
     markers.connect(groups)

@@ -2,8 +2,10 @@
 
 Before a leader appends the first batch of a transaction to a partition, it asks the coordinator whether the transaction
 includes the partition (KIP-890): a batch that arrives after the end of its transaction would otherwise open one that no
-marker ends. A leader writes an unusual marker (``marker_checks``) only if the coordinator confirms it. Markers contain
-no transactional id, so the verifier remembers the confirmed ids by producer id.
+marker ends. For clients of ``transaction.version`` 2 the leader adds the partition to the transaction instead, which
+the coordinator refuses once the transaction has ended, because its epoch is over. A leader writes an unusual marker
+(``marker_checks``) only if the coordinator confirms it. Markers contain no transactional id, so the verifier remembers
+the confirmed ids by producer id.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ import trio
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
@@ -25,12 +25,14 @@ from moldau.protocol.messages.list_transactions import ListTransactionsRequest, 
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
+from moldau_broker.server.coordination.partition_questions import PartitionQuestions
 from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from moldau.protocol.schema import Request, Response
+    from moldau.runtime.ports.environment import Clock
     from moldau.values import BrokerId
     from moldau_broker.coordinator.runtime.effects import Marker
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.coordination.transactions import Peers, TopicPartitionName
     from moldau_quorum.metadata.image import PartitionImage
 
-ADD_PARTITIONS_VERSION = 4
+ADD_PARTITIONS_VERSION = 5
 DESCRIBE_VERSION = 0
 LIST_VERSION = 1
 REMEMBERED_MAX = 10_000
@@ -52,10 +54,26 @@ class TransactionVerifier:
     Invariant: ``_known`` has only confirmed ids; a producer id never changes its transactional id.
     """
 
-    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, peers: Peers) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        metadata: MetadataCache,
+        peers: Peers,
+        clock: Clock,
+        *,
+        retry_ms: int,
+        retry_max_ms: int,
+    ) -> None:
+        """``retry_ms`` and ``retry_max_ms`` bound how long ``add`` waits for the end of the preceding transaction."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._peers = peers
+        self._clock = clock
+        self._retry_ms = retry_ms
+        self._retry_max_ms = retry_max_ms
+        self._questions = PartitionQuestions(
+            lambda broker_id, request: self._ask_broker(broker_id, request, ADD_PARTITIONS_VERSION)
+        )
         self._coordinator: TransactionCoordinator | None = None
         self._known: dict[int, str] = {}
 
@@ -69,35 +87,44 @@ class TransactionVerifier:
         """Asks whether a transaction includes ``partitions``.
 
         Returns:
-            NONE for each included partition; NOT_ENOUGH_REPLICAS (the client retries) if no coordinator answered.
+            NONE for each included partition; NETWORK_EXCEPTION if no coordinator answered.
         """
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
-        request = AddPartitionsToTxnRequest(
-            transactions=[
-                AddPartitionsToTxnTransaction(
-                    transactional_id=transactional_id,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    verify_only=True,
-                    topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
-                )
-            ]
-        )
-        codes = dict.fromkeys(partitions, ErrorCode.NOT_ENOUGH_REPLICAS)
-        try:
-            response = await self._ask(transactional_id, request, ADD_PARTITIONS_VERSION)
-        except (OSError, trio.TooSlowError, KafkaError, DecodeError):
-            return codes
-        assert isinstance(response, AddPartitionsToTxnResponse)
-        for transaction in response.results_by_transaction:
-            for topic_result in transaction.topic_results:
-                for partition in topic_result.results_by_partition:
-                    code = ErrorCode(partition.partition_error_code)
-                    codes[topic_result.name, partition.partition_index] = _ANSWERS.get(code, code)
+        asked = _transaction(transactional_id, producer_id, producer_epoch, partitions, verify_only=True)
+        return await self._ask_about(asked, partitions)
+
+    async def add(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartitionName]
+    ) -> dict[TopicPartitionName, ErrorCode]:
+        """Adds ``partitions`` to a transaction, for a client with an epoch per transaction.
+
+        While the markers of the preceding transaction are being written, it tries again for a short time.
+
+        Returns:
+            NONE for each added partition; NETWORK_EXCEPTION if no coordinator answered.
+        """
+        asked = _transaction(transactional_id, producer_id, producer_epoch, partitions, verify_only=False)
+        until_ms = self._clock.monotonic_ms() + self._retry_max_ms
+        while True:
+            codes = await self._ask_about(asked, partitions)
+            is_early = ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+            if not is_early or self._clock.monotonic_ms() + self._retry_ms > until_ms:
+                return codes
+            await trio.sleep(self._retry_ms / 1000)
+
+    async def _ask_about(
+        self, asked: AddPartitionsToTxnTransaction, partitions: Sequence[TopicPartitionName]
+    ) -> dict[TopicPartitionName, ErrorCode]:
+        coordinated = self._partition_of(asked.transactional_id)
+        if coordinated is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answers = await self._questions.ask(coordinated.leader, asked)
+        # Only the coordinator fences a producer; an append reports an old epoch (KIP-588).
+        codes: dict[TopicPartitionName, ErrorCode] = {
+            key: ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
+            for key, code in answers.items()
+        }
         if ErrorCode.NONE in codes.values():
-            self._remember(producer_id, transactional_id)
+            self._remember(asked.producer_id, asked.transactional_id)
         return codes
 
     def _remember(self, producer_id: int, transactional_id: str) -> None:
@@ -212,12 +239,34 @@ class TransactionVerifier:
             return await self._coordinator.handle(request, version=version)
 
 
-_ANSWERS: Mapping[ErrorCode, ErrorCode] = {
-    # Errors of the coordinator that a producer does not know: it retries NOT_ENOUGH_REPLICAS.
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
-    # Only the coordinator fences a producer; an append reports an old epoch (KIP-588).
-    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
-}
+def _transaction(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Sequence[TopicPartitionName],
+    *,
+    verify_only: bool,
+) -> AddPartitionsToTxnTransaction:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return AddPartitionsToTxnTransaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=verify_only,
+        topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+    )
+
+
+UNANSWERED: frozenset[ErrorCode] = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+)
+"""Codes after which the same question may get another answer; clients of Produce do not know all of them."""

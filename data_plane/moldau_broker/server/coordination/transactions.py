@@ -22,8 +22,10 @@ from moldau.protocol.messages.write_txn_markers import (
 )
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
+from moldau_quorum.controller.cluster.features import TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.runtime.effects import Marker
+    from moldau_broker.log.partition.producer_state import ProducerStateManager
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -44,6 +47,8 @@ K = TypeVar("K")
 CONNECT_TIMEOUT_MS = 2_000.0
 REQUEST_TIMEOUT_MS = 10_000.0
 WRITE_MARKERS_VERSION = 1
+WRITE_MARKERS_WITH_LEVEL_VERSION = 2
+"""The first version of WriteTxnMarkers that states the client's level of ``transaction.version`` (KIP-1228)."""
 
 
 class Peers:
@@ -165,11 +170,12 @@ class TransactionMarkers:
                         WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()
                     ],
                     coordinator_epoch=marker.coordinator_epoch,
+                    transaction_version=marker.transaction_version,
                 )
             ]
         )
         try:
-            response = await self._peers.request(leader, request, WRITE_MARKERS_VERSION)
+            response = await self._peers.request(leader, request, self._version())
         except (OSError, trio.TooSlowError, KafkaError, DecodeError) as error:
             self._logger.info("markers-not-sent", leader=leader, partitions=len(keys), error=error)
             codes.update(dict.fromkeys(keys, ErrorCode.NETWORK_EXCEPTION))
@@ -180,14 +186,21 @@ class TransactionMarkers:
                 for partition in topic_result.partitions:
                     codes[topic_result.name, partition.partition_index] = ErrorCode(partition.error_code)
 
+    def _version(self) -> int:
+        """Returns the version of WriteTxnMarkers that every broker of the cluster serves."""
+        level = self._metadata.image.features.get(TRANSACTION_VERSION, 0)
+        return WRITE_MARKERS_WITH_LEVEL_VERSION if level >= EPOCH_PER_TRANSACTION else WRITE_MARKERS_VERSION
+
     def begin(self, marker: Marker, key: TopicPartitionName) -> Begun:
         """Appends a marker to a partition here; returns an error, or a function that waits for the commit."""
         topic, index = key
+        partition = self._replicas.partitions.get(key)
+        if partition is not None and is_late(marker, partition.log.producer_state):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
         if topic == OFFSETS_TOPIC:
             assert self._groups is not None
-            led = self._replicas.partitions.get(key)
-            if led is not None:
-                led.marker_count += 1
+            if partition is not None:
+                partition.marker_count += 1
             completion = self._groups.complete_transaction(
                 index, marker, lambda code: HeartbeatResponse(error_code=code)
             )
@@ -198,7 +211,6 @@ class TransactionMarkers:
                 return ErrorCode(response.error_code)
 
             return wait_for_group
-        partition = self._replicas.partitions.get(key)
         if partition is None or not partition.is_leader:
             known = self._metadata.partition(*key) is not None
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -224,6 +236,19 @@ class TransactionMarkers:
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
+
+
+def is_late(marker: Marker, producers: ProducerStateManager) -> bool:
+    """Returns whether a marker arrives after the next transaction of its producer has begun in a partition.
+
+    With an epoch per transaction the marker carries a higher epoch than the records that it ends. If records of its own
+    epoch are open, an earlier copy of the marker has ended its transaction. Without that rule the copy would end the
+    next one (KIP-1228).
+    """
+    producer = marker.producer
+    return marker.transaction_version >= EPOCH_PER_TRANSACTION and producers.has_ongoing_transaction(
+        producer.producer_id, producer.producer_epoch
+    )
 
 
 async def finish(pending: Mapping[K, Begun]) -> dict[K, ErrorCode]:

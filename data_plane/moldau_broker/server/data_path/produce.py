@@ -23,6 +23,7 @@ from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
+from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
 from moldau_broker.server.data_path.record_checks import RequestChecks
 from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait
 
@@ -42,11 +43,17 @@ if TYPE_CHECKING:
 
 _TOPIC_IDS = 13
 _LEADER_HINTS = 10
+_ABORTABLE_FROM = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
+_ADDED_BY_BROKER = 12
+"""The first version whose clients have an epoch per transaction and send no AddPartitionsToTxn (KIP-890)."""
 _TRANSACTIONAL_FLAG = 0x10
 _ATTRIBUTES_LOW_BYTE = 22  # of a batch
 _CODEC_MASK = 0x07
 _PRODUCER = struct.Struct(">qh").unpack_from  # producer id and epoch
 _PRODUCER_AT, _PRODUCER_END = 43, 53
+_SEQUENCE = struct.Struct(">i").unpack_from
+_SEQUENCE_END = 57
 RESULT_BYTES = 256
 """Approximate memory of the result of one partition while its request waits."""
 TIMEOUT_MS_MAX = 15 * 60_000.0
@@ -277,7 +284,7 @@ class ProduceService:
         if partition.key.topic in INTERNAL_TOPICS:
             return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
         if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-            error = self._transaction_error(partition, records, verified, (topic, index))
+            error = self._transaction_error(partition, records, verified, (topic, index), version)
             if error is not ErrorCode.NONE:
                 return ProducePartitionResult(index, error), -1
         touched.setdefault(partition, partition.staged_failures)
@@ -301,14 +308,15 @@ class ProduceService:
     # --- transactions ----------------------------------------------------------------------------------------------
 
     def _transaction_error(
-        self, partition: Partition, records: memoryview, verified: Verified | None, key: tuple[bytes, int]
+        self, partition: Partition, records: memoryview, verified: Verified | None, key: tuple[bytes, int], version: int
     ) -> ErrorCode:
         """Checks that a batch's transaction is open in this partition, or that its coordinator included it."""
         if not partition.is_leader:
             return ErrorCode.NONE  # ``stage`` refuses it, and the client looks for the leader
-        if len(records) < _PRODUCER_END:
+        if len(records) < _SEQUENCE_END:
             return ErrorCode.CORRUPT_MESSAGE
-        if not self._verifies() or partition.log.producer_state.has_ongoing_transaction(
+        adds = version >= _ADDED_BY_BROKER
+        if not (adds or self._verifies()) or partition.log.producer_state.has_ongoing_transaction(
             *_PRODUCER(records, _PRODUCER_AT)
         ):
             return ErrorCode.NONE
@@ -318,16 +326,22 @@ class ProduceService:
         if answer is None:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # this leader was elected, or a transaction ended, after the question
         error, ends_seen = answer
-        if error is ErrorCode.NONE and ends_seen != partition.ends_seen:
+        if error is not ErrorCode.NONE:
+            return _answer_of(error, version)
+        if adds:
+            # Sequences begin with each epoch: an earlier batch of this transaction was refused, or is lost.
+            (first_sequence,) = _SEQUENCE(records, _PRODUCER_END)
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if first_sequence else ErrorCode.NONE
+        if ends_seen != partition.ends_seen:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile, perhaps this one: the client retries
-        return error
+        return ErrorCode.NONE
 
     def _unverified(self, request: ProduceRequestView, version: int) -> list[tuple[bytes, int, Partition, int, int]]:
         """Returns the batches that would open a transaction in a partition.
 
         Each is a tuple of topic, index, partition, producer id and producer epoch.
         """
-        if not self._verifies():
+        if version < _ADDED_BY_BROKER and not self._verifies():
             return []
         lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
         found: list[tuple[bytes, int, Partition, int, int]] = []
@@ -345,14 +359,18 @@ class ProduceService:
         return found
 
     async def verify(self, request: ProduceRequestView, version: int) -> Verified:
-        """Asks the coordinator about all batches of a request that would open a transaction in a partition."""
+        """Asks the coordinator about all batches of a request that would open a transaction in a partition.
+
+        For clients with an epoch per transaction, it adds the partitions to the transaction.
+        """
         unverified = self._unverified(request, version)
         if not unverified:
             return {}
         assert request.transactional_id is not None
         ends_seen = {(topic, index): partition.ends_seen for topic, index, partition, _, _ in unverified}
         _, _, _, producer_id, producer_epoch = unverified[0]
-        codes = await self._verifier.verify(
+        ask = self._verifier.add if version >= _ADDED_BY_BROKER else self._verifier.verify
+        codes = await ask(
             request.transactional_id,
             producer_id,
             producer_epoch,
@@ -530,6 +548,15 @@ def _refused(
     topic: bytes, partitions: Sequence[tuple[int, memoryview]], code: ErrorCode
 ) -> tuple[bytes, list[ProducePartitionResult]]:
     return topic, [ProducePartitionResult(index, code) for index, _ in partitions]
+
+
+def _answer_of(code: ErrorCode, version: int) -> ErrorCode:
+    """Returns the code with which clients of a version react to the coordinator's answer as Kafka intends."""
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version >= _ADDED_BY_BROKER:
+        return code
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.NOT_ENOUGH_REPLICAS if code in UNANSWERED else code
 
 
 def _first_error(results: Results) -> str:

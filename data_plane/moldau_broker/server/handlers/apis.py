@@ -243,14 +243,13 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         WRITE.on(TOPIC),
     ),
     served(AddOffsetsToTxnRequest, transactions.handle_add_offsets, WRITE.on(TRANSACTIONAL_ID), READ.on(GROUP)),
-    served(EndTxnRequest, transactions.handle_transaction_request, WRITE.on(TRANSACTIONAL_ID), last=4),
+    served(EndTxnRequest, transactions.handle_transaction_request, WRITE.on(TRANSACTIONAL_ID)),
     served(
         WriteTxnMarkersRequest,
         transactions.handle_write_txn_markers,
         ALTER.on(CLUSTER),
         CLUSTER_ACTION.on(CLUSTER),
         cost=Cost.NONE,
-        last=1,
     ),
     served(
         TxnOffsetCommitRequest,
@@ -258,7 +257,7 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         WRITE.on(TRANSACTIONAL_ID),
         READ.on(GROUP),
         READ.on(TOPIC),
-        last=4,
+        last=5,
     ),
     served(
         DescribeTransactionsRequest,

@@ -18,6 +18,7 @@ from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
+from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
 from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS, finish
 from moldau_broker.server.handlers.metadata import InternalTopicsContext, ensure_offsets_topic
 from moldau_broker.server.handlers.producers import ProducersContext, handle_init_producer_id
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
+OFFSETS_ADDED_BY_BROKER = 5
+"""The first version of TxnOffsetCommit whose clients send no AddOffsetsToTxn (KIP-890)."""
+OFFSETS_ABORTABLE_FROM = 4
+"""The first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE."""
 MARKERS_FREE = 1_000
 """Markers that one request may contain beyond twice the number of partitions in the cluster."""
 _MARKERS_PER_TURN = 50
@@ -88,8 +93,11 @@ async def handle_add_offsets(context: TransactionsContext, request: AddOffsetsTo
 async def handle_txn_offset_commit(
     context: TransactionsContext, request: TxnOffsetCommitRequest, call: Call
 ) -> Response:
-    """Writes offsets of a transaction after its coordinator confirms that it includes the group (KIP-890)."""
-    code = await _offsets_refusal(context, request)
+    """Writes offsets of a transaction after its coordinator confirms that it includes the group (KIP-890).
+
+    From version 5 on, this broker adds the group's partition to the transaction first.
+    """
+    code = await _offsets_refusal(context, request, call.version)
     if code is not ErrorCode.NONE:
         return refusal(request, code, version=call.version)
     return await context.groups.handle(
@@ -97,12 +105,13 @@ async def handle_txn_offset_commit(
     )
 
 
-async def _offsets_refusal(context: TransactionsContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+async def _offsets_refusal(context: TransactionsContext, request: TxnOffsetCommitRequest, version: int) -> ErrorCode:
     """Returns NONE if offsets may be written for this producer, else the error.
 
     Offsets that arrive after the end of their transaction would open one that no marker ends.
     """
-    if not context.config.get_bool("transaction.partition.verification.enable"):
+    adds = version >= OFFSETS_ADDED_BY_BROKER
+    if not adds and not context.config.get_bool("transaction.partition.verification.enable"):
         return ErrorCode.NONE
     index = context.groups.partition_of(request.group_id)
     partition = None if index is None else context.replicas.partitions.get((OFFSETS_TOPIC, index))
@@ -111,11 +120,17 @@ async def _offsets_refusal(context: TransactionsContext, request: TxnOffsetCommi
     if partition.log.producer_state.has_ongoing_transaction(request.producer_id, request.producer_epoch):
         return ErrorCode.NONE
     ends_seen, key = partition.ends_seen, (partition.key.topic, partition.key.partition)
-    codes = await context.verifier.verify(request.transactional_id, request.producer_id, request.producer_epoch, [key])
+    ask = context.verifier.add if adds else context.verifier.verify
+    codes = await ask(request.transactional_id, request.producer_id, request.producer_epoch, [key])
     code = codes[key]
-    if code is ErrorCode.NOT_ENOUGH_REPLICAS or (code is ErrorCode.NONE and partition.ends_seen != ends_seen):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # no answer, or a transaction ended meanwhile: the client retries
-    return code
+    if code is ErrorCode.NONE:
+        # Without an epoch per transaction, the marker of this one may have come meanwhile: the client retries.
+        return ErrorCode.NONE if adds or partition.ends_seen == ends_seen else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds:
+        return code
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < OFFSETS_ABORTABLE_FROM:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in UNANSWERED else code
 
 
 class MarkersWritten(Completion):
@@ -146,6 +161,7 @@ def handle_write_txn_markers(context: TransactionsContext, request: WriteTxnMark
             producer=TransactionalProducer(producer_id=wanted.producer_id, producer_epoch=wanted.producer_epoch),
             coordinator_epoch=wanted.coordinator_epoch,
             commit=wanted.transaction_result,
+            transaction_version=wanted.transaction_version,
         )
         for wanted in request.markers
     ]

@@ -39,11 +39,13 @@ DRAWS = (
     "seeks",
     "variety",
     "core_first",
+    "transaction_level",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FAULT_FIELDS = {one.name for one in fields(PlannedFault)}
 KINDS = tuple(kind.value for kind in SIMULATED_KINDS)
 SECONDS_MAX = 1_000_000
+TRANSACTION_LEVELS = (1, 2)
 SHOWN_MAX = 80
 """Characters of a wrong value in a message."""
 
@@ -179,6 +181,9 @@ def _draws_from_json(document: object) -> dict[str, object]:
         elif name == "directories":
             if not _is_count(value) or value == 0:
                 raise _wrong(place, "is a number from 1 on, or null", value)
+        elif name == "transaction_level":
+            if value not in TRANSACTION_LEVELS or isinstance(value, bool):
+                raise _wrong(place, "is 1 or 2, or null", value)
         elif not isinstance(value, bool):
             raise _wrong(place, "is true, false or null", value)
     return document

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.reports.over_time import RunSeries
 
 SEVERAL_DIRECTORIES_PROBABILITY = 0.3
+LEVEL_1_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class RunOptions:
     core_first: bool | None = False
     """Whether a core of the nodes must get on by itself before the rest is healed; drawn if None, as campaigns have
     it."""
+    transaction_level: int | None = 2
+    """The cluster's level of ``transaction.version``, 1 or 2; drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -184,6 +187,13 @@ def drawn_directories(seed: int, options: RunOptions) -> int:
     if options.directories is not None:
         return options.directories
     return 2 if derive_random(seed, "log directories").random() < SEVERAL_DIRECTORIES_PROBABILITY else 1
+
+
+def drawn_transaction_level(seed: int, options: RunOptions) -> int:
+    """Returns the level of ``transaction.version``; of a stream of its own, so that it shifts no other draw."""
+    if options.transaction_level is not None:
+        return options.transaction_level
+    return 1 if derive_random(seed, "transaction level").random() < LEVEL_1_PROBABILITY else 2
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

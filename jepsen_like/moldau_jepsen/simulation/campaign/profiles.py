@@ -561,4 +561,4 @@ def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
     options = RunOptions(directories=None, topics=None, bank=None) if profile is None else profile.of_seed(seed)
-    return replace(options, core_first=None, seeks=None, variety=None)
+    return replace(options, core_first=None, seeks=None, variety=None, transaction_level=None)

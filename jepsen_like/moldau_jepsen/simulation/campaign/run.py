@@ -23,7 +23,12 @@ from moldau_jepsen.cluster.simulated import ClusterNotReadyError, SimulatedClust
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
-from moldau_jepsen.simulation.campaign.options import draw_settings, drawn_directories, planned_faults
+from moldau_jepsen.simulation.campaign.options import (
+    draw_settings,
+    drawn_directories,
+    drawn_transaction_level,
+    planned_faults,
+)
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_first
@@ -31,6 +36,7 @@ from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, Partiti
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.watch import StepGuard
 from moldau_jepsen.workloads.recorder import Recorder
+from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.node.directory import NodeDirectoryError
 
@@ -95,6 +101,7 @@ class Run:
             self.plan = planned_faults(world.seed, options)
         # Drawn apart, so that it shifts no other draw.
         self.core_first = drawn_core_first(world.seed) if options.core_first is None else options.core_first
+        self.transaction_level = drawn_transaction_level(world.seed, options)
         self.outside: Outside | None = None
         self.guard = StepGuard(world.agenda.clock)
         self.logs = logs
@@ -118,6 +125,7 @@ class Run:
             "seeks": self.clients.seeks,
             "variety": self.variety,
             "core_first": self.core_first,
+            "transaction_level": self.transaction_level,
         }
 
     def _record(self, operation: Operation) -> None:
@@ -197,6 +205,8 @@ class Run:
         try:
             self.cluster.start_all()
             await self.cluster.wait_healthy(options.forming_seconds)
+            if self.transaction_level != INITIAL_FEATURES[TRANSACTION_VERSION]:
+                await self.cluster.set_transaction_level(clients.environment, self.transaction_level)
             await clients.create_topics()
             trace.note("phase", "faults", "synced" if self.synced else "unsynced")
             async with trio.open_nursery() as nursery:

@@ -41,26 +41,22 @@ TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     GROUP_VERSION: (0, 1),
-    TRANSACTION_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
     ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports.
 
 At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848).
 
-From ``transaction.version`` 2 on, Kafka's clients do not add partitions to their transactions: brokers add them when a
-batch or an offset arrives, and the end of each transaction raises the epoch (KIP-890, EndTxn 5). Moldau's brokers do
-not support this.
+From ``transaction.version`` 1 on, coordinators write all fields of a transaction's state (TransactionLogValue 1). At
+level 2 every transaction has an epoch of its own, and brokers add partitions to it (KIP-890): clients send no
+AddPartitionsToTxn, because they read this level in ApiVersions.
 """
-
-FORMER_LEVELS: Final[dict[str, int]] = {TRANSACTION_VERSION: 2}
-"""Levels that earlier versions set although no code used them. A node reads a log that has them, and the active
-controller lowers them to the highest supported level."""
 
 INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL_LATEST,
     GROUP_VERSION: 1,
-    TRANSACTION_VERSION: 1,
+    TRANSACTION_VERSION: 2,
     ELR_FEATURE: 1,
 }
 """The levels of a new cluster."""
@@ -77,18 +73,9 @@ def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple
     """Describes the first of a cluster's levels that a node does not support; None if it supports all."""
     for name, level in sorted(features.items()):
         lowest, highest = supported.get(name, (0, 0))
-        if not lowest <= level <= max(highest, FORMER_LEVELS.get(name, 0)):
+        if not lowest <= level <= highest:
             return f"the cluster is at {name} {level}, this node supports {lowest} to {highest} only"
     return None
-
-
-def lowered_features(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> list[FeatureLevelRecord]:
-    """Returns the records with which an active controller lowers ``FORMER_LEVELS`` to its supported levels."""
-    return [
-        FeatureLevelRecord(name=name, level=supported[name][1])
-        for name, level in sorted(features.items())
-        if name in FORMER_LEVELS and level > supported[name][1]
-    ]
 
 
 def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:

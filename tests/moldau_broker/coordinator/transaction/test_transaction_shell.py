@@ -62,6 +62,7 @@ class Broker:
             config=TransactionConfig(),
             partition_count=lambda: PARTITIONS,
             offsets_partition_count=lambda: 50,
+            level=lambda: 2,
         )
 
     async def lead_all(self, leader_epoch: int = 1) -> None:

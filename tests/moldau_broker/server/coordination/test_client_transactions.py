@@ -254,8 +254,9 @@ def test_a_follower_sends_a_transactional_producer_to_the_leader():
         )
         answer = await cluster.client(follower).request(request, 11)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer = await cluster.client(leader).request(request, 11)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        for version, code in ((10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)):
+            answer = await cluster.client(leader).request(request, version)
+            assert answer.responses[0].partition_responses[0].error_code == code, "no partition was added"
 
     run_cluster(scenario, brokers=2)
 

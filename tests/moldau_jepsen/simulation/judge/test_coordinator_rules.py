@@ -195,3 +195,34 @@ def test_an_epoch_that_falls_is_convicted(transactions, found):
     assert names(found) == ["transaction-state"]
     transactions.state("id", "Empty", 8, 0)
     assert names(found) == ["transaction-state"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_end_at_level_2_takes_exactly_the_next_epoch(transactions, found, last):
+    """Each decision has the next epoch, or the last one of an id that is then replaced (KIP-890)."""
+    epoch = 32766 if last else 3
+    transactions.state("id", "Ongoing", 7, epoch, has_own_epoch=True)
+    transactions.state("id", "PrepareCommit", 7, epoch + 1, has_own_epoch=True)
+    after = (8, 0) if last else (7, epoch + 1)
+    transactions.state("id", "CompleteCommit", *after, has_own_epoch=True)
+    transactions.state("id", "PrepareAbort", after[0], after[1] + 1, has_own_epoch=True)
+    transactions.state("id", "CompleteAbort", after[0], after[1] + 1, has_own_epoch=True)
+    transactions.state("id", "Ongoing", after[0], after[1] + 1)
+    transactions.state("id", "PrepareCommit", after[0], after[1] + 1)  # at level 1 again
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("state", "producer_id", "epoch"),
+    [("PrepareCommit", 7, 3), ("PrepareAbort", 7, 5), ("PrepareCommit", 8, 4)],
+)
+def test_another_epoch_at_level_2_is_convicted(transactions, found, state, producer_id, epoch):
+    transactions.state("id", "Ongoing", 7, 3, has_own_epoch=True)
+    transactions.state("id", state, producer_id, epoch, has_own_epoch=True)
+    assert "transaction-epoch" in names(found)
+
+
+def test_a_completion_that_raises_the_epoch_is_convicted(transactions, found):
+    transactions.state("id", "PrepareCommit", 7, 4, has_own_epoch=True)
+    transactions.state("id", "CompleteCommit", 7, 5, has_own_epoch=True)
+    assert names(found) == ["transaction-epoch"]

@@ -288,6 +288,20 @@ TRANSACTION_KEYS = (
         doc="Whether a transactional append is checked with the coordinator first.",
     ),
     integer(
+        name="add.partitions.to.txn.retry.backoff.ms",
+        default=20,
+        group="Transactions",
+        minimum=1,
+        doc="Pause before a broker tries again to add a partition while another transaction ends, in milliseconds.",
+    ),
+    integer(
+        name="add.partitions.to.txn.retry.backoff.max.ms",
+        default=100,
+        group="Transactions",
+        minimum=0,
+        doc="How long a broker tries to add a partition while another transaction ends, in milliseconds.",
+    ),
+    integer(
         name="producer.id.expiration.ms",
         default=DAY_MS,
         group="Transactions",

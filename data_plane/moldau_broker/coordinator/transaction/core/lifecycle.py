@@ -10,7 +10,8 @@ the transaction. A coordinator that loads a decided transaction sends its marker
 
 Fencing: a new producer gets a higher epoch. The abort of an open transaction that its producer did not request (a new
 producer did, or the timeout passed) also raises the epoch, and its markers take that epoch into the partitions. From
-version 5 of EndTxn on, every transaction ends with a higher epoch, so no late message can enter the next one.
+version 5 of EndTxn on, every transaction ends with a higher epoch, so no late message can enter the next one. The
+markers of such a transaction say so: a partition refuses one whose epoch already has an open transaction.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from moldau_broker.coordinator.runtime.log_refusals import LOG_REFUSALS
 from moldau_broker.coordinator.runtime.timers import Deadlines
 from moldau_broker.coordinator.transaction.core.state import (
     EPOCH_MAX,
+    EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Transaction,
@@ -72,9 +74,14 @@ class TransactionLifecycle:
     outstanding only for transactions in a prepare state.
     """
 
-    def __init__(self, config: TransactionConfig, coordinator_epoch: int) -> None:
-        """Starts with nothing loaded. ``coordinator_epoch`` is the leader epoch of the partition; markers carry it."""
+    def __init__(self, config: TransactionConfig, coordinator_epoch: int, level: Callable[[], int]) -> None:
+        """Starts with nothing loaded.
+
+        ``coordinator_epoch`` is the leader epoch of the partition; markers carry it. ``level`` returns the cluster's
+        level of ``transaction.version``.
+        """
         self.unreadable_records = 0
+        self._level = level
         self._config = config
         self._coordinator_epoch = coordinator_epoch
         self.transactions: dict[str, Transaction] = {}
@@ -169,6 +176,7 @@ class TransactionLifecycle:
             producer=producer,
             coordinator_epoch=self._coordinator_epoch,
             commit=transaction.status is TransactionStatus.PREPARE_COMMIT,
+            transaction_version=transaction.client_version,
         )
         self._effects.append(SendMarkers(transactional_id=name, marker=marker, partitions=transaction.partitions))
 
@@ -229,7 +237,8 @@ class TransactionLifecycle:
         self.busy[transactional_id] = append_id
         if respond is not None:
             self._deadlines.set((_ANSWER, str(append_id)), moment.now_ms + self._config.append_timeout_ms)
-        self._effects.append(Append(append_id=append_id, records=(transaction_record(transactional_id, after),)))
+        record = transaction_record(transactional_id, after, min(self._level(), 1))
+        self._effects.append(Append(append_id=append_id, records=(record,)))
 
     def answer_write(self, write: _Write, code: ErrorCode) -> None:
         """Answers the request of a write with its outcome, once."""
@@ -288,12 +297,17 @@ class TransactionLifecycle:
         request_id: int = -1,
         respond: Callable[[ErrorCode], Response] | None = None,
     ) -> None:
-        """Aborts an open transaction and fences its producer: writes the abort with a higher epoch."""
+        """Aborts an open transaction and fences its producer: writes the abort with a higher epoch.
+
+        A client with an epoch per transaction that did not request it learns the new epoch when it aborts.
+        """
         assert transaction.status is TransactionStatus.ONGOING
+        has_own_epoch = transaction.has_own_epoch or self._level() >= EPOCH_PER_TRANSACTION
         after = transaction.moved(
             TransactionStatus.PREPARE_ABORT,
             moment.wall_ms,
             producer_epoch=min(transaction.producer_epoch + 1, EPOCH_MAX),
             last_epoch=NO_EPOCH,
+            client_version=EPOCH_PER_TRANSACTION if has_own_epoch else transaction.client_version,
         )
         self.write(transaction.transactional_id, after, moment, request_id, respond)

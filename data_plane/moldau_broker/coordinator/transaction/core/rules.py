@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -13,6 +14,8 @@ from moldau.protocol.messages.list_transactions import ListTransactionsRequest, 
 from moldau.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from moldau_broker.coordinator.transaction.core.answers import init_error
 from moldau_broker.coordinator.transaction.core.state import (
+    EPOCH_MAX,
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
@@ -88,16 +91,41 @@ def may_init(transaction: Transaction, request: InitProducerIdRequest) -> bool:
 
 
 def is_repeated_end(transaction: Transaction, request: EndTxnRequest) -> bool:
-    """Returns whether a client with one epoch per transaction retries an EndTxn that is already decided."""
-    if transaction.status is TransactionStatus.ONGOING:
+    """Returns whether a client with one epoch per transaction retries an EndTxn that is already decided.
+
+    The decision has raised the epoch, or replaced an exhausted producer id, so the retry carries the former identity.
+    """
+    if not transaction.has_own_epoch or transaction.status in (TransactionStatus.ONGOING, TransactionStatus.EMPTY):
         return False
     if request.producer_id == transaction.producer_id:
+        if transaction.producer_epoch == EPOCH_MAX and transaction.next_producer_id == NO_PRODUCER_ID:
+            return False  # an abort took the last epoch to fence the producer, which needs a new producer id
         return request.producer_epoch == transaction.producer_epoch - 1
     return (
-        request.producer_id == transaction.previous_producer_id
+        not transaction.status.is_preparing
+        and request.producer_id == transaction.previous_producer_id
         and transaction.producer_epoch == 0
         and is_epoch_exhausted(request.producer_epoch)
     )
+
+
+def prepared_end(
+    transaction: Transaction, status: TransactionStatus, bumps: bool, fresh_producer_id: int | None, moment: Moment
+) -> Transaction | None:
+    """Returns the state with the decision of a client; None if that needs a fresh producer id and has none.
+
+    The markers state the client's level: from level 2 on (``bumps``), a partition expects a higher epoch in them.
+    """
+    after = transaction.moved(status, moment.wall_ms, client_version=EPOCH_PER_TRANSACTION if bumps else 0)
+    if not bumps:
+        return after
+    epoch = transaction.producer_epoch
+    after = replace(after, producer_epoch=min(epoch + 1, EPOCH_MAX), last_epoch=epoch)
+    if not is_epoch_exhausted(epoch):
+        return after
+    if fresh_producer_id is None:
+        return None
+    return replace(after, next_producer_id=fresh_producer_id, next_producer_epoch=0)
 
 
 def init_reply(after: Transaction) -> Callable[[ErrorCode], Response]:

@@ -9,6 +9,9 @@
     PrepareAbort --all markers written--> CompleteAbort
     Empty, CompleteCommit, CompleteAbort --new producer--> Empty
     Empty, CompleteCommit, CompleteAbort --abort without partitions, client version 2--> PrepareAbort
+
+With client version 2 every transaction has an epoch of its own: PrepareCommit and PrepareAbort already carry the epoch
+of the next one.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 0x7FFF
+EPOCH_PER_TRANSACTION = 2
+"""The first level of ``transaction.version`` at which every transaction has an epoch of its own (KIP-890)."""
 
 TopicPartition = tuple[str, int]
 
@@ -102,7 +107,8 @@ class Transaction:
 
     The producer continues with ``next_producer_id`` and ``next_producer_epoch`` when the epochs of its id are
     exhausted. ``last_epoch`` is the epoch before the present one if the producer itself requested the bump, so that
-    its retry is recognized. Times are Unix milliseconds.
+    its retry is recognized. ``client_version`` is the level of ``transaction.version`` that the client uses, by
+    the versions of its requests. Times are Unix milliseconds.
     """
 
     transactional_id: str
@@ -119,6 +125,19 @@ class Transaction:
     last_update_ms: int = -1
     client_version: int = 0
 
+    @property
+    def has_own_epoch(self) -> bool:
+        """Returns whether the end of the transaction raises the epoch."""
+        return self.client_version >= EPOCH_PER_TRANSACTION
+
+    def belongs_to_next(self, producer_id: int, producer_epoch: int) -> bool:
+        """Returns whether a producer was given this identity for the transaction after the one that is ending."""
+        if not self.status.is_preparing or not self.has_own_epoch:
+            return False
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return (producer_id, producer_epoch) == (self.next_producer_id, self.next_producer_epoch)
+        return (producer_id, producer_epoch) == (self.producer_id, self.producer_epoch)
+
     def moved(self, status: TransactionStatus, wall_ms: int, **changes: object) -> Transaction:
         """Returns the state after a transition along `TRANSITIONS`."""
         assert status in TRANSITIONS[self.status], f"{self.transactional_id}: {self.status.name} to {status.name}"
@@ -134,8 +153,13 @@ _VERSION = struct.Struct(">h")
 _VALUE_VERSION = 1
 
 
-def transaction_record(transactional_id: str, transaction: Transaction | None) -> StateRecord:
-    """Returns the record of a transaction's state, or its tombstone."""
+def transaction_record(
+    transactional_id: str, transaction: Transaction | None, version: int = _VALUE_VERSION
+) -> StateRecord:
+    """Returns the record of a transaction's state, or its tombstone.
+
+    Value version 0, of ``transaction.version`` 0, has no room for the other producer ids and the client's level.
+    """
     key = _VERSION.pack(0) + encode(TransactionLogKey(transactional_id=transactional_id), 0)
     if transaction is None:
         return StateRecord(key, None)
@@ -159,7 +183,7 @@ def transaction_record(transactional_id: str, transaction: Transaction | None) -
         transaction_start_timestamp_ms=transaction.start_ms,
         client_transaction_version=transaction.client_version,
     )
-    return StateRecord(key, _VERSION.pack(_VALUE_VERSION) + encode(value, _VALUE_VERSION))
+    return StateRecord(key, _VERSION.pack(version) + encode(value, version))
 
 
 def parse_transaction(key: Buffer | None, value: Buffer | None) -> tuple[str, Transaction | None] | None:

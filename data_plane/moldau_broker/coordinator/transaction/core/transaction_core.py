@@ -19,6 +19,7 @@ from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest
 from moldau_broker.coordinator.transaction.core.answers import (
+    BATCHED_FROM,
     fenced,
     init_error,
     partition_codes,
@@ -32,9 +33,10 @@ from moldau_broker.coordinator.transaction.core.rules import (
     is_repeated_end,
     listed,
     may_init,
+    prepared_end,
 )
 from moldau_broker.coordinator.transaction.core.state import (
-    EPOCH_MAX,
+    EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Transaction,
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 _WRITING = (InitProducerIdRequest, AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest)
 _EPOCH_BUMP_FROM = 5
 """The first version of EndTxn that raises the epoch (KIP-890)."""
+_ABORTABLE_FROM = 5
+"""The first version of AddPartitionsToTxn whose senders know TRANSACTION_ABORTABLE."""
 
 
 class TransactionCore:
@@ -67,6 +71,7 @@ class TransactionCore:
         config: TransactionConfig,
         coordinator_epoch: int,
         offsets_partition: Callable[[str], TopicPartition | None],
+        level: Callable[[], int],
     ) -> None:
         """Starts with nothing loaded.
 
@@ -75,8 +80,9 @@ class TransactionCore:
             coordinator_epoch: the leader epoch of the partition; markers carry it.
             offsets_partition: returns the partition that stores the offsets of a group; None while that topic does
                 not exist.
+            level: returns the cluster's level of ``transaction.version``.
         """
-        self.lifecycle = TransactionLifecycle(config, coordinator_epoch)
+        self.lifecycle = TransactionLifecycle(config, coordinator_epoch, level)
         self._config = config
         self._offsets_partition = offsets_partition
 
@@ -257,6 +263,8 @@ class TransactionCore:
         if not name:
             return ErrorCode.INVALID_REQUEST, None
         transaction = self.lifecycle.transactions.get(name)
+        if transaction is not None and transaction.belongs_to_next(producer_id, epoch):
+            return ErrorCode.CONCURRENT_TRANSACTIONS, None  # it waits until the markers of the last one are written
         if transaction is None or transaction.producer_id != producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None
         if transaction.producer_epoch != epoch:
@@ -275,7 +283,9 @@ class TransactionCore:
         wanted = tuple((topic.name, partition) for topic in asked.topics for partition in topic.partitions)
         if asked.verify_only:
             # A partition leader asks whether a batch belongs to an open transaction (KIP-890).
-            missing = ErrorCode.TRANSACTION_ABORTABLE if version >= 5 else ErrorCode.INVALID_TXN_STATE
+            if transaction.status.is_preparing:
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+            missing = ErrorCode.TRANSACTION_ABORTABLE if version >= _ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
             ongoing = transaction.status is TransactionStatus.ONGOING
             inside = set(transaction.partitions) if ongoing else set()
             answer = partition_codes(
@@ -286,6 +296,8 @@ class TransactionCore:
         return self._add(
             transaction,
             wanted,
+            # Only brokers send many transactions at once: they add for clients with an epoch per transaction.
+            EPOCH_PER_TRANSACTION if version >= BATCHED_FROM else 0,
             moment,
             request_id,
             lambda outcome: partition_codes(asked, lambda _topic, _partition: outcome),
@@ -305,6 +317,7 @@ class TransactionCore:
         return self._add(
             transaction,
             (partition,),
+            0,
             moment,
             request_id,
             lambda outcome: AddOffsetsToTxnResponse(error_code=outcome),
@@ -314,6 +327,7 @@ class TransactionCore:
         self,
         transaction: Transaction,
         wanted: tuple[TopicPartition, ...],
+        client_version: int,
         moment: Moment,
         request_id: int,
         respond: Callable[[ErrorCode], Response],
@@ -333,6 +347,8 @@ class TransactionCore:
             moment.wall_ms,
             partitions=tuple(partitions),
             start_ms=transaction.start_ms if ongoing else moment.wall_ms,
+            client_version=client_version,
+            last_epoch=transaction.last_epoch if ongoing else NO_EPOCH,
         )
         self.lifecycle.write(transaction.transactional_id, after, moment, request_id, respond)
         return ErrorCode.NONE
@@ -367,12 +383,8 @@ class TransactionCore:
             if repeated or not bumps or request.committed:
                 return ErrorCode.INVALID_TXN_STATE
         prepared = TransactionStatus.PREPARE_COMMIT if request.committed else TransactionStatus.PREPARE_ABORT
-        after = transaction.moved(prepared, moment.wall_ms)
-        if bumps:
-            after = replace(after, producer_epoch=min(transaction.producer_epoch + 1, EPOCH_MAX), client_version=2)
-            if is_epoch_exhausted(transaction.producer_epoch):
-                if fresh_producer_id is None:
-                    return ErrorCode.COORDINATOR_NOT_AVAILABLE
-                after = replace(after, next_producer_id=fresh_producer_id, next_producer_epoch=0)
+        after = prepared_end(transaction, prepared, bumps, fresh_producer_id, moment)
+        if after is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.lifecycle.write(name, after, moment, request_id, end_reply(after, bumps))
         return ErrorCode.NONE

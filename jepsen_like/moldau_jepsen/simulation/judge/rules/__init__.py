@@ -22,6 +22,7 @@ one-owner                one member of a group owns a partition in a generation
 generation-monotone      a group's generation never decreases
 offset-kept              a group commits no offset below the one committed when its generation began
 transaction-state        a transactional id follows KIP-98's state transitions; its epoch never decreases
+transaction-epoch        at level 2 the end of a transaction takes exactly the next epoch (KIP-890)
 transaction-outcome      a marker has the outcome that the coordinator decided, and precedes the next transaction
 answered-once            a request is answered once, whatever completes it (``coverage`` judges it on the wire)
 compaction-keeps         the last value of a key survives cleaning

@@ -102,7 +102,13 @@ class CommittedReader:
             self._transactions.forgotten(transactional_id)
         else:
             self._coordinated[state.producer_id] = key
-            self._transactions.state(transactional_id, state.status.label, state.producer_id, state.producer_epoch)
+            self._transactions.state(
+                transactional_id,
+                state.status.label,
+                state.producer_id,
+                state.producer_epoch,
+                has_own_epoch=state.has_own_epoch,
+            )
 
     def _take_group(
         self, key: PartitionKey, header: BatchHeader, record_key: Buffer | None, value: Buffer | None

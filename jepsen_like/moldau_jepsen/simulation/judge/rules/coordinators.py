@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
 
 NO_OFFSET = -1
+EPOCH_MAX = 0x7FFF
 
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "Empty": ("Empty", "Ongoing", "PrepareAbort"),
@@ -143,8 +144,13 @@ class TransactionRules:
         self._states: dict[str, tuple[str, int, int]] = {}
         self._by_producer: dict[int, str] = {}
 
-    def state(self, transactional_id: str, state: str, producer_id: int, epoch: int) -> None:
-        """The state of a transactional id was written."""
+    def state(
+        self, transactional_id: str, state: str, producer_id: int, epoch: int, *, has_own_epoch: bool = False
+    ) -> None:
+        """The state of a transactional id was written.
+
+        ``has_own_epoch``: its client uses level 2 of ``transaction.version``, so the decision raises the epoch.
+        """
         before = self._states.get(transactional_id)
         if before is not None:
             if state not in FOLLOWS.get(before[0], ()):
@@ -154,8 +160,26 @@ class TransactionRules:
                     "transaction-state",
                     f"{transactional_id}: epoch {epoch} of producer {producer_id} after epoch {before[2]}",
                 )
+            if has_own_epoch:
+                self._judge_epoch(transactional_id, before, (state, producer_id, epoch))
         self._states[transactional_id] = (state, producer_id, epoch)
         self._by_producer[producer_id] = state
+
+    def _judge_epoch(self, transactional_id: str, before: tuple[str, int, int], after: tuple[str, int, int]) -> None:
+        """Judges that the decision takes the next epoch, and that its completion keeps it or begins another id."""
+        state, producer_id, epoch = after
+        if state.startswith("Prepare"):
+            allowed = [(before[1], min(before[2] + 1, EPOCH_MAX))]
+        elif state.startswith("Complete"):
+            allowed = [before[1:]] if producer_id == before[1] else [(producer_id, 0)]
+        else:
+            return
+        if (producer_id, epoch) not in allowed:
+            self._violated(
+                "transaction-epoch",
+                f"{transactional_id} is {state} with epoch {epoch} of producer {producer_id}, after {before[0]} with "
+                f"epoch {before[2]} of producer {before[1]}",
+            )
 
     def forgotten(self, transactional_id: str) -> None:
         """A transactional id was deleted."""

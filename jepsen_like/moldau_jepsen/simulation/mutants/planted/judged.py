@@ -69,6 +69,7 @@ ALONE: dict[str, Trial] = {
     "generation-monotone": _trial("generation-not-loaded"),
     "offset-kept": _trial("transactional-offsets-not-loaded"),
     "transaction-state": _trial("new-producer-epoch-zero"),
+    "transaction-epoch": _trial("transaction-epoch-kept"),
     "transaction-outcome": _trial("marker-written-twice"),
     # what clients saw
     "inconsistent-offsets": _trial("divergence-not-detected"),

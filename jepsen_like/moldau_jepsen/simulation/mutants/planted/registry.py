@@ -47,6 +47,7 @@ from moldau_jepsen.simulation.mutants.planted import (
     quorum,
     readers,
     registrations,
+    transactions,
     truncation,
     watermarks,
 )
@@ -465,6 +466,34 @@ COORDINATORS = (
         text="a coordinator that loads a prepared transaction treats it as open",
         patches=coordinators.decision_forgotten,
         profile=DECISIONS,
+    ),
+    Mutant(
+        name="transaction-epoch-kept",
+        area="transactions",
+        text="a transaction ends with the epoch with which it began",
+        patches=transactions.epoch_kept,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="repeated-end-raises-again",
+        area="transactions",
+        text="an EndTxn that is sent again raises the epoch a second time",
+        patches=transactions.repeated_end_raises_again,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="partition-not-added",
+        area="transactions",
+        text="a leader does not ask the coordinator before the first batch of a transaction",
+        patches=transactions.partition_not_added,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="late-marker-accepted",
+        area="transactions",
+        text="a late copy of a marker ends the producer's next transaction",
+        patches=transactions.late_marker_accepted,
+        profile=TRANSACTIONS,
     ),
     Mutant(
         name="offset-commit-unfenced",
