@@ -104,6 +104,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._positions = Positions()
         self._decoding = Decoding.of(self._positions, key_deserializer, value_deserializer, self._api_timeout_ms)
         self._interceptors = checked("Consumer", interceptors, ConsumerInterceptor)
+        self._is_plain = self._decoding is None and not self._interceptors
         self._on_statistics = on_statistics
         self._statistics_ms = interval_of("Consumer", self._config, on_statistics)
         self._background = Background()
@@ -445,6 +446,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def __anext__(self) -> ConsumedRecord[KeyOut, ValueOut]:
         poller = self._polling()
         taken = poller.take_nowait(self._take_one)
+        if taken and self._is_plain:
+            poller.counters.records += 1
+            return next(taken[0].with_partition())  # type: ignore[return-value]  # bytes
         if taken:
             for batch in self._seen(await self._decoded(taken)):
                 return next(batch.with_partition())

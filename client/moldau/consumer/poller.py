@@ -40,6 +40,7 @@ class Poller:
         self._client = client
         self._fetcher = fetcher
         self._positions = positions
+        self.counters = fetcher.counters
         self._rebalance = rebalance
         self._commit_when_due = commit_when_due
         self._is_polled = False

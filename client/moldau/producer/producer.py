@@ -126,6 +126,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self._partitioner = partitioner
         self._encoder = RecordEncoder.of(key_serializer, value_serializer)
         self.interceptors = checked("Producer", interceptors, ProducerInterceptor)
+        self._is_plain = self._encoder is None and not self.interceptors
         self._on_statistics = on_statistics
         self._statistics_ms = interval_of("Producer", self._config, on_statistics)
         self._limits = limits_of(self._config)
@@ -256,15 +257,30 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             RegistryError: the schema registry does not answer within ``max.block.ms``.
             TypeError: an argument is of a wrong type.
         """
-        if self._encoder is None and not self.interceptors:
-            return await self.send_bytes(
-                topic,
-                value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks; a cast would cost each record a call
-                key,  # type: ignore[arg-type]
-                headers=headers,
-                partition=partition,
-                timestamp=timestamp,
-            )
+        if not self._is_plain:
+            return await self._send_object(topic, value, key, headers, partition, timestamp)
+        if headers.__class__ is not tuple:
+            headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
+        try:
+            delivery = self._append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)  # type: ignore[arg-type]  # bytes
+        except (LookupError, BufferExhaustedError):
+            return await self._send_waiting(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]
+        self._since_checkpoint += 1
+        if self._since_checkpoint >= _LOAD_INTERVAL_RECORDS:
+            self._since_checkpoint = 0
+            await trio.lowlevel.checkpoint()
+        return delivery
+
+    async def _send_object(
+        self,
+        topic: str,
+        value: ValueIn | None,
+        key: KeyIn | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Delivery:
+        """Sends a record with serializers or interceptors."""
         self._opened()
         record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
         if not self.interceptors:
@@ -385,7 +401,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             SerializationError: a serializer refuses key or value.
             KafkaError: as for ``send``.
         """
-        if self._encoder is None and not self.interceptors:
+        if self._is_plain:
             return self._append(
                 topic,
                 value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks
