@@ -44,6 +44,8 @@ SEARCHES_MAX: Final = 4
 BODY_BYTES_MAX: Final = 5 * 1024 * 1024
 QUESTION_S: Final = 30.0
 HEARTBEAT_S: Final = 15.0
+REST: Final = 4
+"""A live page waits at least so many times as long as its last answer took, so that large clusters are asked less."""
 ASSETS: Final = {
     "index.html": "text/html; charset=utf-8",
     "console.css": "text/css; charset=utf-8",
@@ -303,7 +305,9 @@ class Endpoints:
             last, sent_at_s = "", trio.current_time()
             await send("retry: 1000\n\n")
             while not self._stopping.is_set() and self._console.sessions.find(key) is not None:
+                began_s = trio.current_time()
                 kind, document = await _answered(name, question)
+                took_s = trio.current_time() - began_s
                 event = f"event: {kind}\ndata: {document}\n\n"
                 if event != last:
                     last, sent_at_s = event, trio.current_time()
@@ -311,7 +315,7 @@ class Endpoints:
                 elif trio.current_time() - sent_at_s >= HEARTBEAT_S:
                     sent_at_s = trio.current_time()
                     await send(": alive\n\n")
-                with trio.move_on_after(INTERVALS_S.get(name, INTERVAL_S)):
+                with trio.move_on_after(max(INTERVALS_S.get(name, INTERVAL_S), REST * took_s)):
                     await self._stopping.wait()
 
     # --- changes

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 API_TIMEOUT_MS: Final = 8_000
 SAMPLE_S: Final = 2.0
+SAMPLE_REST: Final = 4
+"""The next sample waits at least so many times as long as the last one took."""
 UNUSED_S: Final = 30.0
 """Samples are taken only while a page was asked for within this time."""
 SAMPLED_TOPICS_MAX: Final = 1_000
@@ -67,12 +69,13 @@ class Identity:
     async def sample_forever(self) -> None:
         """Measures while pages are in use. A failed sample leaves a hole in the chart, and the next one follows."""
         while True:
-            if trio.current_time() - self.used_at_s < UNUSED_S:
+            began_s = trio.current_time()
+            if began_s - self.used_at_s < UNUSED_S:
                 try:
                     await self.sample()
                 except KafkaError:
                     await trio.lowlevel.checkpoint()  # the pages themselves report why the cluster does not answer
-            await trio.sleep(SAMPLE_S)
+            await trio.sleep(max(SAMPLE_S, SAMPLE_REST * (trio.current_time() - began_s)))
 
 
 def login_settings(settings: Mapping[str, str], user: str, password: str, mechanism: str) -> dict[str, str]:
