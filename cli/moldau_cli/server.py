@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import stat
 import sys
 import traceback
 from typing import TYPE_CHECKING
@@ -116,6 +117,33 @@ def _read_config(path: str) -> Config:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 
 
+def open_files(config: Config, path: str) -> list[str]:
+    """Returns the files with keys and passwords of a node that every user of this machine may read."""
+    from moldau.runtime.config import parse_config_text
+    from moldau.runtime.config.providers import files_of_secrets
+
+    with open(path, encoding="utf-8") as file:
+        given = parse_config_text(file.read(), path)
+    secrets = [name for name in given if name in config and config.schema.key(name).is_sensitive]
+    places = files_of_secrets(given, path, secrets)
+    places += [str(given[name]) for name in given if name.endswith("ssl.keystore.location")]
+    found = []
+    for place in places:
+        try:
+            if os.stat(place).st_mode & stat.S_IROTH:
+                found.append(place)
+        except OSError:
+            continue  # whoever needs the file says that it is missing
+    return found
+
+
+def _warn_of_open_files(config: Config, path: str) -> None:
+    from moldau.runtime.telemetry.log import EventLogger
+
+    for place in open_files(config, path):
+        EventLogger("moldau.server").warning("secrets-readable-by-all", file=place, change=f"chmod o-r {place}")
+
+
 def _run_node(config: Config, path: str, level: str, parent: int | None, environment: Environment) -> int:
     import logging
 
@@ -128,6 +156,7 @@ def _run_node(config: Config, path: str, level: str, parent: int | None, environ
     handler.setFormatter(LineFormatter(line, datefmt="%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     _raise_limits()
+    _warn_of_open_files(config, path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)
     node = _Node(environment, config, parent)
     try:

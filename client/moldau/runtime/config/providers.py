@@ -18,7 +18,7 @@ from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.text import parse_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 BYTES_MAX: Final = 1 << 20
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
@@ -82,3 +82,23 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
+
+
+def files_of_secrets(given: Mapping[str, object], file_name: str, secrets: Collection[str]) -> list[str]:
+    """Returns the files that hold the secrets of a configuration file, itself among them if it holds any as text.
+
+    ``given`` are its unresolved values, ``secrets`` the names of those that are secret.
+    """
+    found: dict[str, None] = {}
+    for name in secrets:
+        value = given.get(name)
+        text = value if isinstance(value, str) else ""
+        for match in _REFERENCE.finditer(text):
+            place, _, key = match[2].rpartition(":")
+            if match[1] == "file":
+                found[place] = None
+            elif match[1] == "dir":
+                found[str(Path(place) / key)] = None
+        if text and not _REFERENCE.search(text):
+            found[file_name] = None
+    return list(found)

@@ -26,11 +26,12 @@ from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import SaslNetwork, with_login
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
+from moldau.runtime.tls.reloading import ReloadingContext
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
     from moldau.runtime.config.tls import TlsSettings
-    from moldau.runtime.ports.environment import Connection, Disk, Environment, Listener, Network
+    from moldau.runtime.ports.environment import Clock, Connection, Disk, Environment, Listener, Network
 
 PEM_BYTES_MAX: Final = 1 << 20
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -136,8 +137,8 @@ class TlsNetwork:
     handshakes.
     """
 
-    def __init__(self, network: Network, context: ssl.SSLContext) -> None:
-        """Opens connections through ``network``."""
+    def __init__(self, network: Network, context: ssl.SSLContext | ReloadingContext) -> None:
+        """Opens connections through ``network``; a ``ReloadingContext`` follows its files."""
         self.plain: Final = network
         self._context = context
         self._scratch = bytearray(CIPHERTEXT_BYTES)
@@ -155,8 +156,13 @@ class TlsNetwork:
         connection = await self.plain.connect(host, port)
         try:
             try:
+                context = self._context
                 secured = TlsConnection(
-                    connection, self._context, server_side=False, server_hostname=host, scratch=self._scratch
+                    connection,
+                    context.current() if isinstance(context, ReloadingContext) else context,
+                    server_side=False,
+                    server_hostname=host,
+                    scratch=self._scratch,
                 )
             except ValueError as error:
                 raise TlsHandshakeError(errno.EINVAL, f"{host!r} cannot be in a certificate: {error}") from error
@@ -184,7 +190,7 @@ def outgoing_environment(
     problems = tls_problems(settings)
     if problems:
         raise ConfigError(problems)
-    context = client_context(settings, environment.disk)
+    context = ReloadingContext(client_context, settings, environment.disk, environment.clock)
     return replace(environment, network=TlsNetwork(environment.network, context))
 
 
@@ -218,22 +224,33 @@ def plain_environment(environment: Environment) -> Environment:
     return environment if network is environment.network else replace(environment, network=network)
 
 
+class _NoClock:
+    """A clock that stands still."""
+
+    def monotonic_ms(self) -> float:
+        """See ``Clock.monotonic_ms``."""
+        return 0.0
+
+    def wall_ms(self) -> int:
+        """See ``Clock.wall_ms``."""
+        return 0
+
+
 class ListenerTls:
     """Secures the accepted connections of one listener; the argument ``secure`` of ``serve``."""
 
-    def __init__(self, settings: TlsSettings, disk: Disk) -> None:
-        """Reads certificates and keys.
+    def __init__(self, settings: TlsSettings, disk: Disk, clock: Clock | None = None) -> None:
+        """Reads certificates and keys, and again when their files have changed if there is a ``clock``.
 
         Raises:
             ConfigError: as ``server_context``.
         """
-        self._disk = disk
         self._scratch = bytearray(CIPHERTEXT_BYTES)
-        self._context = server_context(settings, disk)
+        self._context = ReloadingContext(server_context, settings, disk, _NoClock() if clock is None else clock)
 
     def __call__(self, connection: Connection) -> TlsConnection:
         """Wraps an accepted connection."""
-        return TlsConnection(connection, self._context, server_side=True, scratch=self._scratch)
+        return TlsConnection(connection, self._context.current(), server_side=True, scratch=self._scratch)
 
     def reload(self, config: Config, listener_name: str) -> None:
         """Reads certificates and keys again; open connections keep theirs.
@@ -245,7 +262,7 @@ class ListenerTls:
         problems = tls_problems(settings, server=listener_name)
         if problems:
             raise ConfigError(problems)
-        self._context = server_context(settings, self._disk)
+        self._context.take(settings)
 
 
 def listener_tls(
@@ -262,7 +279,7 @@ def listener_tls(
     problems = tls_problems(settings, server=listener_name)
     if problems:
         raise ConfigError(problems)
-    return ListenerTls(settings, environment.disk)
+    return ListenerTls(settings, environment.disk, environment.clock)
 
 
 def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
@@ -281,8 +298,8 @@ def client_environment(environment: Environment, config: Config) -> Environment:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    context = client_tls(environment.disk, config)
-    if context is not None:
+    if SecurityProtocol[config.get_str("security.protocol")].uses_tls:
+        context = ReloadingContext(client_context, tls_settings(config), environment.disk, environment.clock)
         environment = replace(environment, network=TlsNetwork(environment.network, context))
     uses_sasl = SecurityProtocol[config.get_str("security.protocol")].uses_sasl
     return with_login(environment, client_login(config)) if uses_sasl else environment

@@ -1,0 +1,97 @@
+"""Goal: a certificate is renewed by replacing its file; a file that cannot be used changes nothing.
+
+Method: listener and client on virtual time and a virtual disk; a fingerprint tells which certificate was shown.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.tls.context import ListenerTls, client_context, server_context
+from moldau.runtime.tls.reloading import CHECK_MS, ReloadingContext
+from moldau_jepsen.world.world import run_world
+from support.certificates import authority
+
+
+def write(disk, path: str, text: str) -> None:
+    file = disk.open(path, OpenMode.WRITE)
+    file.truncate(0)
+    file.append([text.encode()])
+    file.close()
+
+
+class StoppedClock:
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return int(self.now_ms)
+
+
+def pem(number: int) -> str:
+    chain, key = authority(number).issue("node")
+    return key + chain
+
+
+def on_a_disk(scenario):
+    async def main(world):
+        return scenario(world.node("n").environment.disk, StoppedClock())
+
+    return run_world(main, 1)
+
+
+@pytest.mark.parametrize("make", [server_context, client_context])
+def test_a_replaced_file_is_used_after_a_while(make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def scenario(disk, clock) -> None:
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        context = ReloadingContext(make, settings, disk, clock)
+        first = context.current()
+        clock.now_ms += CHECK_MS
+        assert context.current() is first, "nothing has changed"
+        write(disk, "/node.pem", pem(1) + "\n" * 99)  # of another size, because no time passes here
+        assert context.current() is first, "the files are looked at now and then only"
+        clock.now_ms += CHECK_MS
+        second = context.current()
+        assert second is not first
+        write(disk, "/node.pem", pem(1)[:200])
+        for _ in range(3):
+            clock.now_ms += CHECK_MS
+            assert context.current() is second
+        disk.remove("/node.pem")
+        clock.now_ms += CHECK_MS
+        assert context.current() is second
+        write(disk, "/node.pem", pem(0))
+        clock.now_ms += CHECK_MS
+        assert context.current() is not second
+
+    on_a_disk(scenario)
+    words = [message.split()[0] for message in caplog.messages if message.startswith("certificates-")]
+    assert words == [
+        "certificates-reloaded",
+        "certificates-refused",
+        "certificates-refused",
+        "certificates-reloaded",
+    ]
+
+
+def test_a_listener_shows_its_new_certificate() -> None:
+    def scenario(disk, clock) -> None:
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        listener = ListenerTls(settings, disk, clock)
+        before = listener._context.current()
+        write(disk, "/node.pem", pem(1) + "\n" * 99)  # of another size, because no time passes here
+        clock.now_ms += CHECK_MS
+        assert listener._context.current() is not before
+        assert ListenerTls(settings, disk)._context.current() is not None
+
+    on_a_disk(scenario)
