@@ -133,7 +133,7 @@ def open_files(config: Config, path: str) -> list[str]:
             if os.stat(place).st_mode & stat.S_IROTH:
                 found.append(place)
         except OSError:
-            continue  # whoever needs the file says that it is missing
+            continue  # the reader of the file reports that it is missing
     return found
 
 

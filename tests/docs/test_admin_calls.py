@@ -10,12 +10,6 @@ from moldau_broker.server.handlers.apis import ABSENT_APIS
 PAGE = Path(__file__).parents[2] / "docs" / "admin-calls.md"
 OWN = {"end_transaction"}
 API_OF = {
-    "alterClientQuotas": "AlterClientQuotas",
-    "describeClientQuotas": "DescribeClientQuotas",
-    "createDelegationToken": "CreateDelegationToken",
-    "describeDelegationToken": "DescribeDelegationToken",
-    "expireDelegationToken": "ExpireDelegationToken",
-    "renewDelegationToken": "RenewDelegationToken",
     "describeShareGroups": "ShareGroupDescribe",
     "alterShareGroupOffsets": "AlterShareGroupOffsets",
     "deleteShareGroupOffsets": "DeleteShareGroupOffsets",

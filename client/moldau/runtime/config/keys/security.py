@@ -53,7 +53,7 @@ SECURITY_KEYS = (
         default=HOUR_MS,
         group="Security",
         minimum=1,
-        doc="How often the active controller removes expired tokens; nobody can log in with one in the meantime.",
+        doc="How often the active controller removes expired tokens. An expired token never authenticates, removed or not.",
     ),
     string(
         name="ssl.client.auth",
