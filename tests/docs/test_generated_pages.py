@@ -6,7 +6,7 @@ import pytest
 
 from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG
 from moldau.runtime.config import docs as config_docs
-from moldau_broker.server import compat
+from moldau_broker.server import admin_calls, compat
 from moldau_broker.server.handlers.apis import ABSENT_APIS
 from moldau_cli import reference
 
@@ -14,6 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "config.md": (config_docs.render, "python -m moldau.runtime.config.docs > docs/config.md"),
     "cli.md": (reference.document, "python -m moldau_cli.reference > docs/cli.md"),
+    "admin-calls.md": (admin_calls.document, "python -m moldau_broker.server.admin_calls > docs/admin-calls.md"),
     "compat.md": (compat.document, "python -m moldau_broker.server.compat > docs/compat.md"),
 }
 
