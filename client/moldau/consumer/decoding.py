@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from moldau.consumer.core.values import DeserializedRecord
 from moldau.serialization.core.records import RecordDecoder, unreadable
-from moldau.serialization.core.registry_requests import RegistryError
-from moldau.serialization.core.values import RecordDeserializationError, SchemaNeeded
+from moldau.serialization.core.values import RecordDeserializationError, RegistryError, SchemaNeeded
 from moldau.serialization.lookups import SchemaLookups
 
 if TYPE_CHECKING:

@@ -43,8 +43,7 @@ from moldau.records import Compression, InvalidRecordError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
 from moldau.runtime.config.schemas import idempotence_enabled
 from moldau.serialization.core.records import RecordEncoder, unregistered
-from moldau.serialization.core.registry_requests import RegistryError
-from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
+from moldau.serialization.core.values import KeyIn, RegistryError, SchemaNeeded, ValueIn
 from moldau.serialization.lookups import SchemaLookups
 
 if TYPE_CHECKING:

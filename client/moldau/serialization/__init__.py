@@ -29,10 +29,11 @@ if TYPE_CHECKING:
         StringSerde,
         UUIDSerde,
     )
-    from moldau.serialization.core.registry_requests import RegisteredSchema, RegistryError, Schema, SchemaReference
+    from moldau.serialization.core.registry_requests import RegisteredSchema, Schema, SchemaReference
     from moldau.serialization.core.values import (
         Deserializer,
         RecordDeserializationError,
+        RegistryError,
         SerializationContext,
         SerializationError,
         Serializer,
@@ -75,7 +76,7 @@ _MODULES = {
     "ProtobufSerde": "protobuf",
     "SchemaRegistry": "registry",
     "RegisteredSchema": "core.registry_requests",
-    "RegistryError": "core.registry_requests",
+    "RegistryError": "core.values",
     "Schema": "core.registry_requests",
     "SchemaReference": "core.registry_requests",
     "Deserializer": "core.values",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.serialization.core.registry_requests import RegistryError
+from moldau.serialization.core.values import RegistryError
 
 if TYPE_CHECKING:
     from moldau.serialization.core.values import SchemaNeeded

@@ -23,13 +23,12 @@ from moldau.serialization.core.registry_requests import (
     LookUpSchema,
     RegisteredSchema,
     RegisterSchema,
-    RegistryError,
     Schema,
     SchemaById,
     SubjectVersion,
     error_of,
 )
-from moldau.serialization.core.values import SchemaNeeded
+from moldau.serialization.core.values import RegistryError, SchemaNeeded
 
 try:
     import anyio

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.metadata import TopicPartition
     from moldau.records import Record
-    from moldau.serialization.core.registry_requests import RegistryError
-    from moldau.serialization.core.values import Deserializer, Field, Serializer
+    from moldau.serialization.core.values import Deserializer, Field, RegistryError, Serializer
     from moldau.values import Buffer
 
 

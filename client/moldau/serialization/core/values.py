@@ -111,6 +111,28 @@ class RecordDeserializationError(SerializationError):
         self.headers = headers
 
 
+class RegistryError(Exception):
+    """The schema registry refused a request, or did not answer.
+
+    ``status`` is the HTTP status, 0 without an answer; ``code`` is the registry's own, such as 40403.
+    """
+
+    def __init__(self, detail: str, *, status: int = 0, code: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+    @property
+    def is_about_schema(self) -> bool:
+        """Whether the registry's answer is about the schema: it is unknown, invalid or incompatible."""
+        return self.status in (404, 409, 422)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+
 class Resolvable(Protocol):
     """A registry that can be asked for what a serializer needs."""
 
