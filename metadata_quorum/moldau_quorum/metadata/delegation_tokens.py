@@ -53,7 +53,7 @@ def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
 
 
 def is_expired(token: DelegationTokenRecord, wall_ms: int) -> bool:
-    """Whether the token has expired and can no longer be used."""
+    """Whether a token can no longer be used."""
     return wall_ms >= min(token.expiry_ms, token.max_ms)
 
 

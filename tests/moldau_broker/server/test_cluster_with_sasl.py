@@ -171,6 +171,22 @@ def test_sessions_are_renewed_under_load(caplog):
     assert "re-authentication failed" not in lines
 
 
+def test_links_between_controllers_authenticate_again(caplog):
+    """A link opens its next connection before its session ends: no message is refused, and no leader is deposed."""
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario(cluster):
+        await trio.sleep(5)
+        epoch = cluster.image().controller_epoch
+        before = sum(line.startswith("authenticated") for line in caplog.messages)
+        await trio.sleep(20)
+        assert cluster.image().controller_epoch == epoch
+        assert sum(line.startswith("authenticated") for line in caplog.messages) >= before + 6 * 5
+
+    run_secured(scenario, brokers=1, controllers=3, **{"connections.max.reauth.ms": "3000"})
+    assert "the authenticated session has expired" not in "\n".join(caplog.messages)
+
+
 def test_controllers_that_log_in_with_plain():
     async def scenario(cluster):
         async with Producer(

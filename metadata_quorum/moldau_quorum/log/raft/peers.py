@@ -75,6 +75,8 @@ class PeerLink:
         self.scope = trio.CancelScope()
         self.heard_ms = float("-inf")
         """When a message from the peer came in, by whatever way."""
+        self.renew_at_ms = float("inf")
+        """When to replace the present connection, whose authenticated session ends soon after; ``connect`` sets it."""
         self.dropped = 0
         self._environment = environment
         self._node_id = node_id
@@ -143,6 +145,7 @@ class PeerLink:
             while True:
                 self._hastened = trio.Event()
                 self._tried_ms = self._environment.clock.monotonic_ms()
+                self.renew_at_ms = float("inf")
                 try:
                     with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
                         connection = await self._connect(*self.address)
@@ -174,6 +177,8 @@ class PeerLink:
                 nursery.start_soon(self._watch, connection, nursery.cancel_scope)
                 nursery.start_soon(self._pump, connection, nursery.cancel_scope)
                 nursery.start_soon(self._give_up_unproven, nursery.cancel_scope)
+                if self.renew_at_ms != float("inf"):
+                    nursery.start_soon(self._renew_in_time, nursery.cancel_scope)
         finally:
             was_proven, self._is_proven = self._is_proven, False
             self.is_connected = False
@@ -187,6 +192,15 @@ class PeerLink:
             await self._proven.wait()
         if not self._is_proven:
             scope.cancel()
+
+    async def _renew_in_time(self, scope: trio.CancelScope) -> None:
+        """Ends the connection before its session ends: the next one authenticates again, and no message is refused.
+
+        Messages go one way here, so the exchange of a re-authentication (KIP-368) has no place on the connection.
+        """
+        left_ms = self.renew_at_ms - self._environment.clock.monotonic_ms()
+        await trio.sleep(max(0.0, left_ms / 1000))
+        scope.cancel()
 
     async def _watch(self, connection: Connection, scope: trio.CancelScope) -> None:
         """Notices the end of the stream; nothing else ever comes back."""

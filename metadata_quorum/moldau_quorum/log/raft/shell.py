@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.runtime.sasl.network import SaslNetwork
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Histogram
@@ -248,7 +249,7 @@ class RaftLog:
                     node_id=self._config.node_id,
                     peer_id=peer_id,
                     address=address,
-                    connect=self._config.connect or self._connect,
+                    connect=self._config.connect or partial(self._connect, peer_id),
                     limits=self._config.limits,
                     envelope=partial(self.node.envelope, peer_id),
                     on_refused=self._peer_refused,
@@ -257,8 +258,14 @@ class RaftLog:
                 self._links[peer_id] = link
                 nursery.start_soon(link.run)
 
-    async def _connect(self, host: str, port: int) -> Connection:
-        return await self._environment.network.connect(host, port)
+    async def _connect(self, peer_id: int, host: str, port: int) -> Connection:
+        network = self._environment.network
+        if not isinstance(network, SaslNetwork):
+            return await network.connect(host, port)
+        connection, authenticated = await network.open(host, port, None)
+        if peer_id in self._links:
+            self._links[peer_id].renew_at_ms = authenticated.again_at_ms
+        return connection
 
     def _peer_refused(self, peer_id: int) -> None:
         self.node.peer_refused(peer_id, self._environment.clock.monotonic_ms())

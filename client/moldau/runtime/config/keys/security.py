@@ -53,7 +53,7 @@ SECURITY_KEYS = (
         default=HOUR_MS,
         group="Security",
         minimum=1,
-        doc="How often the active controller removes expired tokens. Expired tokens are refused, removed or not.",
+        doc="How often the active controller removes expired tokens, which no longer open a session in the meantime.",
     ),
     string(
         name="ssl.client.auth",
