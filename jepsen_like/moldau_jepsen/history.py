@@ -180,7 +180,7 @@ class Operation:
     """Of group members: generation of the assignment in ``partitions``."""
     group: str = ""
     """Of polls of a group's member: the group, if it begins at the earliest offset, so that its members together skip
-    nothing."""
+    nothing. Of SUBSCRIBE: the instance id of a static member."""
     error: str = ""
     """Reason if the operation did not end OK."""
     seeks: tuple[Seek, ...] = ()

@@ -53,6 +53,7 @@ def passes():
         ("marker-written-twice", {"producer-epoch", "transaction-outcome"}),
         ("decision-forgotten", {"transaction-state"}),
         ("answers-sent-ahead", {"answered-once"}),
+        ("given-before-released", {"one-owner"}),
         ("consumer-skips", {"unseen", "lost-write", "poll-skip", "int-poll-skip"}),
     ],
 )

@@ -33,6 +33,16 @@ def test_two_owners_in_one_generation() -> None:
     assert verdict.anomalies[0].operations == (2, 3)
 
 
+def test_a_static_member_that_comes_back_is_one_owner() -> None:
+    """Its next process goes on in the same generation; a member with another instance id is another owner."""
+    story = Story()
+    for process in (1, 2):
+        story.add(process, Kind.SUBSCRIBE, partitions=(P0,), generation=4, group="first")
+    assert story.check(subscribe=True, final_phase=False).valid
+    story.add(3, Kind.SUBSCRIBE, partitions=(P0,), generation=4, group="second")
+    assert found(story.check(subscribe=True, final_phase=False)) == {K.DUAL_OWNERSHIP: 1}
+
+
 def test_generations_of_groups_are_independent() -> None:
     """Generations of one group are independent of those of another group."""
     story = Story().add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5)

@@ -12,14 +12,15 @@ class OwnershipChecker:
     """Finds partitions that two members own in one generation.
 
     Generations of a partition that are older than its newest one by a margin are dropped, so memory grows with the
-    number of partitions, not with the length of the history. Each group counts its own generations.
+    number of partitions, not with the length of the history. Each group counts its own generations. A static member
+    that comes back is the same owner: it goes on in the generation of its former process (KIP-345).
     """
 
     def __init__(self, findings: Findings) -> None:
         """Starts before the first operation."""
         self._findings = findings
-        self._owners: dict[TopicPartition, dict[int, tuple[int, int]]] = {}
-        """Per partition and generation: the first owner, and the operation that shows it."""
+        self._owners: dict[TopicPartition, dict[int, tuple[int, int, str]]] = {}
+        """Per partition and generation: the first owner, the operation that shows it, and the owner's instance id."""
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
@@ -27,11 +28,11 @@ class OwnershipChecker:
             return
         for partition in operation.partitions:
             owners = self._owners.setdefault(partition, {})
-            other = owners.setdefault(operation.generation, (operation.process, operation.index))
+            other = owners.setdefault(operation.generation, (operation.process, operation.index, operation.group))
             if len(owners) > 2 * _GENERATIONS_KEPT:
                 for stale in sorted(owners)[:-_GENERATIONS_KEPT]:
                     del owners[stale]
-            if other[0] != operation.process:
+            if other[0] != operation.process and not (other[2] and other[2] == operation.group):
                 self._findings.add(
                     AnomalyKind.DUAL_OWNERSHIP,
                     f"processes {other[0]} and {operation.process} own the partition in generation "

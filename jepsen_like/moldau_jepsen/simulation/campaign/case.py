@@ -36,6 +36,7 @@ DRAWS = (
     "pipe",
     "topics",
     "bank",
+    "members",
     "seeks",
     "variety",
     "core_first",

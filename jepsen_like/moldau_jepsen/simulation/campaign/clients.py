@@ -1,8 +1,9 @@
 """Runs all clients of a simulated run: chooses workloads and machines, and collects the history.
 
-The queue and the register always run; transactions, the exactly-once pipe, the bank, and the client that deletes a
-topic and creates it again are drawn. Workers of the pipe and tellers and clerks of the bank have their own machines: a
-client that is paused or cut off while its successor runs is a zombie, which the brokers must fence.
+The queue and the register always run; transactions, the exactly-once pipe, the bank, the group of changing members, and
+the client that deletes a topic and creates it again are drawn. Workers of the pipe, tellers and clerks of the bank, and
+the changing members have their own machines: a client that is paused or cut off while its successor runs is a zombie,
+which the brokers must fence.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.workloads.bank import BankWorkload
 from moldau_jepsen.workloads.group_read import GroupRead, read_in_group
 from moldau_jepsen.workloads.liveness import Liveness
+from moldau_jepsen.workloads.members import MembersWorkload
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
@@ -42,6 +45,7 @@ PIPE_PROBABILITY = 0.35
 TRANSACTIONS_PROBABILITY = 0.5
 TOPICS_PROBABILITY = 0.35
 BANK_PROBABILITY = 0.35
+MEMBERS_PROBABILITY = 0.35
 SEEKS_PROBABILITY = 0.5
 SEEK_SHARE = 0.06
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -79,13 +83,17 @@ class Clients:
         self.topics = with_topics if options.topics is None else options.topics
         with_bank = world.random("bank").random() < BANK_PROBABILITY
         self.bank = with_bank if options.bank is None else options.bank
+        with_members = world.random("members").random() < MEMBERS_PROBABILITY
+        self.members = with_members if options.members is None else options.members
         with_seeks = world.random("seeks").random() < SEEKS_PROBABILITY
         self.seeks = with_seeks if options.seeks is None else options.seeks
         self.under_way: list[str] = []
         """The workloads that have begun, and not ended in order."""
         self._workers = [f"worker-{slot}" for slot in range(options.pipe_options.workers if self.pipe else 0)]
         self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
-        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers]
+        slots = options.members_options.slots if self.members else 0
+        self._members_hosts = [f"member-{slot}" for slot in range(slots)]
+        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers, *self._members_hosts]
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
         self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
@@ -111,6 +119,8 @@ class Clients:
             on_acknowledged=on_acknowledged,
         )
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
+        self._members = MembersWorkload(cluster.bootstrap, options.members_options, recorder)
+        self._regex_member = RegexMember(cluster, self.environment)
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
 
     async def create_topics(self) -> None:
@@ -125,6 +135,8 @@ class Clients:
             topics |= {pipe.source: pipe.partitions, pipe.target: pipe.partitions}
         if self.bank:
             topics |= options.bank_options.sizes
+        if self.members:
+            topics |= options.members_options.sizes
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
 
@@ -144,6 +156,8 @@ class Clients:
                 nursery.start_soon(self._until_it_ends, "pipe", self._run_pipe)
             if self.bank:
                 nursery.start_soon(self._until_it_ends, "bank", self._run_bank)
+            if self.members:
+                nursery.start_soon(self._until_it_ends, "members", self._run_members)
 
     async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.under_way.append(name)
@@ -170,6 +184,15 @@ class Clients:
                 await client.run_program(self._bank.request)
                 clerks.cancel_scope.cancel()
 
+    async def _run_members(self) -> None:
+        client = self._world.node(CLIENT_HOST)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_program, self._members.feed, self.environment)
+            nursery.start_soon(client.run_program, self._regex_member.run, self._options.healing_seconds)
+            for slot, host in enumerate(self._members_hosts):
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, self._members.live, slot, machine.environment)
+
     def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
         """Returns what the clients must still achieve.
 
@@ -188,6 +211,9 @@ class Clients:
         earliest = workload.consumer.get("auto.offset.reset", "earliest") == "earliest"
         has_readers = workload.senders and workload.group_readers and earliest
         read = workload.topic_partitions if has_readers and groups else []
+        if self.members:
+            partitions += self._options.members_options.topic_partitions
+            read += self._options.members_options.topic_partitions if groups else []
         return Liveness(self._recorder.now_ms(), partitions, transactions_in, read)
 
     def stop(self) -> None:
@@ -198,6 +224,8 @@ class Clients:
         self._transfers.stop()
         self._pipe.stop()
         self._bank.stop()
+        self._members.stop()
+        self._regex_member.stop()
 
     async def read_in_group(self, group: str, seconds: float) -> GroupRead:
         """Reads every topic whose records are in the history from the beginning, as the only member of a new group."""
@@ -205,6 +233,7 @@ class Clients:
         partitions = queue.topic_partitions
         partitions += [*pipe.source_partitions, *pipe.target_partitions] if self.pipe else []
         partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
+        partitions += self._options.members_options.topic_partitions if self.members else []
         config: dict[str, object] = {
             "isolation.level": "read_committed",
             **self._strategy,
@@ -229,6 +258,8 @@ class Clients:
             await self._pipe.final_read(seconds)
         if self.bank:
             await self._bank.final_read(seconds)
+        if self.members:
+            await self._members.final_read(self.environment, seconds)
         await self.register.final_read(seconds)
         if self.topics:
             await self._topics.final_read(seconds)
@@ -236,7 +267,7 @@ class Clients:
     def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
         """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
         asked = self._options.may_convict
-        unanswered = self.register.stuck or self._topics.stuck
+        unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None

@@ -22,6 +22,7 @@ from moldau_jepsen.simulation.campaign.outside_controls import OUTSIDE_CONTROLS,
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 from moldau_jepsen.workers import workers
+from moldau_jepsen.workloads.members import MembersOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -159,6 +160,16 @@ CONTROLS: dict[str, Control] = {
                 pipe=replace(RunOptions().pipe_options, offsets_in_transaction=False, crash_every_s=3.0),
             ),
             convicted_by=("pipe-duplicate", "pipe-disorder"),
+        ),
+        Control(
+            name="members-begin-at-the-end",
+            text="members of a group skip what was sent before they joined",
+            options=replace(
+                _options(()),
+                members=True,
+                members_options=MembersOptions(reset="latest", crash_every_s=2.0, sends_per_second=40.0),
+            ),
+            convicted_by=("group-skip",),
         ),
     )
 }

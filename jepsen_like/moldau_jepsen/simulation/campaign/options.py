@@ -12,6 +12,7 @@ from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
 from moldau_jepsen.workloads.bank import BankOptions
+from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.world.network.network import NetworkProfile
@@ -58,6 +59,9 @@ class RunOptions:
     bank: bool | None = False
     """Whether money is moved between accounts beside the others; drawn if None, as campaigns have it."""
     bank_options: BankOptions = field(default_factory=BankOptions)
+    members: bool | None = False
+    """Whether the members of a group change, and their protocols; drawn if None, as campaigns have it."""
+    members_options: MembersOptions = field(default_factory=MembersOptions)
     seeks: bool | None = False
     """Whether readers seek now and then; drawn if None, as campaigns have it."""
     variety: bool | None = False
@@ -206,6 +210,10 @@ def draw_settings(draw: random.Random) -> dict[str, str]:
         "controller.quorum.election.timeout.ms": str(draw.choice((400, 1_000))),
         "replica.fetch.wait.max.ms": str(draw.choice((100, 500))),
         "group.min.session.timeout.ms": "500",
+        "group.consumer.min.session.timeout.ms": "500",
+        "group.consumer.session.timeout.ms": "2000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": str(draw.choice((0, 500))),
         "log.segment.bytes": str(draw.choice((1 << 30, 16_384, 2_048))),
         "log.index.interval.bytes": str(draw.choice((4_096, 64))),

@@ -16,6 +16,7 @@ from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.world.world import derive_random
 
@@ -417,6 +418,35 @@ GROUPS = Profile(
     lengths=(1.2, 2.5),
 )
 
+MEMBERS = Profile(
+    name="members",
+    text="members of a group come, go, fall silent and change their protocol while coordinators move",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={"group.consumer.session.timeout.ms": "800", "group.consumer.heartbeat.interval.ms": "200"}
+        ),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=10.0),
+        transactions=False,
+        members=True,
+        members_options=MembersOptions(
+            crash_every_s=4.0, classic={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300}
+        ),
+        struck=FaultScope.ALL,
+    ),
+    kinds=(
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.LINK,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+    ),
+    strikes=(10, 20),
+    lengths=(1.5, 5.0),
+)
+
 RECREATED_TOPICS = Profile(
     name="recreated-topics",
     stream="made-again",
@@ -540,6 +570,7 @@ PROFILES: dict[str, Profile] = {
         PIPELINES,
         IMPATIENT,
         GROUPS,
+        MEMBERS,
         RECREATED_TOPICS,
         DISKS,
         BANK,
@@ -560,5 +591,7 @@ def drawn_profile(seed: int) -> Profile | None:
 def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
-    options = RunOptions(directories=None, topics=None, bank=None) if profile is None else profile.of_seed(seed)
+    options = (
+        RunOptions(directories=None, topics=None, bank=None, members=None) if profile is None else profile.of_seed(seed)
+    )
     return replace(options, core_first=None, seeks=None, variety=None, transaction_level=None)

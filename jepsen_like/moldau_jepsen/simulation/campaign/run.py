@@ -122,6 +122,7 @@ class Run:
             "pipe": self.clients.pipe,
             "topics": self.clients.topics,
             "bank": self.clients.bank,
+            "members": self.clients.members,
             "seeks": self.clients.seeks,
             "variety": self.variety,
             "core_first": self.core_first,

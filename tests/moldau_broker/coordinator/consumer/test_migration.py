@@ -225,6 +225,24 @@ def test_downgraded_group_rebalances_after_a_failover() -> None:
     assert read(clients) == list(range(6))
 
 
+def test_epochs_and_generations_are_one_count() -> None:
+    """An empty group that changes its kind goes on counting, so no number stands for two assignments."""
+    driver = driver_of()
+    (reader,) = classic_group(driver, 1)
+    counts = [reader.epoch]
+    for turn in range(4):
+        reader.leave()
+        reader = ConsumerClient(driver, "c") if turn % 2 == 0 else ClassicClient(driver)
+        for _ in range(4):
+            driver.pass_time(10)
+            rest([reader], 2)
+        driver.fail_over()
+        rest([reader], 4)
+        counts.append(reader.epoch)
+    assert counts == sorted(set(counts)), counts
+    assert len(reader.reading) == 6
+
+
 def test_static_member_changes_its_protocol() -> None:
     """A static member comes back with the other protocol and takes over its own partitions, both ways."""
     driver = driver_of()

@@ -55,6 +55,32 @@ def test_two_owners_in_records_of_one_generation_are_convicted(groups, found):
     assert found == [("one-owner", f"group g: member a, of a former record, and member b own {P0} in generation 5")]
 
 
+def test_owners_commit_from_where_they_began(groups, found):
+    """A commit below what was committed when the owner got the partition comes from a former owner."""
+    topic = UUID(int=1)
+    held = frozenset({(topic, 0)})
+    groups.holds("g", "a", held)
+    groups.offset("g", P0, 5, topic)
+    groups.offset("g", P0, 3, topic)  # the same owner's commit, sent twice
+    groups.offset("g", P0, 7, topic)
+    groups.holds("g", "a", frozenset())
+    groups.holds("g", "b", held)
+    groups.offset("g", P0, 7, topic)
+    assert found == []
+    groups.offset("g", P0, 6, topic)
+    assert names(found) == ["offset-kept"]
+
+
+def test_a_topic_made_again_begins_again(groups, found):
+    first, second = UUID(int=1), UUID(int=2)
+    groups.offset("g", P0, 7, first)
+    groups.holds("g", "a", frozenset({(first, 0)}))
+    groups.offset("g", P0, None)
+    groups.holds("g", "a", frozenset({(second, 0)}))
+    groups.offset("g", P0, 1, second)
+    assert found == []
+
+
 def test_members_of_the_consumer_protocol_share_nothing(groups, found):
     """A partition goes to the next member only after a record without it."""
     first, second = (UUID(int=1), 0), (UUID(int=1), 1)

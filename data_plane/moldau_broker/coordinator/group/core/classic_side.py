@@ -49,6 +49,11 @@ class ClassicSide:
         in_use = group is not None and (group.state is not GroupState.EMPTY or bool(group.pending_members))
         return group if in_use else None
 
+    def generation(self, group_id: str) -> int:
+        """Returns the generation of a group; 0 if there is none."""
+        group = self._rebalancer.groups.get(group_id) or self._written.get(group_id)
+        return 0 if group is None else group.generation
+
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Drops an unused classic group, and returns its tombstone if the log has it."""
         group = self._rebalancer.groups.get(group_id)

@@ -3,7 +3,9 @@
 Offsets of a group are judged against the generation that was written before them: the owner of a partition begins at
 the offset that was committed when its generation began, or later, so whatever it commits lies there or beyond. Within
 a generation a commit that was sent twice may come late and set an offset back; the next generation begins there. What
-is committed for another topic, by its id, than before says nothing about the former one, which was deleted.
+is committed for another topic, by its id, than before says nothing about the former one, which was deleted. Members of
+the consumer protocol have no common generation: there each owner begins at the offset that was committed when it got
+the partition.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class _Group:
     members that the records of the generation assign them to.
     """
 
-    __slots__ = ("began", "committed", "generation", "held", "owners", "topic_ids")
+    __slots__ = ("began", "begun", "by_id", "committed", "generation", "held", "owners", "topic_ids")
 
     def __init__(self) -> None:
         self.generation = -1
@@ -46,6 +48,10 @@ class _Group:
         self.owners: dict[TopicPartition, str] = {}
         self.topic_ids: dict[TopicPartition, UUID] = {}
         self.held: dict[str, frozenset[tuple[UUID, int]]] = {}
+        self.by_id: dict[tuple[UUID, int], int] = {}
+        """Committed offsets by the ids of their topics."""
+        self.begun: dict[tuple[UUID, int], int] = {}
+        """Of partitions that a member of the consumer protocol owns: what was committed when it got them."""
 
 
 class GroupRules:
@@ -94,7 +100,13 @@ class GroupRules:
 
     def holds(self, group_id: str, member_id: str, partitions: frozenset[tuple[UUID, int]]) -> None:
         """Notes what a member of the consumer protocol (KIP-848) owns from now on, with what it has yet to release."""
-        held = self._groups.setdefault(group_id, _Group()).held
+        group = self._groups.setdefault(group_id, _Group())
+        held = group.held
+        before = held.get(member_id, frozenset())
+        for gone in sorted(before - partitions):
+            group.begun.pop(gone, None)
+        for got in sorted(partitions - before):
+            group.begun[got] = group.by_id.get(got, NO_OFFSET)
         held[member_id] = partitions
         for other, theirs in held.items():
             if other != member_id and theirs & partitions:
@@ -117,6 +129,10 @@ class GroupRules:
         """An offset took effect, or was deleted (None). ``topic_id`` is None where the commit does not tell it."""
         group = self._groups.setdefault(group_id, _Group())
         is_other = topic_id is not None and group.topic_ids.get(partition, topic_id) != topic_id
+        former = group.topic_ids.get(partition)
+        if former is not None and (offset is None or is_other):
+            group.by_id.pop((former, partition.partition), None)
+            group.begun.pop((former, partition.partition), None)
         if offset is None or is_other:
             group.committed.pop(partition, None)
             group.began.pop(partition, None)
@@ -132,6 +148,15 @@ class GroupRules:
                 f"group {group_id} commits offset {offset} of {partition} in generation {group.generation}, which "
                 f"began at {least}",
             )
+        if topic_id is not None:
+            place = (topic_id, partition.partition)
+            if offset < group.begun.get(place, NO_OFFSET):
+                self._violated(
+                    "offset-kept",
+                    f"group {group_id} commits offset {offset} of {partition}, whose owner began at "
+                    f"{group.begun[place]}",
+                )
+            group.by_id[place] = offset
         group.committed[partition] = offset
 
 

@@ -22,7 +22,14 @@ from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeart
 from moldau.protocol.messages.join_group import JoinGroupRequest
 from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicMemberDecisions, Decision
 from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft, HeartbeatDecisions
-from moldau_broker.coordinator.group.consumer.core.migration import downgrade, end_group, may_downgrade, upgraded
+from moldau_broker.coordinator.group.consumer.core.migration import (
+    downgrade,
+    end_group,
+    make_way,
+    may_downgrade,
+    taken_over,
+    upgraded,
+)
 from moldau_broker.coordinator.group.consumer.core.records import change_record
 from moldau_broker.coordinator.group.consumer.core.rooms import (
     Fence,
@@ -256,7 +263,7 @@ class ConsumerGroups:
                 self._fence(room, draft, operation)
             elif not isinstance(operation.request, ConsumerGroupHeartbeatRequest) and not draft.group.members:
                 if isinstance(operation.request, JoinGroupRequest) and draft.group.exists:
-                    end_group(draft)  # the id is free once that is committed
+                    make_way(draft, moment.wall_ms)  # the id is free once that is committed
                     room.parked.appendleft(operation)
                     break
                 self._classic.serve(operation.request_id, operation.request, operation.context, moment)
@@ -293,6 +300,10 @@ class ConsumerGroups:
                 draft, request, context, moment, looks=looks, has_room=has_room
             )
         classic = None if draft.group.exists else self._classic.get(group_id)
+        if classic is None and not draft.group.exists and request.member_epoch == JOIN_EPOCH:
+            draft = Draft(room.group, rights=room.rights)
+            for change in taken_over(group_id, self._classic.generation(group_id)):
+                draft.add(change)
         if classic is not None:
             if request.member_epoch != JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

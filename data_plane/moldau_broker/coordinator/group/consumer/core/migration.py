@@ -176,6 +176,28 @@ def downgrade(draft: Draft, epoch: int, topics: TopicNames, wall_ms: int) -> Non
     draft.after = (group_record(group.group_id, value),)
 
 
+def make_way(draft: Draft, wall_ms: int) -> None:
+    """Ends a group without members; an empty classic group follows, which goes on with the count of generations."""
+    group = draft.group
+    value = GroupMetadataValue(
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation=group.epoch,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=wall_ms,
+        members=[],
+    )
+    end_group(draft)
+    draft.after = (group_record(group.group_id, value),)
+
+
+def taken_over(group_id: str, generation: int) -> list[Change]:
+    """Returns the changes by which a new consumer group goes on with the generations of an empty classic group."""
+    if generation <= 0:
+        return []
+    return [GroupEpoch(group_id=group_id, epoch=generation), TargetEpoch(group_id=group_id, epoch=generation)]
+
+
 def end_group(draft: Draft) -> None:
     """Removes what is left of a group without members."""
     group = draft.group  # the original: the changes below do not concern what is read here

@@ -101,6 +101,10 @@ class ClassicGroups(Protocol):
         """Returns a classic group that is in use; None if a consumer group may take its id."""
         ...
 
+    def generation(self, group_id: str) -> int:
+        """Returns the generation of a classic group; 0 if there is none."""
+        ...
+
     def freeze(self, group_id: str) -> tuple[StateRecord, ...]:
         """Stops a classic group that becomes a consumer group, and returns its tombstone; its members must rejoin."""
         ...
