@@ -102,13 +102,14 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
             {
                 "member": member.member_id,
                 "instance": member.instance_id,
+                "protocol": member.type,
                 "epoch": member.epoch,
                 "partitions": len(member.assignment),
                 "target": len(member.target),
             }
             for member in description.members
         ]
-        output.answer_rows("members", ["member", "instance", "epoch", "partitions", "target"], members)
+        output.answer_rows("members", ["member", "instance", "protocol", "epoch", "partitions", "target"], members)
     output.answer_rows("partitions", ["topic", "partition", "offset", "log_end_offset", "lag", "member"], rows)
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _OFFSET_FETCH_VERSION_MAX = 9
 _DEAD = "Dead"
+_CLASSIC_MEMBER = 0
 
 
 class Groups:
@@ -279,6 +280,7 @@ def _consumer_member(member: Member) -> GroupMember:
         assignment=_partitions(member.assignment),
         epoch=member.member_epoch,
         target=_partitions(member.target_assignment),
+        type="classic" if member.member_type == _CLASSIC_MEMBER else "consumer",
     )
 
 

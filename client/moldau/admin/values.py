@@ -186,7 +186,8 @@ class GroupMember:
     """A member of a group with its assigned partitions.
 
     Only members of the consumer protocol (KIP-848) have an ``epoch``, and a ``target`` that differs from the assignment
-    while they move towards it.
+    while they move towards it. ``type`` is ``classic`` or ``consumer``: the protocol that the member speaks. While a
+    group migrates, a group of the consumer protocol has members of both.
     """
 
     member_id: str
@@ -196,6 +197,7 @@ class GroupMember:
     assignment: tuple[TopicPartition, ...]
     epoch: int = -1
     target: tuple[TopicPartition, ...] = ()
+    type: str = "classic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import trio
 
-from moldau import Consumer
+from moldau import Admin, Consumer
 from moldau.consumer import CommitFailedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from support.cluster.broker_cluster import Cluster, batch, run_cluster
@@ -191,3 +191,50 @@ def test_a_refused_member_is_told_why() -> None:
             assert refused.value.code is ErrorCode.UNSUPPORTED_ASSIGNOR
 
     run_cluster(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_changes_its_protocol_while_it_reads(strategy: str) -> None:
+    """Members of the classic protocol are replaced one by one, and the admin client shows who speaks what."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3)
+        classic = {
+            "group_protocol": "classic",
+            "partition_assignment_strategy": strategy,
+            "heartbeat_interval_ms": "300",
+        }
+        workers = [Worker(cluster, f"old{number}", **classic) for number in range(2)]
+        workers += [Worker(cluster, f"new{number}") for number in range(2)]
+        old, new = workers[:2], workers[2:]
+
+        async def members() -> tuple[str, list[str]]:
+            description = (await admin.describe_groups(["g"]))["g"]
+            return description.type, sorted(member.type for member in description.members)
+
+        def all_held() -> bool:
+            return sum(len(each.since) for each in workers) == PARTITIONS
+
+        config = {"bootstrap.servers": "b1:9092,b2:9092,b3:9092"}
+        async with Admin(config, environment=cluster.client_environment) as admin, trio.open_nursery() as nursery:
+            for worker in old:
+                nursery.start_soon(worker.run)
+            await cluster.until(lambda: all_held() and all(worker.since for worker in old))
+            await produce(cluster, range(20))
+            nursery.start_soon(new[0].run)
+            await cluster.until(lambda: all_held() and bool(new[0].since))
+            assert await members() == ("consumer", ["classic", "classic", "consumer"])
+            await produce(cluster, range(20, 40))
+            old[0].end.set()
+            nursery.start_soon(new[1].run)
+            await cluster.until(lambda: all_held() and all(worker.since for worker in (old[1], *new)))
+            for worker in new:
+                worker.end.set()
+            await cluster.until(lambda: len(old[1].since) == PARTITIONS)
+            assert await members() == ("classic", ["classic"])
+            await produce(cluster, range(40, 60))
+            await cluster.until(lambda: values_read(workers) == values_of(60))
+            old[1].end.set()
+        check_spans(workers)
+
+    run_cluster(scenario, seed=1, brokers=3, **SETTINGS)
