@@ -81,6 +81,8 @@ def test_what_is_no_case_is_refused(document):
         ({"draws": {"struck": "zz"}}, 'draws.struck is one of all, controllers, brokers, or null, not "zz"'),
         ({"draws": {"struck": []}}, "draws.struck is one of all, controllers, brokers, or null, not []"),
         ({"draws": {"bank": 1}}, "draws.bank is true, false or null, not 1"),
+        ({"draws": {"transaction_level": 3}}, "draws.transaction_level is 1 or 2, or null, not 3"),
+        ({"draws": {"transaction_level": True}}, "draws.transaction_level is 1 or 2, or null, not true"),
         ({"draws": {"directories": 0}}, "draws.directories is a number from 1 on, or null, not 0"),
         ({"draws": {"fault_seconds": None}}, "draws.fault_seconds is a number of seconds from 0 to 1000000, not null"),
         (

@@ -537,9 +537,6 @@ class ClusterClient:
         self._answered_by, response = await self._asked(MetadataResponse, request)
         self.cluster_metadata.update(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
-        if self.watches_features and self.now_ms - self._features_at_ms >= self._max_age_ms:
-            self._features_at_ms = self.now_ms
-            await self._refresh_features(self._answered_by)
         cluster_metadata = self.cluster_metadata
         if any(
             topic.error.refreshes_metadata or any(info.leader < 0 for info in topic.partitions)
@@ -547,6 +544,9 @@ class ClusterClient:
         ):
             self._wanted.set()
         self.changed.notify()
+        if self.watches_features and self.now_ms - self._features_at_ms >= self._max_age_ms:
+            self._features_at_ms = self.now_ms
+            await self._refresh_features(self._answered_by)
 
     # --- coordinators
 

@@ -154,6 +154,7 @@ class RpcConnection:
             client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
         )
         version = request.__versions__.last
+        await self._wait_capacity(timeout_ms)
         frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
         response = decode_api_versions(frame, version)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
