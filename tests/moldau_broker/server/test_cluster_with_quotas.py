@@ -414,6 +414,32 @@ def test_own_clients_read_and_write_all_above_their_quotas():
     run_cluster(scenario)
 
 
+def test_own_clients_wait_for_a_pause_on_one_connection():
+    """A pause longer than the request timeout ends no connection: the timeout begins when the pause ends."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await alter(client, cluster, "producer_byte_rate", 300.0, client_id="own")
+        config = {"bootstrap.servers": "b1:9092", "client.id": "own", "request.timeout.ms": 5_000, "batch.size": 4_000}
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            began = trio.current_time()
+            for number in range(8):
+                await (await producer.send("t", bytes(4_000), partition=0))
+                if number == 0:
+                    accepted = connections_of(cluster)
+            took_s = trio.current_time() - began
+        assert took_s > 40  # 32,000 bytes at 300 bytes per second, less the allowance of an idle client
+        assert connections_of(cluster) == accepted
+
+    run_cluster(scenario, **FEW_WINDOWS)
+
+
+def connections_of(cluster):
+    """Counts the connections that the broker has accepted from clients."""
+    return sum(server.statistics().accepted for _, server in cluster.running[1].servers())
+
+
 def test_metrics_show_groups_and_pauses():
     async def scenario(cluster):
         client = cluster.client(1)

@@ -42,25 +42,33 @@ class PendingResponse(Generic[T]):
     async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
         """Waits for the answer and returns it.
 
+        A peer that throttles this client (KIP-219) reads no request until the throttle time of its last answer is
+        over. The timeout begins then.
+
         Raises:
             ConnectionError: the connection died; whether the request was carried out is unknown.
             trio.TooSlowError: no answer within ``timeout_ms``; the connection is closed.
             DecodeError: the answer cannot be read; the connection is closed.
         """
         connection = self._connection
-        if self._frame is None:
-            with trio.move_on_after(timeout_ms / 1000) as scope:
+        begun = trio.current_time()
+        while self._frame is None:
+            deadline = max(begun, connection.throttled_until) + timeout_ms / 1000
+            with trio.move_on_at(deadline) as scope:
                 await connection.drive(self)
-            if scope.cancelled_caught and self._frame is None:
+            is_due = max(begun, connection.throttled_until) + timeout_ms / 1000 <= deadline
+            if scope.cancelled_caught and self._frame is None and is_due:
                 connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")
                 raise trio.TooSlowError(f"{connection.peer}: no answer within {timeout_ms:.0f} ms")
-        frame = self._frame
-        assert frame is not None
         try:
-            return self._decode(frame)
+            answer = self._decode(self._frame)
         except DecodeError as error:
             connection.fail(f"bad answer: {error}")
             raise
+        throttle_time_ms = getattr(answer, "throttle_time_ms", 0)
+        if throttle_time_ms > 0:
+            connection.throttled_until = trio.current_time() + throttle_time_ms / 1000
+        return answer
 
     def resolve(self, frame: memoryview) -> None:
         """Called by the connection when the answer has come."""

@@ -99,6 +99,8 @@ class RpcConnection:
         self.features = FinalizedFeatures()
         self._frames = ResponseFrames(response_bytes_max)
         self._answers = 0  # since the peer said what it serves
+        self.throttled_until = 0.0
+        """When the peer reads requests again, on trio's clock in seconds, as its last answers said (KIP-219)."""
         self._renewal: Renewal[PendingResponse[object]] | None = None
         if authenticated is not None:
             self._renewal = Renewal(authenticated)
