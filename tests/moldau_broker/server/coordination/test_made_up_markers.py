@@ -267,4 +267,4 @@ def test_one_request_of_many_markers_takes_little_time() -> None:
         await transaction(producer, b"a")
         await see(cluster, b"a")
 
-    run_cluster(scenario, brokers=3)
+    run_cluster(scenario, brokers=3, request_max_entries="1000000")

@@ -36,7 +36,13 @@ def test_metadata_answers_a_topic_once() -> None:
         created = await client.request(MetadataRequest(topics=[MetadataRequestTopic(name="new")] * 3), 12)
         assert [topic.name for topic in created.topics] == ["new"], "one that is created by being asked for, too"
 
-    run_cluster(scenario, auto_create_topics_enable="true", default_replication_factor="1", num_partitions="1")
+    run_cluster(
+        scenario,
+        auto_create_topics_enable="true",
+        default_replication_factor="1",
+        num_partitions="1",
+        request_max_entries="1000000",
+    )
 
 
 def test_a_configuration_is_described_once() -> None:
@@ -49,4 +55,4 @@ def test_a_configuration_is_described_once() -> None:
         assert result.error_code == ErrorCode.NONE
         assert len(result.configs) > 10
 
-    run_cluster(scenario)
+    run_cluster(scenario, request_max_entries="1000000")
