@@ -18,6 +18,7 @@ from moldau_cli.commands import (
     features,
     groups,
     log,
+    node,
     pipeline,
     produce,
     quorum,
@@ -51,6 +52,7 @@ application.add_typer(replicas.reassign, name="reassign")
 application.add_typer(replicas.logdirs, name="logdirs")
 application.command("elect")(replicas.elect)
 application.add_typer(log.commands, name="log")
+application.add_typer(node.commands, name="node")
 application.add_typer(sim.commands, name="sim")
 application.add_typer(pipeline.commands, name="pipeline")
 application.add_typer(txns.commands, name="txns")

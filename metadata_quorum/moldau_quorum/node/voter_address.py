@@ -85,7 +85,7 @@ class QuorumSearch:
                 continue
             for voter_id, address in sorted(self._log.peers.items()):
                 try:
-                    view = await _view(self._environment, address, self._log.node_id)
+                    view = await ask_quorum_view(self._environment, address, self._log.node_id)
                     settled = await self._take(view)
                 except FAILURES as error:
                     self._logger.debug("voter-unreachable", voter=voter_id, error=error)
@@ -141,7 +141,15 @@ class QuorumSearch:
         return ErrorCode.of(response.error_code)
 
 
-async def _view(environment: Environment, target: tuple[str, int], own_id: int) -> QuorumView:
+async def ask_quorum_view(environment: Environment, target: tuple[str, int], own_id: int) -> QuorumView:
+    """Asks a controller for its view of the quorum.
+
+    Raises:
+        OSError: it cannot be reached, or left.
+        TooSlowError: it did not answer within ``ASK_TIMEOUT_MS``.
+        ProtocolError: its answer is no answer of a controller.
+        KafkaError: it refused.
+    """
     connection = await _connect(environment, target, own_id)
     try:
         response = await connection.request_as(
@@ -156,6 +164,35 @@ async def _view(environment: Environment, target: tuple[str, int], own_id: int) 
         cluster_id=response.cluster_id,
         addresses={node.broker_id: (node.host, node.port) for node in response.brokers},
     )
+
+
+async def ask_leader_wall_ms(environment: Environment, leader: tuple[str, int], own_id: int) -> int:
+    """Asks the leader of the quorum for the time of its wall clock, in milliseconds since 1970.
+
+    The leader states it as the time of its own last fetch (KIP-836).
+
+    Raises:
+        OSError: the leader cannot be reached, or left.
+        TooSlowError: it did not answer within ``ASK_TIMEOUT_MS``.
+        ProtocolError: its answer is no answer of a controller.
+        KafkaError: it refused, or leads no longer.
+    """
+    connection = await _connect(environment, leader, own_id)
+    try:
+        partition = DescribeQuorumRequestPartitionData(partition_index=0)
+        topic = DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        described = await connection.request_as(
+            DescribeQuorumResponse, DescribeQuorumRequest(topics=[topic]), timeout_ms=ASK_TIMEOUT_MS
+        )
+    finally:
+        connection.close()
+    if described.error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode.of(described.error_code), described.error_message or "")
+    found = described.topics[0].partitions[0]
+    for replica in found.current_voters:
+        if replica.replica_id == found.leader_id and replica.last_fetch_timestamp >= 0:
+            return replica.last_fetch_timestamp
+    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader does not describe itself")
 
 
 async def _connect(environment: Environment, target: tuple[str, int], own_id: int) -> RpcConnection:

@@ -139,6 +139,48 @@ class CheckpointFile:
         return Work(name=f"checkpoint {path}", run=run, complete=complete, failed=failed, directory=directory)
 
 
+def take_identity(
+    disk: Disk, directory: str, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
+) -> MetaProperties:
+    """Reads ``meta.properties`` of a directory, or writes it, durably, where it is missing.
+
+    Raises:
+        OSError: The file could not be read or written.
+        LogStorageError: The file is damaged.
+        ValueError: The directory belongs to another cluster or node.
+    """
+    path = f"{directory}/{META_PROPERTIES}"
+    if not disk.exists(path):
+        properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_id())
+        write_atomically(disk, path, encode_meta_properties(properties))
+    try:
+        properties = decode_meta_properties(path, read_file(disk, path))
+    except CorruptLogFileError as error:
+        raise LogStorageError(directory, str(error)) from error
+    if properties.cluster_id != cluster_id or properties.node_id != node_id:
+        raise ValueError(
+            f"{path} says cluster {properties.cluster_id!r}, node {properties.node_id}; "
+            f"this is cluster {cluster_id!r}, node {node_id}: give the node its own log directory"
+        )
+    return properties
+
+
+def lock_directory(disk: Disk, directory: str) -> Lock:
+    """Creates the directory where it is missing, and takes its lock.
+
+    Raises:
+        OSError: The directory could not be made.
+        LogStorageError: Another process holds the lock.
+    """
+    if not disk.exists(directory):
+        disk.make_directories(directory)
+        disk.sync_directory(directory.rpartition("/")[0] or "/")
+    try:
+        return disk.lock(f"{directory}/{LOCK}")
+    except BlockingIOError as error:
+        raise LogStorageError(directory, "in use: another process holds its lock") from error
+
+
 class LogDirectory:
     """One of ``log.dirs``. Invariant: while ``online``, this process holds its lock and identity."""
 
@@ -166,13 +208,7 @@ class LogDirectory:
             ValueError: The directory belongs to another cluster or node.
         """
         disk = self._disk
-        if not disk.exists(self.path):
-            disk.make_directories(self.path)
-            disk.sync_directory(self.path.rpartition("/")[0] or "/")
-        try:
-            self._lock = disk.lock(f"{self.path}/{LOCK}")
-        except BlockingIOError as error:
-            raise LogStorageError(self.path, "in use: another process holds its lock") from error
+        self._lock = lock_directory(disk, self.path)
         self._find_damage()
         self._take_identity(node_id, cluster_id, new_id)
         for name in disk.list_directory(self.path):
@@ -200,18 +236,7 @@ class LogDirectory:
         path = f"{self.path}/{META_PROPERTIES}"
         if path in self.damaged:
             raise LogStorageError(self.path, f"{META_PROPERTIES} is not as it was at the clean stop")
-        if not self._disk.exists(path):
-            properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_id())
-            write_atomically(self._disk, path, encode_meta_properties(properties))
-        try:
-            properties = decode_meta_properties(path, read_file(self._disk, path))
-        except CorruptLogFileError as error:
-            raise LogStorageError(self.path, str(error)) from error
-        if properties.cluster_id != cluster_id or properties.node_id != node_id:
-            raise ValueError(
-                f"{path} says cluster {properties.cluster_id!r}, node {properties.node_id}; "
-                f"this is cluster {cluster_id!r}, node {node_id}: give the node its own log directory"
-            )
+        properties = take_identity(self._disk, self.path, node_id=node_id, cluster_id=cluster_id, new_id=new_id)
         self.directory_id = properties.directory_id
 
     def _take_clean_shutdown(self) -> None:

@@ -1,0 +1,194 @@
+"""``moldau node``: prepares a node on its machine."""
+
+from __future__ import annotations
+
+import enum
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from moldau.runtime.config import Config, QuorumVoter
+
+commands = typer.Typer(help="Prepare a node: its file, its directories, its machine.", rich_markup_mode=None)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
+
+
+class Role(enum.StrEnum):
+    """What a new node is."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+    BOTH = "both"
+
+
+@commands.command()
+def init(
+    file: File,
+    role: Annotated[Role, typer.Option(help="What the node is.")],
+    node_id: Annotated[int, typer.Option("--node-id", min=0, help="Number of the node, unique in the cluster.")],
+    voters: Annotated[str, typer.Option(metavar="ID@HOST:PORT,...", help="All controllers, the same on each node.")],
+    host: Annotated[
+        str | None, typer.Option(help="Name under which clients reach the broker; default: this machine's.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
+    directories: Annotated[
+        list[str] | None, typer.Option("--dir", help="Directory of the data, once for each disk.")
+    ] = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.")
+    ] = "",
+    rack: Annotated[str, typer.Option(help="Rack of the broker.")] = "",
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of metrics and health; default: not served.")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a commented configuration file, and check this machine against it."""
+    from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
+
+    if file.exists() and not force:
+        raise UsageError(f"{file} exists; --force replaces it")
+    all_voters = parse_voters(voters)
+    roles = ("broker", "controller") if role is Role.BOTH else (role.value,)
+    learned = cluster_id or _cluster_id_of(all_voters, node_id)
+    node = NewNode(
+        roles=roles,
+        node_id=node_id,
+        voters=all_voters,
+        host=host or platform.node(),
+        port=port,
+        directories=tuple(str(Path(one).absolute()) for one in directories or ["/var/lib/moldau"]),
+        cluster_id=learned,
+        rack=rack,
+        metrics=metrics,
+    )
+    text = configuration_text(node)
+    config = _parse(text, file, {})
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    if not output.wants_json():
+        output.note(f"written: {file}; then: moldau node format {file}")
+    _report(config)
+
+
+@commands.command()
+def check(file: File) -> None:
+    """Check this machine against a configuration: ports, directories, file limits, other voters, clocks."""
+    _report(_read(file))
+
+
+@commands.command("format")
+def format_directories(
+    file: File,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Id of the cluster; default: cluster.id of the file.")
+    ] = "",
+) -> None:
+    """Give the directories of a node its identity; directories of other nodes or clusters are refused."""
+    from moldau.runtime.ports.real import real_environment
+    from moldau_cli.nodes.format import format_node
+
+    config = _read(file)
+    configured = config.get_str_or_none("cluster.id") or ""
+    if cluster_id and configured and cluster_id != configured:
+        raise UsageError(f"--cluster-id {cluster_id} contradicts cluster.id={configured} in {file}")
+    chosen = cluster_id or configured
+    if not chosen:
+        raise UsageError(f"no cluster id: set cluster.id in {file}, or give --cluster-id (moldau node cluster-id)")
+    environment = real_environment()
+    done = format_node(environment.disk, config, chosen, environment.random)
+    output.answer_rows(
+        "directories",
+        ["directory", "state", "cluster_id"],
+        [
+            {"directory": one.path, "state": "formatted" if one.is_new else "unchanged", "cluster_id": chosen}
+            for one in done
+        ],
+    )
+
+
+@commands.command("cluster-id")
+def draw() -> None:
+    """Draw an id for a new cluster."""
+    import uuid
+
+    from moldau_quorum.node.active_controller import draw_cluster_id
+
+    drawn = draw_cluster_id(uuid.uuid4())
+    while drawn.startswith("-"):  # on a command line it would look like an option
+        drawn = draw_cluster_id(uuid.uuid4())
+    output.answer({"cluster_id": drawn}, drawn)
+
+
+def _read(file: Path) -> Config:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text: {error}") from error
+    return _parse(text, file, dict(os.environ))
+
+
+def _parse(text: str, file: Path, environ: dict[str, str]) -> Config:
+    from moldau.runtime.config import ConfigError, parse_server_config
+
+    try:
+        return parse_server_config(text, str(file), environ)
+    except ConfigError as error:
+        raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
+
+
+def _cluster_id_of(voters: tuple[QuorumVoter, ...], node_id: int) -> str:
+    """Asks the other voters for their cluster id; empty if none answers.
+
+    Raises:
+        UsageError: they belong to different clusters.
+    """
+    import trio
+
+    from moldau.runtime.ports.real import real_environment
+    from moldau_cli.nodes.checks import ask_voters
+
+    views = trio.run(ask_voters, real_environment(), voters, node_id)
+    known = {view.cluster_id for view in views.values() if not isinstance(view, str) and view.cluster_id}
+    if len(known) > 1:
+        raise UsageError(f"--voters belong to different clusters: {', '.join(sorted(known))}")
+    return known.pop() if known else ""
+
+
+def _report(config: Config) -> None:
+    """Checks the machine and writes the findings.
+
+    Raises:
+        CommandError: a finding is a problem.
+    """
+    import trio
+
+    from moldau.runtime.config import ConfigError
+    from moldau.runtime.ports.real import raise_open_files_limit, real_environment
+    from moldau_cli.nodes.checks import PROBLEM, check_node
+
+    try:
+        found = trio.run(check_node, real_environment(), config, raise_open_files_limit())
+    except ConfigError as error:  # of files that the configuration names, such as certificates
+        raise UsageError("; ".join(error.problems)) from error
+    output.answer_rows(
+        "checks",
+        ["check", "subject", "state", "detail"],
+        [{"check": one.check, "subject": one.subject, "state": one.state, "detail": one.detail} for one in found],
+    )
+    problems = [one for one in found if one.state == PROBLEM]
+    if problems:
+        raise CommandError(f"{len(problems)} of {len(found)} checks found a problem, first: {problems[0].subject}")

@@ -1,0 +1,204 @@
+"""Checks a machine against the configuration of a node: ports, directories, file limits, the other voters, clocks.
+
+Nothing is changed; ports are bound for a moment. What cannot be known yet (voters that do not run) is a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.runtime.config import listeners, log_dirs, metadata_log_dir, metrics_listener, quorum_voters
+from moldau.runtime.ports.descriptors import COMFORTABLE
+from moldau.runtime.tls.context import controllers_environment
+from moldau_cli.nodes.format import directories, foreign_files
+from moldau_quorum.node.directory import META_PROPERTIES
+from moldau_quorum.node.voter_address import FAILURES, ask_leader_wall_ms, ask_quorum_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.config import Config, QuorumVoter
+    from moldau.runtime.ports.environment import Environment
+    from moldau_quorum.node.voter_address import QuorumView
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"
+CLOCK_OFFSET_MAX_MS: Final = 500
+"""Retention, timestamps of records and lifetimes of tokens follow wall clocks; replication does not."""
+FREE_BYTES_MIN: Final = 1 << 30
+ASK_TIMEOUT_S: Final = 3.0
+"""For each voter; a machine behind a firewall does not answer at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    subject: str
+    state: str
+    detail: str
+
+
+async def check_node(environment: Environment, config: Config, descriptors: int) -> list[Finding]:
+    """Makes all checks; ``descriptors`` is the number of files that a process of this user may open."""
+    found = await check_ports(environment, config)
+    found += check_directories(environment, config)
+    enough = descriptors >= COMFORTABLE
+    advice = "" if enough else f"; {COMFORTABLE} are comfortable (LimitNOFILE= in the unit, ulimit -Hn)"
+    found.append(
+        Finding(check="files", subject="limit", state=OK if enough else WARNING, detail=f"{descriptors} open{advice}")
+    )
+    return found + await check_quorum(environment, config)
+
+
+async def check_ports(environment: Environment, config: Config) -> list[Finding]:
+    """Binds each listener for a moment."""
+    addresses = [(str(endpoint), endpoint.host, endpoint.port) for endpoint in listeners(config)]
+    if (metrics := metrics_listener(config)) is not None:
+        addresses.append((f"metrics {metrics[0]}:{metrics[1]}", *metrics))
+    found: list[Finding] = []
+    for subject, host, port in addresses:
+        try:
+            (await environment.network.listen(host, port)).close()
+        except OSError as error:
+            detail = f"cannot listen: {os.strerror(error.errno) if error.errno else error}"
+            found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
+        else:
+            found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
+    return found
+
+
+def check_directories(environment: Environment, config: Config) -> list[Finding]:
+    """Looks whether the directories can be made and written, whose they are, and how much space is there."""
+    disk = environment.disk
+    found: list[Finding] = []
+    for path in dict.fromkeys([*log_dirs(config), metadata_log_dir(config)]):
+        existing = _existing_ancestor(Path(path))
+        if not existing.is_dir() or not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+            detail = f"user {os.geteuid()} cannot write to {existing}"
+            found.append(Finding(check="directory", subject=path, state=PROBLEM, detail=detail))
+            continue
+        free = disk.free_bytes(str(existing))
+        state = OK if free >= FREE_BYTES_MIN else WARNING
+        detail = f"{free / (1 << 30):.1f} GiB free"
+        found.append(Finding(check="directory", subject=path, state=state, detail=detail))
+    for path, _ in directories(config):
+        found.append(_whose(environment, config, path))
+    return found
+
+
+def _existing_ancestor(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _whose(environment: Environment, config: Config, path: str) -> Finding:
+    """Compares ``meta.properties`` of a directory with the configuration."""
+    properties = Path(path) / META_PROPERTIES
+    state, detail = OK, "not formatted"
+    try:
+        if reason := foreign_files(environment.disk, config, path):
+            state, detail = PROBLEM, reason
+        elif properties.exists():
+            values = dict(line.partition("=")[::2] for line in properties.read_text("utf-8").splitlines())
+            node_id, cluster_id = values.get("node.id", ""), values.get("cluster.id", "")
+            configured = config.get_str_or_none("cluster.id") or ""
+            detail = f"node {node_id} of cluster {cluster_id or '(not known yet)'}"
+            if node_id != str(config.get_int("node.id")) or (configured and cluster_id not in ("", configured)):
+                state, detail = PROBLEM, f"belongs to {detail}"
+    except (OSError, UnicodeDecodeError) as error:
+        state, detail = PROBLEM, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    return Finding(check="identity", subject=path, state=state, detail=detail)
+
+
+async def check_quorum(environment: Environment, config: Config) -> list[Finding]:
+    """Asks the other voters for the cluster id, and their leader for its clock."""
+    voters = quorum_voters(config)
+    node_id = config.get_int("node.id")
+    outgoing = controllers_environment(environment, config)
+    views = await ask_voters(outgoing, voters, node_id)
+    configured = config.get_str_or_none("cluster.id") or ""
+    found: list[Finding] = []
+    for voter in voters:
+        if voter.node_id == node_id:
+            continue
+        view = views[voter.node_id]
+        if isinstance(view, str):
+            found.append(Finding(check="voter", subject=str(voter), state=WARNING, detail=f"no answer: {view}"))
+        elif configured and view.cluster_id and view.cluster_id != configured:
+            detail = f"belongs to cluster {view.cluster_id}, but cluster.id is {configured}"
+            found.append(Finding(check="voter", subject=str(voter), state=PROBLEM, detail=detail))
+        else:
+            leader = f"leader {view.leader_id}" if view.leader_id >= 0 else "no leader"
+            detail = f"cluster {view.cluster_id or '(no id yet)'}, {leader}"
+            found.append(Finding(check="voter", subject=str(voter), state=OK, detail=detail))
+    answered = [view for view in views.values() if not isinstance(view, str)]
+    leaders = [view.addresses[view.leader_id] for view in answered if view.leader_id in view.addresses]
+    own = next(((voter.host, voter.port) for voter in voters if voter.node_id == node_id), None)
+    if leaders and leaders[0] != own:
+        found.append(await _check_clock(environment, outgoing, leaders[0], node_id))
+    return found
+
+
+async def ask_voters(
+    environment: Environment, voters: Sequence[QuorumVoter], node_id: int
+) -> dict[int, QuorumView | str]:
+    """Asks all voters but this node at once; a text says why one has no answer."""
+    views: dict[int, QuorumView | str] = {}
+
+    async def ask(voter: QuorumVoter) -> None:
+        views[voter.node_id] = f"nothing in {ASK_TIMEOUT_S:.0f} s"
+        with trio.move_on_after(ASK_TIMEOUT_S):
+            try:
+                views[voter.node_id] = await ask_quorum_view(environment, (voter.host, voter.port), node_id)
+            except FAILURES as error:
+                views[voter.node_id] = _reason(error)
+
+    async with trio.open_nursery() as nursery:
+        for voter in voters:
+            if voter.node_id != node_id:
+                nursery.start_soon(ask, voter)
+    return dict(sorted(views.items()))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+async def _check_clock(
+    environment: Environment, outgoing: Environment, leader: tuple[str, int], node_id: int
+) -> Finding:
+    subject = f"{leader[0]}:{leader[1]}"
+    before_ms = environment.clock.wall_ms()
+    try:
+        with trio.fail_after(ASK_TIMEOUT_S):
+            leader_ms = await ask_leader_wall_ms(outgoing, leader, node_id)
+    except FAILURES as error:
+        return Finding(check="clock", subject=subject, state=WARNING, detail=f"no answer: {_reason(error)}")
+    offset_ms = clock_offset_ms(before_ms, leader_ms, environment.clock.wall_ms())
+    near = abs(offset_ms) <= CLOCK_OFFSET_MAX_MS
+    detail = f"{offset_ms:+d} ms against the leader" if offset_ms else "agrees with the leader"
+    advice = "" if near else "; synchronise the clocks (chrony, systemd-timesyncd)"
+    return Finding(check="clock", subject=subject, state=OK if near else PROBLEM, detail=detail + advice)
+
+
+def clock_offset_ms(before_ms: int, leader_ms: int, after_ms: int) -> int:
+    """Returns how far the own clock is certainly ahead of the leader's (below 0: behind), in milliseconds.
+
+    The leader read its clock between ``before_ms`` and ``after_ms``; between them nothing is
+    certain, and the answer is 0.
+    """
+    if leader_ms < before_ms:
+        return before_ms - leader_ms
+    return min(0, after_ms - leader_ms)

@@ -1,0 +1,138 @@
+"""Writes the commented configuration file of a new node. The module is pure.
+
+Comments come from the declarations of the keys, so that a file never contradicts them. Keys that many installations
+need later (encryption, racks) stand in the file as comments.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.runtime.config import BROKER_CONFIG, ConfigError, QuorumVoter, parse_address
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+COMMENT_WIDTH: Final = 100
+HEAD: Final = """\
+# Configuration of a Moldau node. `moldau node check FILE` checks it on this machine, `moldau node format FILE` prepares
+# the directories, `moldau server FILE` runs the node. MOLDAU_NODE_ID in the environment overrides node.id, and so on.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNode:
+    """What the operator decided about a new node."""
+
+    roles: tuple[str, ...]
+    node_id: int
+    voters: tuple[QuorumVoter, ...]
+    host: str
+    """Name under which clients and other brokers reach the broker."""
+    port: int
+    """Port of the broker. A controller listens on the port that the list of voters has for it."""
+    directories: tuple[str, ...]
+    cluster_id: str = ""
+    """Empty: the controllers choose it, or it is set later."""
+    rack: str = ""
+    metrics: str = ""
+    """Address of metrics and health; empty: none."""
+
+
+def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
+    """Parses ``101@c1:9093,102@c2:9093``.
+
+    Raises:
+        UsageError: an entry has another form, or an id is there twice.
+    """
+    voters: list[QuorumVoter] = []
+    for entry in text.split(","):
+        number, at, address = entry.strip().partition("@")
+        try:
+            if not at or not number.isdigit():
+                raise ValueError(entry)
+            host, port = parse_address(address)
+        except (ValueError, ConfigError) as error:
+            raise UsageError(f"--voters: expected id@host:port, not {entry.strip()!r}") from error
+        if any(voter.node_id == int(number) for voter in voters):
+            raise UsageError(f"--voters: id {number} is there twice")
+        voters.append(QuorumVoter(node_id=int(number), host=host, port=port))
+    return tuple(voters)
+
+
+def configuration_text(node: NewNode) -> str:
+    """Returns the file's text.
+
+    Raises:
+        UsageError: the roles and the list of voters contradict each other.
+    """
+    own = next((voter for voter in node.voters if voter.node_id == node.node_id), None)
+    if CONTROLLER in node.roles and own is None:
+        raise UsageError(f"--voters must have an entry {node.node_id}@host:port, because this node is a controller")
+    if CONTROLLER not in node.roles and own is not None:
+        raise UsageError(f"--node-id {node.node_id} is the id of a voter; a broker needs an id of its own")
+    parts = [HEAD]
+    for title, settings in _sections(node, own):
+        parts.append(f"\n# {title}\n")
+        parts.extend(_setting(key, value, optional) for key, value, optional in settings)
+    return "\n".join(parts)
+
+
+def _sections(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, list[tuple[str, str, bool]]]]:
+    yield (
+        "--- identity",
+        [
+            ("process.roles", ",".join(node.roles), False),
+            ("node.id", str(node.node_id), False),
+            ("cluster.id", node.cluster_id, not node.cluster_id),
+            ("controller.quorum.voters", ",".join(map(str, node.voters)), False),
+        ],
+    )
+    yield "--- network", list(_network(node, own))
+    storage = [("log.dirs", ",".join(node.directories), False)]
+    if CONTROLLER in node.roles:
+        storage.append(("metadata.log.dir", "/fast-disk/moldau", True))
+    yield "--- storage", storage
+    # A topic's minimum is decided by controllers too, so both roles have it.
+    durability = [("min.insync.replicas", "2", False)]
+    if BROKER in node.roles:
+        durability.insert(0, ("default.replication.factor", "3", False))
+        durability.append(("broker.rack", node.rack or "a", not node.rack))
+    yield "--- durability and placement", durability
+    yield (
+        "--- supervision",
+        [("metrics.listener", node.metrics or "127.0.0.1:9644", not node.metrics), ("node.watchdog.ms", "2000", True)],
+    )
+    security = [("listener.security.protocol.map", "CONTROLLER:SSL,PLAINTEXT:SSL", True)]
+    security += [("ssl.keystore.type", "PEM", True), ("ssl.keystore.location", "/etc/moldau/node.pem", True)]
+    security += [("ssl.truststore.type", "PEM", True), ("ssl.truststore.location", "/etc/moldau/authority.pem", True)]
+    yield "--- encryption (off: each listener speaks plain text)", security
+
+
+def _network(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, str, bool]]:
+    bound: list[str] = []
+    if BROKER in node.roles:
+        bound.append(f"PLAINTEXT://0.0.0.0:{node.port}")
+    if own is not None:
+        bound.append(f"CONTROLLER://0.0.0.0:{own.port}")
+    yield "listeners", ",".join(bound), False
+    if BROKER in node.roles:
+        yield "advertised.listeners", f"PLAINTEXT://{_bracketed(node.host)}:{node.port}", False
+    elif own is not None:
+        yield "advertised.listeners", f"CONTROLLER://{_bracketed(own.host)}:{own.port}", False
+    yield "controller.listener.names", "CONTROLLER", False
+
+
+def _bracketed(host: str) -> str:
+    """Returns the host as an address has it: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _setting(key: str, value: str, optional: bool) -> str:
+    comment = textwrap.fill(BROKER_CONFIG.key(key).doc, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return f"{comment}\n{'#' if optional else ''}{key}={value}\n"
