@@ -221,6 +221,51 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
     assert "there is no group 'readers'" in shell("groups", "describe", "readers", code=2).stderr
 
 
+def test_offsets_of_a_group_are_moved_and_deleted(shell):
+    """Every way to name the new offsets; a dry run changes nothing, and an export can be imported again."""
+    shell("topics", "create", "moved", "--partitions", "2")
+    shell("produce", "moved", "--partition", "0", given="".join(f"{number}\n" for number in range(10)))
+    reset = ("groups", "reset", "movers")
+
+    def offsets(*options, code=0):
+        done = shell(*reset, *options, "--json", code=code)
+        return [row["offset"] for row in json.loads(done.stdout)["partitions"]] if code == 0 else done.stderr
+
+    def committed():
+        return [row["offset"] for row in shell.json("groups", "describe", "movers")["partitions"]]
+
+    assert offsets("--topic", "moved", "--to-offset", "4", "--create") == [4, 0]
+    assert offsets("--topic", "moved:0", "--shift-by", "-3", "--dry-run") == [1]
+    assert committed() == [4, 0]
+    assert offsets("--all-topics", "--shift-by", "3") == [7, 0]
+    assert offsets("--topic", "moved:0", "--shift-by", "100") == [10]
+    assert offsets("--topic", "moved:0", "--by-duration", "1h", "--export", "saved.csv") == [0]
+    assert (shell.home / "saved.csv").read_text() == "moved,0,0\n"
+    assert offsets("--topic", "moved:0", "--to-datetime", "2100-01-01T00:00:00") == [10]
+    assert offsets("--from-file", "saved.csv") == [0]
+    assert offsets("--all-topics", "--to", "current") == committed() == [0, 0]
+    assert "give exactly one of" in offsets("--all-topics", code=2)
+    assert "give --topic, or --all-topics" in offsets("--to", "latest", code=2)
+    assert "has partitions 0 to 1, not 2" in offsets("--topic", "moved:2", "--to", "latest", code=2)
+    shell("groups", "delete-offsets", "movers", "--topic", "moved:0")
+    assert [row["partition"] for row in shell.json("groups", "describe", "movers")["partitions"]] == [1]
+    assert (
+        "no committed offsets of moved:0"
+        in shell("groups", "delete-offsets", "movers", "--topic", "moved:0", code=2).stderr
+    )
+    delete = ("topics", "delete-records")
+    assert shell.json(*delete, "moved", "--before", "3", "--partition", "0")["partitions"] == [
+        {"topic": "moved", "partition": 0, "log_start_offset": 3}
+    ]
+    assert shell("consume", "moved", "--from-beginning", "--count", "1").stdout == "3\n"
+    (shell.home / "old.json").write_text('{"partitions": [{"topic": "moved", "partition": 0, "offset": -1}]}')
+    assert shell.json(*delete, "--file", "old.json")["partitions"][0]["log_start_offset"] == 10
+    assert "give TOPIC with --before" in shell(*delete, "moved", code=2).stderr
+    assert (
+        "has partitions 0 to 1, not 7" in shell(*delete, "moved", "--before", "end", "--partition", "7", code=2).stderr
+    )
+
+
 def test_the_quorum_is_shown(shell):
     document = shell.json("quorum", "status")
     assert document["leader_id"] == 101

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import enum
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
-from moldau_cli.errors import UsageError
+from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from moldau import Admin, TopicPartition
     from moldau.admin import GroupDescription, GroupListing
+    from moldau_cli.plans.offsets import Held
 
 commands = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
 
@@ -27,6 +32,7 @@ class ResetTo(enum.StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    CURRENT = "current"
 
 
 @commands.command("list")
@@ -116,33 +122,116 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
 @commands.command()
 def reset(
     group: Annotated[str, typer.Argument(help="Group id; it must have no members.")],
-    topic: Annotated[str, typer.Option(help="Topic whose offsets are reset.")],
-    to: Annotated[ResetTo, typer.Option("--to", help="Where the group continues.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.")
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")
+    ] = False,
+    to: Annotated[ResetTo | None, typer.Option("--to", help="Where the group continues.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Continue at this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="First record since 2026-03-01T12:00:00 (UTC).")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="DURATION", help="First record of the last 1h30m.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Skip so many records, or go back (below 0).")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", help="Lines topic,partition,offset, as --export writes them.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option("--export", help="Write the new offsets to this file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Move the committed offsets of a group to the beginning or the end of a topic."""
+    """Move the committed offsets of a group: to an offset, a time, by a number of records, or as a file says."""
+    from moldau_cli.plans import offsets as plans
 
-    async def work(admin: Admin) -> dict[TopicPartition, int]:
-        from moldau.admin import EARLIEST, LATEST
+    given = (to, to_offset, to_datetime, by_duration, shift_by, from_file)
+    if sum(one is not None for one in given) != 1:
+        options = "--to, --to-offset, --to-datetime, --by-duration, --shift-by and --from-file"
+        raise UsageError(f"give exactly one of {options}")
+    if from_file is None and bool(topics) == all_topics:
+        raise UsageError("give --topic, or --all-topics")
+    if from_file is not None and (topics or all_topics):
+        raise UsageError("--from-file names the partitions; leave --topic and --all-topics out")
+    wanted = [plans.parse_topic(topic) for topic in topics or []]
+    listed = {} if from_file is None else plans.parse_offsets(_read(from_file), str(from_file))
+    wanted += [(one.topic, [one.partition]) for one in listed]
+    since_ms = None if to_datetime is None else plans.parse_time_ms(to_datetime)
+    if by_duration is not None:
+        since_ms = time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
 
+    async def work(admin: Admin) -> tuple[dict[TopicPartition, plans.Held], dict[TopicPartition, int]]:
         if not create:
             await _existing(admin, group, "; --create makes it")
-        described = (await admin.describe_topics([topic]))[topic]
-        where = EARLIEST if to is ResetTo.EARLIEST else LATEST
-        found = await admin.list_offsets({(topic, part.partition): where for part in described.partitions})
-        offsets = {partition: offset for partition, (offset, _) in found.items()}
-        await admin.alter_group_offsets(group, {(one.topic, one.partition): at for one, at in offsets.items()})
-        return offsets
+        committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
+        partitions = await _living(admin, committed) if all_topics else await _partitions(admin, wanted)
+        held = await _held(admin, partitions, committed)
+        if shift_by is not None:
+            targets = plans.shifted(held, shift_by)
+        elif since_ms is not None and partitions:
+            found = await admin.list_offsets(dict.fromkeys(partitions, max(0, since_ms)))
+            targets = {one: at if at >= 0 else held[one].end for one, (at, _) in found.items()}
+        elif to is not None:
+            targets = {one: _named(to, at) for one, at in held.items()}
+        else:
+            targets = plans.within_logs(listed or dict.fromkeys(partitions, to_offset or 0), held)
+        if targets and not dry_run:
+            await admin.alter_group_offsets(group, {(one.topic, one.partition): at for one, at in targets.items()})
+        return held, targets
 
-    offsets = with_admin(bootstrap_server, work)
+    held, targets = with_admin(bootstrap_server, work)
+    if export is not None:
+        try:
+            export.write_text(plans.write_offsets(targets), encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"cannot write {export}: {error.strerror}") from error
+    rows: list[dict[str, output.Json]] = [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "was": held[one].committed,
+            "offset": at,
+            "log_end_offset": held[one].end,
+        }
+        for one, at in sorted(targets.items())
+    ]
+    output.answer_rows("partitions", ["topic", "partition", "was", "offset", "log_end_offset"], rows)
+    if dry_run and not output.wants_json():
+        output.note("nothing was changed (--dry-run)")
+
+
+@commands.command("delete-offsets")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(help="Group id; its members must not be subscribed to the topics.")],
+    topics: Annotated[list[str], typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some partitions.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Delete the committed offsets that a group has of topics."""
+    from moldau_cli.plans.offsets import parse_topic
+
+    wanted = [parse_topic(topic) for topic in topics]
+
+    async def work(admin: Admin) -> list[TopicPartition]:
+        await _existing(admin, group)
+        committed = await admin.list_group_offsets(group)
+        found = [
+            one
+            for one in sorted(committed)
+            if any(one.topic == name and (numbers is None or one.partition in numbers) for name, numbers in wanted)
+        ]
+        if not found:
+            raise UsageError(f"group {group} has no committed offsets of {', '.join(topics)}")
+        await admin.delete_group_offsets(group, found)
+        return found
+
+    deleted = with_admin(bootstrap_server, work)
     output.answer_rows(
-        "partitions",
-        ["topic", "partition", "offset"],
-        [
-            {"topic": partition.topic, "partition": partition.partition, "offset": offset}
-            for partition, offset in sorted(offsets.items())
-        ],
+        "deleted", ["topic", "partition"], [{"topic": one.topic, "partition": one.partition} for one in deleted]
     )
 
 
@@ -171,7 +260,60 @@ async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPar
     """Returns log end offsets; None for partitions of deleted topics."""
     from moldau.admin import LATEST
 
-    counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
-    living = [one for one in partitions if one.partition < counts.get(one.topic, 0)]
+    living = await _living(admin, partitions)
     found = await admin.list_offsets(dict.fromkeys(living, LATEST)) if living else {}
     return {one: found[one][0] if one in found else None for one in partitions}
+
+
+async def _living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Leaves out the partitions of deleted topics."""
+    counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
+    return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
+
+
+async def _partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) -> list[TopicPartition]:
+    """Returns the partitions that the user named.
+
+    Raises:
+        UsageError: a topic does not have a partition.
+    """
+    from moldau import TopicPartition
+
+    described = await admin.describe_topics([name for name, _ in wanted]) if wanted else {}
+    found: list[TopicPartition] = []
+    for name, numbers in wanted:
+        known = [part.partition for part in described[name].partitions]
+        for number in known if numbers is None else numbers:
+            if number not in known:
+                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
+            found.append(TopicPartition(name, number))
+    return list(dict.fromkeys(found))
+
+
+async def _held(
+    admin: Admin, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Held]:
+    from moldau.admin import EARLIEST, LATEST
+    from moldau_cli.plans.offsets import Held
+
+    if not partitions:
+        return {}
+    begins = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    return {
+        one: Held(begin=begins[one][0], end=ends[one][0], committed=committed.get(one)) for one in sorted(partitions)
+    }
+
+
+def _named(to: ResetTo, held: Held) -> int:
+    """Returns the offset that a named position has in a partition."""
+    if to is ResetTo.EARLIEST:
+        return held.begin
+    return held.end if to is ResetTo.LATEST or held.committed is None else held.committed
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error

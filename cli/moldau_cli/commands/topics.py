@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from moldau import Admin
+    from moldau import Admin, TopicPartition
     from moldau.admin import CreatedTopic, TopicDescription, TopicListing
 
 commands = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
@@ -151,3 +152,46 @@ def delete(
 
     with_admin(bootstrap_server, work)
     output.answer({"deleted": list(names)}, f"deleted {', '.join(names)}")
+
+
+@commands.command("delete-records")
+def delete_records(
+    topic: Annotated[str | None, typer.Argument(help="Topic; not with --file.")] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="Delete records below this offset; end: all.")
+    ] = None,
+    partition: Annotated[list[int] | None, typer.Option(min=0, help="Only these partitions.")] = None,
+    file: Annotated[Path | None, typer.Option(help="JSON, as for kafka-delete-records.")] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Delete the oldest records of partitions; consumers of them continue at the new log start offset."""
+    from moldau_cli.plans.offsets import parse_deletions
+
+    if (file is None) == (topic is None) or (topic is None) != (before is None) or (partition and topic is None):
+        raise UsageError("give TOPIC with --before, or --file")
+    if before is not None and before != "end" and not before.isdecimal():
+        raise UsageError(f"--before: expected an offset or end, not {before!r}")
+    try:
+        listed = {} if file is None else parse_deletions(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+
+    async def work(admin: Admin) -> dict[TopicPartition, int]:
+        wanted: dict[tuple[str, int], int] = {(one.topic, one.partition): at for one, at in listed.items()}
+        if topic is not None:
+            known = [part.partition for part in (await admin.describe_topics([topic]))[topic].partitions]
+            for number in partition or known:
+                if number not in known:
+                    raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {number}")
+                wanted[topic, number] = -1 if before in (None, "end") else int(before)
+        return await admin.delete_records(wanted)
+
+    starts = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "partitions",
+        ["topic", "partition", "log_start_offset"],
+        [
+            {"topic": one.topic, "partition": one.partition, "log_start_offset": at}
+            for one, at in sorted(starts.items())
+        ],
+    )
