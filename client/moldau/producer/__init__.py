@@ -12,7 +12,8 @@ from moldau.producer.core.transaction_values import (
     TransactionError,
 )
 from moldau.producer.delivery import Delivery, RecordMetadata
-from moldau.producer.producer import BufferExhaustedError, Producer
+from moldau.producer.intake import BufferExhaustedError
+from moldau.producer.producer import Producer
 
 __all__ = [
     "AbortableTransactionError",

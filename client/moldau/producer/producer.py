@@ -14,8 +14,7 @@ pending records.
 from __future__ import annotations
 
 import math
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import trio
 
@@ -24,27 +23,22 @@ from moldau.cluster.background import FAREWELL_MS, Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
-from moldau.cluster.interceptors import ProducerInterceptor, checked, on_acknowledgement, on_send
+from moldau.cluster.interceptors import ProducerInterceptor, checked
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
 from moldau.cluster.reports import interval_of, report_forever
-from moldau.producer.columns import RowAppender, partitions_of
-from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.output import OutputRecord
-from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, partition_for_key
-from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
+from moldau.producer.encoding import Encoding
+from moldau.producer.intake import BufferExhaustedError, RecordIntake, limits_of
 from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
-from moldau.producer.topics import ProducerTopics
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.records import Compression, InvalidRecordError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
-from moldau.runtime.config.schemas import idempotence_enabled
-from moldau.serialization.core.records import RecordEncoder, unregistered
-from moldau.serialization.core.values import KeyIn, RegistryError, SchemaNeeded, ValueIn
-from moldau.serialization.lookups import SchemaLookups
+from moldau.serialization.core.records import RecordEncoder
+from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +47,7 @@ if TYPE_CHECKING:
 
     from moldau.consumer import Consumer
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer.core.partitioner import PartitionerFunction
     from moldau.producer.core.statistics import ProducerStatistics
     from moldau.producer.steps import Transform
     from moldau.records import RowColumns
@@ -61,38 +56,8 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
 
 
-_LOAD_INTERVAL_RECORDS = 256
-"""Records of a topic after which the producer reads the loads of its partitions again."""
-
-
-class BufferExhaustedError(KafkaError):
-    """Reports that the records waiting to be sent fill ``buffer.memory``."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(ErrorCode.REQUEST_TIMED_OUT, detail)
-
-
-def limits_of(config: Config) -> Limits:
-    """Returns the accumulator's limits from a producer configuration."""
-    compression = Compression.from_config_name(config.get_str("compression.type"))
-    level_key = f"compression.{compression.config_name}.level"
-    return Limits(
-        batch_size=max(config.get_int("batch.size"), 1),
-        linger_ms=config.get_int("linger.ms"),
-        buffer_memory=config.get_int("buffer.memory"),
-        delivery_timeout_ms=max(
-            config.get_int("delivery.timeout.ms"), config.get_int("linger.ms") + config.get_int("request.timeout.ms")
-        ),
-        in_flight_max=config.get_int("max.in.flight.requests.per.connection"),
-        request_size_max=config.get_int("max.request.size"),
-        retries=config.get_int("retries"),
-        retry_backoff_ms=config.get_int("retry.backoff.ms"),
-        retry_backoff_max_ms=config.get_int("retry.backoff.max.ms"),
-        compression=compression,
-        compression_level=config.get_int(level_key) if config.is_set(level_key) else None,
-        is_idempotent=idempotence_enabled(config),
-        is_transactional=config.get_str_or_none("transactional.id") is not None,
-    )
+CHECKPOINT_INTERVAL_RECORDS = 256
+"""Records after which ``send`` executes a checkpoint, so that other tasks have their turn."""
 
 
 class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
@@ -122,24 +87,19 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if partitioner is not None and not callable(partitioner):
             raise TypeError(f"Producer: partitioner must be a function, not {arguments.shown(partitioner)}")
         self._environment = environment
-        self._partitioner = partitioner
-        self._encoder = RecordEncoder.of(key_serializer, value_serializer)
+        encoder = RecordEncoder.of(key_serializer, value_serializer)
         self.interceptors = checked("Producer", interceptors, ProducerInterceptor)
-        self._is_plain = self._encoder is None and not self.interceptors
+        self._is_plain = encoder is None and not self.interceptors
         self._on_statistics = on_statistics
         self._statistics_ms = interval_of("Producer", self._config, on_statistics)
         self._limits = limits_of(self._config)
-        self._record_bytes_max = min(self._limits.request_size_max, self._limits.buffer_memory)
-        self._batch_size = self._limits.batch_size
         self._max_block_ms = self._config.get_int("max.block.ms")
-        self._ignores_keys = self._config.get_bool("partitioner.ignore.keys")
-        self.schema_lookups = SchemaLookups("max.block.ms", self._max_block_ms)
+        self._encoding = Encoding(encoder, self.interceptors, self._max_block_ms)
         self._accumulator = Accumulator(self._limits)
-        self._topics = ProducerTopics(self._config, self._accumulator, batch_size=self._limits.batch_size)
-        self._since_checkpoint = 0
-        self._is_closed = False
-        self._background = Background()
         self._caller = Caller("Producer")
+        self._intake = RecordIntake(self._config, self._limits, self._accumulator, self._caller, partitioner)
+        self._since_checkpoint = 0
+        self._background = Background()
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
@@ -159,12 +119,15 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[self._config.get_str("acks")]
         self._sender = Sender(self._client, self._accumulator, acks=acks, transactional_id=transactional_id)
         if transactional_id is not None:
-            self._transactions = self._make_transactions(transactional_id)
+            self._transactions = Transactions.of(
+                self._config, transactional_id, self._client, self._accumulator, self._sender
+            )
+        self._intake.open(self._client, self._sender, self._transactions)
         tasks = [self._client.run, self._sender.run]
         if self._transactions is not None:
             tasks.append(self._transactions.run)
         await self._background.open(*tasks)
-        self._background.nursery.start_soon(self._topics.forget_idle, self._client)
+        self._background.nursery.start_soon(self._intake.topics.forget_idle, self._client)
         if self._on_statistics is not None:
             self._background.nursery.start_soon(
                 report_forever, self._client, self._statistics_ms, self.statistics, self._on_statistics
@@ -185,12 +148,12 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
     async def close(self, timeout_ms: float = math.inf) -> None:
         """Delivers pending records for at most ``timeout_ms``, fails the rest, and stops; idempotent."""
-        if self._is_closed:
+        if self._intake.is_closed:
             await trio.lowlevel.checkpoint()
             return
         accumulator, sender = self._accumulator, self._opened()[1]
         await self._abort_open_transaction(timeout_ms)
-        self._is_closed = True
+        self._intake.is_closed = True
         accumulator.is_closing = True
         sender.wake()
         with trio.move_on_after(timeout_ms / 1000):
@@ -214,7 +177,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
         Pending records fail; an open transaction stays open until its timeout. Leave the block afterwards.
         """
-        self._is_closed = True
+        self._intake.is_closed = True
         closed = KafkaError(
             ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before the record was delivered"
         )
@@ -257,79 +220,28 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             TypeError: an argument is of a wrong type.
         """
         if not self._is_plain:
-            return await self._send_object(topic, value, key, headers, partition, timestamp)
+            self._opened()
+            record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
+            return await self._encoding.send(record, self.send_bytes)
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
-            delivery = self._append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)  # type: ignore[arg-type]  # bytes
+            delivery = self._intake.append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)  # type: ignore[arg-type]  # bytes
         except (LookupError, BufferExhaustedError):
-            return await self._send_waiting(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]
+            return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]
         self._since_checkpoint += 1
-        if self._since_checkpoint >= _LOAD_INTERVAL_RECORDS:
+        if self._since_checkpoint >= CHECKPOINT_INTERVAL_RECORDS:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
         return delivery
 
-    async def _send_object(
-        self,
-        topic: str,
-        value: ValueIn | None,
-        key: KeyIn | None,
-        headers: Iterable[tuple[str, Buffer | None]],
-        partition: int | None,
-        timestamp: int | None,
-    ) -> Delivery:
-        """Sends a record with serializers or interceptors."""
-        self._opened()
-        record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
-        if not self.interceptors:
-            return await self._send_encoded(record)
-        record = on_send(self.interceptors, record._replace(headers=tuple(arguments.headers("send", headers))))
-        try:
-            delivery = await self._send_encoded(record)
-        except Exception as error:
-            on_acknowledgement(self.interceptors, record, None, error)
-            raise
-        self.watch(delivery, record)
-        return delivery
-
-    async def _send_encoded(self, record: OutputRecord[Any, Any]) -> Delivery:
-        topic, value, key, given, partition, timestamp = record
-        headers = arguments.headers("send", given)
-        while self._encoder is not None:
-            try:
-                key, value = self._encoder.encode(topic, key, value, headers)
-                break
-            except SchemaNeeded as needed:
-                await self.fetch_schema(topic, needed)
-        return await self.send_bytes(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
-
     def watch(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
         """Tells interceptors the outcome of a record that they saw in ``on_send``."""
-        batch = delivery._batch
-        if batch.is_settled:
-            self._tell_outcome(delivery, record)
-            return
-        if batch.watchers is None:
-            batch.watchers = []
-        batch.watchers.append(lambda: self._tell_outcome(delivery, record))
-
-    def _tell_outcome(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
-        try:
-            metadata = delivery.result()
-        except KafkaError as error:
-            on_acknowledgement(self.interceptors, record, None, error)
-        else:
-            on_acknowledgement(self.interceptors, record, metadata, None)
+        self._encoding.watch(delivery, record)
 
     async def fetch_schema(self, topic: str, needed: SchemaNeeded) -> None:
         """Fetches from a schema registry what a serializer needs for a record of ``topic``."""
-        try:
-            await self.schema_lookups.resolve(needed)
-        except RegistryError as error:
-            if error.is_about_schema:
-                raise unregistered(topic, error) from error
-            raise
+        await self._encoding.fetch_schema(topic, needed)
 
     async def send_bytes(
         self,
@@ -345,41 +257,16 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
-            delivery = self._append(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+            delivery = self._intake.append(
+                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+            )
         except (LookupError, BufferExhaustedError):
-            return await self._send_waiting(topic, value, key, headers, partition, timestamp)
+            return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)
         self._since_checkpoint += 1
-        if self._since_checkpoint >= _LOAD_INTERVAL_RECORDS:
+        if self._since_checkpoint >= CHECKPOINT_INTERVAL_RECORDS:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
         return delivery
-
-    async def _send_waiting(
-        self,
-        topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
-        headers: Iterable[tuple[str, Buffer | None]],
-        partition: int | None,
-        timestamp: int | None,
-    ) -> Delivery:
-        client, sender = self._opened()
-        deadline_ms = client.now_ms + self._max_block_ms
-        await self._topics.wait_for(client, topic, partition, deadline_ms)
-        self._accumulator.memory_waiters += 1
-        try:
-            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
-                while True:
-                    try:
-                        return self._append(
-                            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-                        )
-                    except BufferExhaustedError:
-                        sender.wake()
-                        await sender.memory_freed.wait()
-        finally:
-            self._accumulator.memory_waiters -= 1
-        self._raise_exhausted(topic)
 
     def send_nowait(
         self,
@@ -401,9 +288,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             KafkaError: as for ``send``.
         """
         if self._is_plain:
-            return self._append(
+            return self._intake.append(
                 topic,
-                value,  # type: ignore[arg-type]  # bytes, which ``_append`` checks
+                value,  # type: ignore[arg-type]  # bytes, which ``append`` checks
                 key,  # type: ignore[arg-type]
                 headers=headers,
                 partition=partition,
@@ -413,100 +300,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         record: OutputRecord[Any, Any] = OutputRecord(
             topic, value, key, tuple(arguments.headers("send_nowait", headers)), partition, timestamp
         )
-        record = on_send(self.interceptors, record)
-        try:
-            delivery = self._append_encoded(record)
-        except Exception as error:
-            on_acknowledgement(self.interceptors, record, None, error)
-            raise
-        self.watch(delivery, record)
-        return delivery
-
-    def _append_encoded(self, record: OutputRecord[Any, Any]) -> Delivery:
-        topic, value, key, headers, partition, timestamp = record
-        if self._encoder is not None:
-            try:
-                key, value = self._encoder.encode(topic, key, value, headers)
-            except SchemaNeeded as needed:
-                raise LookupError(f"{topic}: the schema's id is not known yet; await send for one record") from needed
-        return self._append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
-
-    def _append(
-        self,
-        topic: str,
-        value: Buffer | None,
-        key: Buffer | None = None,
-        *,
-        headers: Iterable[tuple[str, Buffer | None]] = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Delivery:
-        client, sender = self._client, self._sender
-        if client is None or sender is None or get_ident() != self._caller.thread_id:
-            self._caller.refuse()
-        if self._is_closed:
-            raise RuntimeError("the producer is closed")
-        if sender.fatal_error is not None:
-            raise sender.fatal_error
-        # Fast path: exact classes cover most records, and a known topic is already a str.
-        if (
-            (value.__class__ is not bytes and value is not None)
-            or (key is not None and key.__class__ is not bytes)
-            or headers
-            or (partition is not None and partition.__class__ is not int)
-            or (timestamp is not None and timestamp.__class__ is not int)
-        ):
-            headers, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
-        try:
-            state = self._topics.known.get(topic)
-        except TypeError:
-            arguments.text("send", "topic", topic)
-            raise
-        transactions = self._transactions
-        if transactions is not None:
-            transactions.check_sending()
-        if state is None or self._topics.version != client.cluster_metadata.version:
-            state = self._topics.look_up(client, topic)
-        keyless: KeylessPartitioner | None = None
-        if partition is not None:
-            if not 0 <= partition < len(state.queues):
-                raise LookupError(f"{topic} has partitions 0 to {len(state.queues) - 1}, not {partition}")
-            queue = state.queues[partition]
-        elif self._partitioner is not None:
-            queue = state.queues[self._custom(topic, key, value, len(state.queues))]
-        elif key is not None and not self._ignores_keys:
-            queue = state.queues[partition_for_key(key, len(state.queues))]
-        else:
-            keyless = state.keyless
-            queue = state.queues[keyless.choose(state.available, len(state.queues), self._draw)]
-        if timestamp is None:
-            timestamp = client.environment.clock.wall_ms()
-        elif timestamp < 0:
-            raise InvalidRecordError(f"timestamp {timestamp} is negative")
-        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
-        if size + 128 > self._record_bytes_max or headers:
-            self._check_size(key, value, headers)
-        batch = queue.batches[-1] if queue.batches else None
-        index = -1
-        if batch is not None and batch.data is None:
-            index = batch.write(timestamp, key, value, headers, self._batch_size)
-        if batch is None or index < 0:
-            if transactions is not None:
-                transactions.admit(queue.partition)  # the queue holds no record of an earlier transaction
-            appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
-            if appended is None:
-                raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
-            batch, index, is_news = appended
-        else:
-            is_news = batch.builder.is_full
-        state.sent += 1
-        if keyless is not None:
-            keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
-            if not state.sent % _LOAD_INTERVAL_RECORDS:
-                self._topics.refresh_load(topic, state, sender)
-        if is_news:
-            sender.wake()
-        return Delivery(batch, index, timestamp)
+        return self._encoding.append(record, self._intake.append)
 
     async def send_many(
         self,
@@ -542,76 +336,8 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             InvalidRecordError: a row cannot be encoded; rows before it were taken.
             ValueError: ``partitions`` names one that does not exist, or the producer has a custom partitioner.
         """
-        client, sender = self._opened()
-        if self._partitioner is not None:
-            raise ValueError("send_columns: a producer with a partitioner function takes no columns")
-        if self._is_closed:
-            raise RuntimeError("the producer is closed")
-        deadline_ms = client.now_ms + self._max_block_ms
-        await self._topics.wait_for(client, topic, None, deadline_ms)
-        state = self._topics.look_up(client, topic)
-        largest = columns.largest_bound()
-        if largest > self._record_bytes_max:
-            self._refuse_size(largest)
-        chosen = partitions_of(columns, len(state.queues), partitions, ignores_keys=self._ignores_keys)
-        appender = RowAppender(self._accumulator, columns, state.queues, state.keyless, state.available, self._draw)
-        transactions = self._transactions
-
-        def admit(queue: PartitionQueue) -> None:
-            if sender.fatal_error is not None:
-                raise sender.fatal_error
-            if transactions is not None:
-                transactions.admit(queue.partition)
-
-        steps = appender.append(chosen, client.environment.clock.wall_ms(), lambda: client.now_ms, admit, sender.wake)
-        for _ in steps:
-            await self._wait_memory(topic, client.now_ms + self._max_block_ms)
-        state.sent += columns.length
-        self._topics.refresh_load(topic, state, sender)
-        await trio.lowlevel.checkpoint()
-        return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
-
-    async def _wait_memory(self, topic: str, deadline_ms: float) -> None:
-        """Waits until a batch is settled, because ``buffer.memory`` is full."""
-        client, sender = self._opened()
-        self._accumulator.memory_waiters += 1
-        try:
-            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
-                sender.wake()
-                await sender.memory_freed.wait()
-                return
-        finally:
-            self._accumulator.memory_waiters -= 1
-        self._raise_exhausted(topic)
-
-    def _raise_exhausted(self, topic: str) -> NoReturn:
-        raise BufferExhaustedError(
-            f"{topic}: buffer.memory = {self._limits.buffer_memory} stayed full for max.block.ms = {self._max_block_ms}"
-        )
-
-    def _draw(self) -> int:
-        return self._opened()[0].environment.random.getrandbits(31)
-
-    def _custom(self, topic: str, key: Buffer | None, value: Buffer | None, count: int) -> int:
-        assert self._partitioner is not None
-        chosen = self._partitioner(
-            topic, None if key is None else bytes(key), None if value is None else bytes(value), count
-        )
-        if not 0 <= arguments.integer("the partitioner", "its result", chosen) < count:
-            raise ValueError(f"the partitioner chose {chosen}, but {topic} has partitions 0 to {count - 1}")
-        return chosen
-
-    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Iterable[arguments.Header]) -> None:
-        size = record_size_bound(key, value, headers)
-        if size > self._record_bytes_max:
-            self._refuse_size(size)
-
-    def _refuse_size(self, size: int) -> NoReturn:
-        name = "max.request.size" if self._limits.request_size_max <= self._limits.buffer_memory else "buffer.memory"
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record of {size} bytes is larger than {name} = {self._record_bytes_max}",
-        )
+        self._opened()
+        return await self._intake.append_columns(topic, columns, partitions)
 
     # --- metadata
 
@@ -623,29 +349,16 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         """
         client = self._opened()[0]
         arguments.text("partitions_for", "topic", topic)
-        info = await self._topics.wait_for(client, topic, None, client.now_ms + self._max_block_ms)
+        info = await self._intake.topics.wait_for(client, topic, None, client.now_ms + self._max_block_ms)
         return info.partitions
 
     # --- transactions
-
-    def _make_transactions(self, transactional_id: str) -> Transactions:
-        client, sender = self._opened()
-        config = self._config
-        manager = TransactionManager(
-            transactional_id=transactional_id,
-            timeout_ms=config.get_int("transaction.timeout.ms"),
-            retry_backoff_ms=config.get_int("retry.backoff.ms"),
-            retry_backoff_max_ms=config.get_int("retry.backoff.max.ms"),
-        )
-        transactions = Transactions(client, self._accumulator, sender, manager, self._max_block_ms)
-        sender.transactions = transactions
-        return transactions
 
     def _transactional(self) -> Transactions:
         self._opened()
         if self._transactions is None:
             raise ConfigError(["transactional.id: needed for transactions"])
-        if self._is_closed:
+        if self._intake.is_closed:
             raise RuntimeError("the producer is closed")
         return self._transactions
 
@@ -776,15 +489,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             outcome.is_told = False
 
     async def _abort_open_transaction(self, timeout_ms: float) -> None:
-        transactions = self._transactions
-        if transactions is None or not transactions.is_abortable:
-            return
-        client = self._opened()[0]
-        client.logger.info("transaction-aborted-on-close", transactional_id=transactions.manager.transactional_id)
-        try:
-            await transactions.abort(min(timeout_ms, self._max_block_ms))
-        except KafkaError as error:
-            client.logger.warning("abort-failed", error=error)  # its coordinator ends it after its timeout
+        if self._transactions is not None and self._transactions.is_abortable:
+            self._opened()
+            await self._transactions.abort_open(timeout_ms)
 
     # --- flushing
 

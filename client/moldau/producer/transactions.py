@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_values import (
     Call,
     OffsetToCommit,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.core.accumulator import Accumulator
     from moldau.producer.core.batches import ProducerBatch
-    from moldau.producer.core.transaction_core import TransactionManager
     from moldau.producer.sender import Sender
+    from moldau.runtime.config import Config
 
 
 TRANSACTION_VERSION = "transaction.version"
@@ -54,6 +55,21 @@ class Transactions:
         self._changed = Signal()
         accumulator.admitted = manager.admitted
         client.watches_features = True
+
+    @staticmethod
+    def of(
+        config: Config, transactional_id: str, client: ClusterClient, accumulator: Accumulator, sender: Sender
+    ) -> Transactions:
+        """Returns the transactions of a producer with this configuration, and connects them to its sender."""
+        manager = TransactionManager(
+            transactional_id=transactional_id,
+            timeout_ms=config.get_int("transaction.timeout.ms"),
+            retry_backoff_ms=config.get_int("retry.backoff.ms"),
+            retry_backoff_max_ms=config.get_int("retry.backoff.max.ms"),
+        )
+        transactions = Transactions(client, accumulator, sender, manager, config.get_int("max.block.ms"))
+        sender.transactions = transactions
+        return transactions
 
     # --- calls of the application
 
@@ -118,6 +134,15 @@ class Transactions:
         outcome = self.manager.begin_abort()
         self._drop_unsent()
         await self._known(outcome, "abort the transaction", timeout_ms)
+
+    async def abort_open(self, timeout_ms: float) -> None:
+        """Aborts the open transaction of a producer that closes; logs a failure."""
+        client, transactional_id = self._client, self.manager.transactional_id
+        client.logger.info("transaction-aborted-on-close", transactional_id=transactional_id)
+        try:
+            await self.abort(min(timeout_ms, self._max_block_ms))
+        except KafkaError as error:
+            client.logger.warning("abort-failed", error=error)  # its coordinator ends it after its timeout
 
     def _drop_unsent(self) -> None:
         """Fails the records without a sequence number, because they were never sent."""

@@ -1,0 +1,286 @@
+"""The intake of a producer: where records pass the checks, get their partitions and enter the batches.
+
+``append`` is the hot path of ``send`` and makes few calls for a record. It never waits: it raises ``LookupError`` while
+the topic's metadata is missing and ``BufferExhaustedError`` while the memory is full. ``append_waiting`` and
+``append_columns`` wait for both, at most ``max.block.ms``.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from moldau.cluster import arguments
+from moldau.producer.columns import RowAppender, partitions_of
+from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, partition_for_key
+from moldau.producer.delivery import Delivery
+from moldau.producer.topics import ProducerTopics
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import Compression, InvalidRecordError
+from moldau.runtime.config.schemas import idempotence_enabled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau.cluster.caller import Caller
+    from moldau.cluster.client import ClusterClient
+    from moldau.producer.sender import Sender
+    from moldau.producer.transactions import Transactions
+    from moldau.records import RowColumns
+    from moldau.runtime.config import Config
+    from moldau.values import Buffer
+
+
+_LOAD_INTERVAL_RECORDS = 256
+"""Records of a topic after which the producer reads the loads of its partitions again."""
+
+
+class BufferExhaustedError(KafkaError):
+    """Reports that the records waiting to be sent fill ``buffer.memory``."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+
+def limits_of(config: Config) -> Limits:
+    """Returns the accumulator's limits from a producer configuration."""
+    compression = Compression.from_config_name(config.get_str("compression.type"))
+    level_key = f"compression.{compression.config_name}.level"
+    return Limits(
+        batch_size=max(config.get_int("batch.size"), 1),
+        linger_ms=config.get_int("linger.ms"),
+        buffer_memory=config.get_int("buffer.memory"),
+        delivery_timeout_ms=max(
+            config.get_int("delivery.timeout.ms"), config.get_int("linger.ms") + config.get_int("request.timeout.ms")
+        ),
+        in_flight_max=config.get_int("max.in.flight.requests.per.connection"),
+        request_size_max=config.get_int("max.request.size"),
+        retries=config.get_int("retries"),
+        retry_backoff_ms=config.get_int("retry.backoff.ms"),
+        retry_backoff_max_ms=config.get_int("retry.backoff.max.ms"),
+        compression=compression,
+        compression_level=config.get_int(level_key) if config.is_set(level_key) else None,
+        is_idempotent=idempotence_enabled(config),
+        is_transactional=config.get_str_or_none("transactional.id") is not None,
+    )
+
+
+class RecordIntake:
+    """Takes the records of one producer. It refuses all of them before ``open`` and while ``is_closed`` is set."""
+
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        accumulator: Accumulator,
+        caller: Caller,
+        partitioner: PartitionerFunction | None,
+    ) -> None:
+        """``partitioner`` chooses the partition of each record that names none."""
+        self.topics = ProducerTopics(config, accumulator, batch_size=limits.batch_size)
+        self.is_closed = False
+        self._limits = limits
+        self._accumulator = accumulator
+        self._caller = caller
+        self._partitioner = partitioner
+        self._record_bytes_max = min(limits.request_size_max, limits.buffer_memory)
+        self._batch_size = limits.batch_size
+        self._max_block_ms = config.get_int("max.block.ms")
+        self._ignores_keys = config.get_bool("partitioner.ignore.keys")
+        self._client: ClusterClient | None = None
+        self._sender: Sender | None = None
+        self._transactions: Transactions | None = None
+
+    def open(self, client: ClusterClient, sender: Sender, transactions: Transactions | None) -> None:
+        """Begins to take records; ``sender`` delivers them, ``transactions`` admits them."""
+        self._client = client
+        self._sender = sender
+        self._transactions = transactions
+
+    def _opened(self) -> tuple[ClusterClient, Sender]:
+        self._caller.check()
+        if self._client is None or self._sender is None:
+            self._caller.refuse()
+        return self._client, self._sender
+
+    def append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Appends a record to a batch without waiting; ``Producer.send_nowait`` documents the errors."""
+        client, sender = self._client, self._sender
+        if client is None or sender is None or get_ident() != self._caller.thread_id:
+            self._caller.refuse()
+        if self.is_closed:
+            raise RuntimeError("the producer is closed")
+        if sender.fatal_error is not None:
+            raise sender.fatal_error
+        # Fast path: exact classes cover most records, and a known topic is already a str.
+        if (
+            (value.__class__ is not bytes and value is not None)
+            or (key is not None and key.__class__ is not bytes)
+            or headers
+            or (partition is not None and partition.__class__ is not int)
+            or (timestamp is not None and timestamp.__class__ is not int)
+        ):
+            headers, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
+        try:
+            state = self.topics.known.get(topic)
+        except TypeError:
+            arguments.text("send", "topic", topic)
+            raise
+        transactions = self._transactions
+        if transactions is not None:
+            transactions.check_sending()
+        if state is None or self.topics.version != client.cluster_metadata.version:
+            state = self.topics.look_up(client, topic)
+        keyless: KeylessPartitioner | None = None
+        if partition is not None:
+            if not 0 <= partition < len(state.queues):
+                raise LookupError(f"{topic} has partitions 0 to {len(state.queues) - 1}, not {partition}")
+            queue = state.queues[partition]
+        elif self._partitioner is not None:
+            queue = state.queues[self._custom(topic, key, value, len(state.queues))]
+        elif key is not None and not self._ignores_keys:
+            queue = state.queues[partition_for_key(key, len(state.queues))]
+        else:
+            keyless = state.keyless
+            queue = state.queues[keyless.choose(state.available, len(state.queues), self._draw)]
+        if timestamp is None:
+            timestamp = client.environment.clock.wall_ms()
+        elif timestamp < 0:
+            raise InvalidRecordError(f"timestamp {timestamp} is negative")
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        if size + 128 > self._record_bytes_max or headers:
+            self._check_size(key, value, headers)
+        batch = queue.batches[-1] if queue.batches else None
+        index = -1
+        if batch is not None and batch.data is None:
+            index = batch.write(timestamp, key, value, headers, self._batch_size)
+        if batch is None or index < 0:
+            if transactions is not None:
+                transactions.admit(queue.partition)  # the queue holds no record of an earlier transaction
+            appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
+            if appended is None:
+                raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
+            batch, index, is_news = appended
+        else:
+            is_news = batch.builder.is_full
+        state.sent += 1
+        if keyless is not None:
+            keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
+            if not state.sent % _LOAD_INTERVAL_RECORDS:
+                self.topics.refresh_load(topic, state, sender)
+        if is_news:
+            sender.wake()
+        return Delivery(batch, index, timestamp)
+
+    async def append_waiting(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Delivery:
+        """Appends a record; waits for metadata and memory, together at most ``max.block.ms``."""
+        client, sender = self._opened()
+        deadline_ms = client.now_ms + self._max_block_ms
+        await self.topics.wait_for(client, topic, partition, deadline_ms)
+        self._accumulator.memory_waiters += 1
+        try:
+            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
+                while True:
+                    try:
+                        return self.append(
+                            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+                        )
+                    except BufferExhaustedError:
+                        sender.wake()
+                        await sender.memory_freed.wait()
+        finally:
+            self._accumulator.memory_waiters -= 1
+        self._raise_exhausted(topic)
+
+    async def append_columns(self, topic: str, columns: RowColumns, partitions: Buffer | None) -> tuple[Delivery, ...]:
+        """Appends rows of columns as records; ``Producer.send_columns`` documents the arguments and the errors."""
+        client, sender = self._opened()
+        if self._partitioner is not None:
+            raise ValueError("send_columns: a producer with a partitioner function takes no columns")
+        if self.is_closed:
+            raise RuntimeError("the producer is closed")
+        deadline_ms = client.now_ms + self._max_block_ms
+        await self.topics.wait_for(client, topic, None, deadline_ms)
+        state = self.topics.look_up(client, topic)
+        largest = columns.largest_bound()
+        if largest > self._record_bytes_max:
+            self._refuse_size(largest)
+        chosen = partitions_of(columns, len(state.queues), partitions, ignores_keys=self._ignores_keys)
+        appender = RowAppender(self._accumulator, columns, state.queues, state.keyless, state.available, self._draw)
+        transactions = self._transactions
+
+        def admit(queue: PartitionQueue) -> None:
+            if sender.fatal_error is not None:
+                raise sender.fatal_error
+            if transactions is not None:
+                transactions.admit(queue.partition)
+
+        steps = appender.append(chosen, client.environment.clock.wall_ms(), lambda: client.now_ms, admit, sender.wake)
+        for _ in steps:
+            await self._wait_memory(topic, client.now_ms + self._max_block_ms)
+        state.sent += columns.length
+        self.topics.refresh_load(topic, state, sender)
+        await trio.lowlevel.checkpoint()
+        return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
+
+    async def _wait_memory(self, topic: str, deadline_ms: float) -> None:
+        """Waits until a batch is settled, because ``buffer.memory`` is full."""
+        client, sender = self._opened()
+        self._accumulator.memory_waiters += 1
+        try:
+            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
+                sender.wake()
+                await sender.memory_freed.wait()
+                return
+        finally:
+            self._accumulator.memory_waiters -= 1
+        self._raise_exhausted(topic)
+
+    def _raise_exhausted(self, topic: str) -> NoReturn:
+        raise BufferExhaustedError(
+            f"{topic}: buffer.memory = {self._limits.buffer_memory} stayed full for max.block.ms = {self._max_block_ms}"
+        )
+
+    def _draw(self) -> int:
+        return self._opened()[0].environment.random.getrandbits(31)
+
+    def _custom(self, topic: str, key: Buffer | None, value: Buffer | None, count: int) -> int:
+        assert self._partitioner is not None
+        chosen = self._partitioner(
+            topic, None if key is None else bytes(key), None if value is None else bytes(value), count
+        )
+        if not 0 <= arguments.integer("the partitioner", "its result", chosen) < count:
+            raise ValueError(f"the partitioner chose {chosen}, but {topic} has partitions 0 to {count - 1}")
+        return chosen
+
+    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Iterable[arguments.Header]) -> None:
+        size = record_size_bound(key, value, headers)
+        if size > self._record_bytes_max:
+            self._refuse_size(size)
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        name = "max.request.size" if self._limits.request_size_max <= self._limits.buffer_memory else "buffer.memory"
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record of {size} bytes is larger than {name} = {self._record_bytes_max}",
+        )
