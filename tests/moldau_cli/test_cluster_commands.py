@@ -273,6 +273,45 @@ def test_the_quorum_is_shown(shell):
     assert "leader 101" in shell("quorum", "status").stdout
 
 
+def test_a_throttled_plan_is_verified_until_it_is_done(shell):
+    """The throttle holds a move back; another one lets it end; verify then lifts it."""
+    shell("topics", "create", "throttled", "--partitions", "1", "--replication-factor", "1")
+    shell("produce", "throttled", given=f"{'x' * 10_000}\n" * 250)  # more than one answer of a fetch can hold
+    (old,) = shell.json("topics", "describe", "throttled")["partitions"][0]["replicas"]
+    newcomer = old % 3 + 1
+    plan = {"version": 1, "partitions": [{"topic": "throttled", "partition": 0, "replicas": [newcomer]}]}
+    (shell.home / "plan.json").write_text(json.dumps(plan))
+
+    def configs(*entity):
+        return {one["key"]: one["value"] for one in shell.json("configs", "describe", *entity)["configs"]}
+
+    def state():
+        return json.loads(shell("reassign", "verify", "plan.json", "--json", code=None).stdout)["moves"][0]["state"]
+
+    assert state() == "different"
+    shell("reassign", "execute", "plan.json", "--throttle", "1000")
+    assert state() == "moving"
+    lists = configs("--entity-type", "topics", "--entity-name", "throttled")
+    assert lists["leader.replication.throttled.replicas"] == f"0:{old}"
+    assert lists["follower.replication.throttled.replicas"] == f"0:{newcomer}"
+    for broker in (old, newcomer):
+        rates = configs("--entity-type", "brokers", "--entity-name", str(broker))
+        assert rates["leader.replication.throttled.rate"] == rates["follower.replication.throttled.rate"] == "1000"
+    assert "1 of 1 moves are not done" in shell("reassign", "verify", "plan.json", code=1).stderr
+    shell("reassign", "execute", "plan.json", "--throttle", "1000000000")
+    wait_until(lambda: state() == "done", "the move is done")
+
+    def throttles():
+        entities = [("topics", "throttled"), ("brokers", str(old)), ("brokers", str(newcomer))]
+        found = [configs("--entity-type", kind, "--entity-name", name) for kind, name in entities]
+        return [key for one in found for key in one if "throttled" in key]
+
+    wait_until(lambda: throttles() == [], "the throttle is lifted")
+    (shell.home / "wrong.json").write_text(json.dumps(plan).replace('"partition": 0', '"partition": 7'))
+    refused = shell("reassign", "execute", "wrong.json", "--throttle", "1", code=2)
+    assert "there is no partition throttled-7" in refused.stderr
+
+
 def test_replicas_move_and_leaders_are_elected(shell):
     shell("topics", "create", "moving", "--partitions", "1", "--replication-factor", "2")
     before = shell.json("topics", "describe", "moving")["partitions"][0]["replicas"]

@@ -34,7 +34,14 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import Offset
 from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from moldau_broker.replication.follower import Followed, FollowerFetcher, PartitionAnswer, Step, StepKind
+from moldau_broker.replication.follower import (
+    Followed,
+    FollowerFetcher,
+    FollowState,
+    PartitionAnswer,
+    Step,
+    StepKind,
+)
 from moldau_broker.replication.replica import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
@@ -53,6 +60,8 @@ LIST_OFFSETS_VERSION = 8
 CONNECT_TIMEOUT_MS = 5_000.0
 SUSPICION_MS = 2_000.0
 """How long a broker that dropped our connection is suspected; by then the controller has decided."""
+THROTTLE_RECHECK_MS = 500.0
+"""Longest pause of a throttled partition: after it a raised or lifted throttle holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +212,7 @@ class _Source:
         self.core = FollowerFetcher(
             backoff_ms=min(50.0, settings.fetch_backoff_ms), backoff_max_ms=settings.fetch_backoff_ms
         )
+        self._throttled: dict[TopicPartition, tuple[Followed, Partition]] = {}
         self.work = Signal()
         self.scope = trio.CancelScope()
         self.unsettled: dict[TopicPartition, Partition] = {}
@@ -224,6 +234,7 @@ class _Source:
                 while True:
                     # No deadline: replicas on a disk that does not answer leave the ISR, as they should.
                     await self._replicas.settled.wait_until(self._all_settled)
+                    self._recheck_throttled(clock.monotonic_ms())
                     request = self.core.next_request(clock.monotonic_ms())
                     if request is None:
                         await self._wait_for_work()
@@ -367,7 +378,19 @@ class _Source:
         throttle.spend(count, now_ms)
         wait_ms = throttle.wait_ms(now_ms)
         if wait_ms > 0:
-            self.core.delay(followed, now_ms, wait_ms)
+            self.core.delay(followed, now_ms, min(wait_ms, THROTTLE_RECHECK_MS))
+            self._throttled[followed.key] = (followed, partition)
+
+    def _recheck_throttled(self, now_ms: float) -> None:
+        """Delays throttled partitions further, unless their throttle was raised or lifted meanwhile."""
+        for key, (followed, partition) in list(self._throttled.items()):
+            if followed.state is FollowState.DELAYED and followed.delayed_until_ms > now_ms:
+                continue
+            wait_ms = self._replicas.follower_throttle.wait_ms(now_ms)
+            if followed.state is FollowState.DELAYED and partition.follower_throttled and wait_ms > 0:
+                self.core.delay(followed, now_ms, min(wait_ms, THROTTLE_RECHECK_MS))
+            else:
+                del self._throttled[key]
 
     def _truncate(self, partition: Partition, step: Step) -> None:
         """Truncates the log to the end of the last epoch that it may share with the leader (KIP-595)."""
