@@ -14,8 +14,7 @@ poll within ``max.poll.interval.ms`` leaves its group; a background task sends t
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
-from uuid import UUID
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import trio
 
@@ -23,25 +22,20 @@ from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
-from moldau.cluster.group_metadata import GroupMetadata
-from moldau.cluster.interceptors import ConsumerInterceptor, checked, on_commit, on_consume
-from moldau.cluster.offsets import list_offsets
+from moldau.cluster.interceptors import ConsumerInterceptor, checked, on_commit
 from moldau.cluster.reports import interval_of, report_forever
 from moldau.cluster.troubles import check_topic_names
 from moldau.consumer.auto_commit import AutoCommit
-from moldau.consumer.core.assignors import assignors_of
-from moldau.consumer.core.epoch_membership import EpochMembership
-from moldau.consumer.core.membership import GroupIdentity, Membership
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.decoding import Decoding
-from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
-from moldau.consumer.group import GroupClient
 from moldau.consumer.iteration import Iteration
+from moldau.consumer.joining import membership_of, metadata_of
 from moldau.consumer.lookups import partitions_of
+from moldau.consumer.offsets import ConsumerOffsets, given_offsets, wait_position
 from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
@@ -52,9 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
+    from moldau.consumer.core.membership import Membership
     from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
+    from moldau.consumer.group import GroupClient
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
 
@@ -102,6 +99,11 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._auto_commits = self._config.get_bool("enable.auto.commit") and self._group_id is not None
         self._auto_commit: AutoCommit | None = None
         self._positions = Positions()
+        self._offsets = ConsumerOffsets(
+            self._positions,
+            self._api_timeout_ms,
+            reads_committed=self._config.get_str("isolation.level") == "read_committed",
+        )
         self._decoding = Decoding.of(self._positions, key_deserializer, value_deserializer, self._api_timeout_ms)
         self._interceptors = checked("Consumer", interceptors, ConsumerInterceptor)
         self._is_plain = self._decoding is None and not self._interceptors
@@ -132,14 +134,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         client.allow_auto_create = self._config.get_bool("allow.auto.create.topics")
         config = self._config
         if self._group_id is not None:
-            identity = GroupIdentity(
-                group_id=self._group_id,
-                instance_id=config.get_str_or_none("group.instance.id"),
-                session_timeout_ms=config.get_int("session.timeout.ms"),
-                rebalance_timeout_ms=config.get_int("max.poll.interval.ms"),
-                rack=config.get_str("client.rack") or None,
-            )
-            self._membership, self._group = self._join_by_protocol(client, identity)
+            self._membership, self._group = membership_of(client, config, self._group_id, lambda: self.assignment)
         committed = None if self._group is None else self._group.committed
         self._fetcher = fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
         if self._group is not None and self._membership is not None:
@@ -160,13 +155,19 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 self._group.on_commit = partial(on_commit, self._interceptors)
         client.on_bootstrap_error = fetcher.arrived.notify
         self._poller = Poller(
-            client, fetcher, self._positions, rebalance=self._rebalance, commit_when_due=self._commit_when_due
+            client,
+            fetcher,
+            self._positions,
+            rebalance=self._rebalance,
+            commit_when_due=self._commit_when_due,
+            decoding=self._decoding,
+            interceptors=self._interceptors,
         )
         if self._auto_commits and self._group is not None and self._group_id is not None:
             self._auto_commit = AutoCommit(
                 client,
                 self._group,
-                self._consumed,
+                self._offsets.consumed,
                 group_id=self._group_id,
                 interval_ms=config.get_int("auto.commit.interval.ms"),
             )
@@ -177,16 +178,6 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 report_forever, client, self._statistics_ms, self.statistics, self._on_statistics
             )
         return self
-
-    def _join_by_protocol(self, client: ClusterClient, identity: GroupIdentity) -> tuple[Membership, GroupClient]:
-        """Returns the parts that speak the protocol of ``group.protocol``."""
-        config = self._config
-        if config.get_str("group.protocol") == "classic":
-            membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
-            return membership, GroupClient(client, identity.group_id, config, membership)
-        member_id = str(UUID(int=client.environment.random.getrandbits(128), version=4))
-        epochs = EpochMembership(identity, member_id, config.get_str_or_none("group.remote.assignor"))
-        return epochs, EpochGroupClient(client, identity.group_id, config, epochs, lambda: self.assignment)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -343,16 +334,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """
         self._grouped()
         assert self._group_id is not None
-        membership = self._membership
-        if membership is None:
-            return GroupMetadata(group_id=self._group_id)
-        generation, member_id = membership.assigned_as
-        return GroupMetadata(
-            group_id=self._group_id,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=membership.identity.instance_id,
-        )
+        return metadata_of(self._group_id, self._membership)
 
     # --- polling
 
@@ -405,23 +387,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if decoding is not None:
             decoding.raise_pending()
         taken = await self._poll(timeout_ms, take)
-        return self._seen(await self._decoded(taken))
-
-    def _seen(self, batches: list[ConsumedBatch[KeyOut, ValueOut]]) -> list[ConsumedBatch[KeyOut, ValueOut]]:
-        """Counts records on their way to the application, and shows them to the interceptors."""
-        client, fetcher = self._opened()
-        fetcher.counters.polled(sum(len(batch.records) for batch in batches), client.now_ms)
-        if self._interceptors and batches:
-            return on_consume(self._interceptors, batches)
-        return batches
-
-    async def _decoded(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[KeyOut, ValueOut]]:
-        """Deserializes records. The poll goes on meanwhile, so another task may not begin one."""
-        decoding = self._decoding
-        if decoding is None:
-            return cast("list[ConsumedBatch[KeyOut, ValueOut]]", taken)
-        decoded = await self._polling().continue_poll(lambda: decoding.decode(taken))
-        return cast("list[ConsumedBatch[KeyOut, ValueOut]]", decoded)
+        return await self._polling().present(taken)
 
     def _polling(self) -> Poller:
         self._caller.check()
@@ -450,7 +416,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             poller.counters.records += 1
             return next(taken[0].with_partition())  # type: ignore[return-value]  # bytes
         if taken:
-            for batch in self._seen(await self._decoded(taken)):
+            for batch in await poller.present(taken):
                 return next(batch.with_partition())
         while not self._is_closed:
             poller.iteration_polls()
@@ -482,11 +448,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
     def _position(self, call: str, partition: tuple[str, int]) -> PartitionPosition:
         self._caller.check()
-        wanted = arguments.partition(call, partition)
-        found = self._positions.by_partition.get(wanted)
-        if found is None:
-            raise LookupError(f"{wanted} is not assigned to this consumer")
-        return found
+        return self._positions.assigned(arguments.partition(call, partition))
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
         """Sets the position to ``offset``.
@@ -522,16 +484,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         client, fetcher = self._opened()
         found = self._position("position", partition)
         limit_ms = self._api_timeout_ms if timeout_ms is None else arguments.milliseconds("position", timeout_ms)
-        with trio.move_on_after(limit_ms / 1000):
-            await trio.lowlevel.checkpoint()
-            while not found.has_position:
-                if fetcher.errors:
-                    raise fetcher.errors.popleft()
-                if client.bootstrap_error is not None:
-                    raise client.bootstrap_error
-                await fetcher.arrived.wait()
-            return found.offset
-        raise trio.TooSlowError(f"{found.partition}: no position within {limit_ms:g} ms")
+        return await wait_position(client, fetcher, found, limit_ms)
 
     def position_nowait(self, partition: tuple[str, int]) -> int | None:
         """Returns the position, or None while it is unknown."""
@@ -577,13 +530,6 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             raise ConfigError(["group.id: needed to commit and to look up committed offsets"])
         return self._group
 
-    def _consumed(self) -> dict[TopicPartition, CommittedOffset]:
-        return {
-            position.partition: CommittedOffset(offset=position.offset, leader_epoch=position.offset_epoch)
-            for position in self._positions.by_partition.values()
-            if position.has_position
-        }
-
     @property
     def commits_automatically(self) -> bool:
         """Whether the consumer commits positions by itself (``enable.auto.commit`` with a group)."""
@@ -598,11 +544,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         the records of the last poll is not to count.
         """
         self._opened()
-        offsets: dict[tuple[str, int], CommittedOffset] = dict(self._consumed().items())
-        for partition, (offset, leader_epoch) in (unread or {}).items():
-            if partition in offsets:
-                offsets[partition] = CommittedOffset(offset=offset, leader_epoch=leader_epoch)
-        return offsets
+        return self._offsets.to_commit(unread or {})
 
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commits offsets of the next records to read, by default the present positions.
@@ -615,15 +557,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             trio.TooSlowError: the commit was not answered in time.
         """
         group = self._grouped()
-        if offsets is None:
-            await group.commit(self._consumed())
-            return
-        await group.commit(
-            {
-                partition: CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata)
-                for partition, offset, epoch, metadata in arguments.committed_offsets("commit", offsets)
-            }
-        )
+        await group.commit(self._offsets.consumed() if offsets is None else given_offsets(offsets))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""
@@ -639,23 +573,19 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        return await self._list_offsets(arguments.partitions("beginning_offsets", partitions), EARLIEST_TIMESTAMP)
+        return await self._offsets.list(
+            arguments.partitions("beginning_offsets", partitions), EARLIEST_TIMESTAMP, self._opened()[0]
+        )
 
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the high watermark of each partition (read_committed: the last stable offset)."""
-        return await self._list_offsets(arguments.partitions("end_offsets", partitions), LATEST_TIMESTAMP)
-
-    async def _list_offsets(self, partitions: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        found = await self._offsets_at(dict.fromkeys(partitions, timestamp))
-        return {partition: offset for partition, (offset, _) in found.items()}
+        return await self._offsets.list(
+            arguments.partitions("end_offsets", partitions), LATEST_TIMESTAMP, self._opened()[0]
+        )
 
     async def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of the first record at or after each time; (-1, -1) where there is none."""
-        return await self._offsets_at(arguments.times("offsets_for_times", "times", times))
-
-    async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        isolation = 1 if self._config.get_str("isolation.level") == "read_committed" else 0
-        return await list_offsets(self._opened()[0], wanted, self._api_timeout_ms, isolation)
+        return await self._offsets.at(arguments.times("offsets_for_times", "times", times), self._opened()[0])
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic.

@@ -6,15 +6,20 @@ over single records polls only now and then: a poll per record would cost a pass
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from moldau.cluster.interceptors import on_consume
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.consumer.core.positions import Positions
+    from moldau.consumer.core.values import ConsumedBatch
+    from moldau.consumer.decoding import Decoding
     from moldau.consumer.fetcher import Fetcher
 
 T = TypeVar("T")
@@ -35,6 +40,8 @@ class Poller:
         *,
         rebalance: Callable[[float], Awaitable[bool]],
         commit_when_due: Callable[[], None],
+        decoding: Decoding | None,
+        interceptors: Sequence[ConsumerInterceptor],
     ) -> None:
         """``rebalance`` does what the group demands, until a deadline; False if the consumer is in no group."""
         self._client = client
@@ -43,6 +50,8 @@ class Poller:
         self.counters = fetcher.counters
         self._rebalance = rebalance
         self._commit_when_due = commit_when_due
+        self._decoding = decoding
+        self._interceptors = interceptors
         self._is_polled = False
         self._since_poll = 0
         self.last_poll_ms = client.now_ms
@@ -86,6 +95,20 @@ class Poller:
         finally:
             self._is_polled = False
             self._fetcher.wake()  # records that were not decoded are fetched or taken again
+
+    async def present(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[Any, Any]]:
+        """Returns polled records as the application gets them: deserialized, counted and shown to the interceptors.
+
+        The poll goes on while records are deserialized, so another task may not begin one.
+        """
+        batches = taken
+        decoding = self._decoding
+        if decoding is not None:
+            batches = await self.continue_poll(lambda: decoding.decode(taken))
+        self.counters.polled(sum(len(batch.records) for batch in batches), self._client.now_ms)
+        if self._interceptors and batches:
+            return on_consume(self._interceptors, batches)
+        return batches
 
     async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._client, self._fetcher

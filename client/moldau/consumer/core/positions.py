@@ -234,6 +234,17 @@ class Positions:
         self.chunks_ended = 0
         """How many chunks were handed out to their end: each made room in a buffer."""
 
+    def assigned(self, partition: TopicPartition) -> PartitionPosition:
+        """Returns the position of an assigned partition.
+
+        Raises:
+            LookupError: the partition is not assigned.
+        """
+        found = self.by_partition.get(partition)
+        if found is None:
+            raise LookupError(f"{partition} is not assigned to this consumer")
+        return found
+
     def chunk_ended(self, position: PartitionPosition) -> None:
         """The first chunk of a partition was handed out to its end."""
         position.chunk_ended()

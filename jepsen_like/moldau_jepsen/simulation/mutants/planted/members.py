@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moldau.consumer.consumer import Consumer
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.fetcher import CommittedOffset
+from moldau.consumer.offsets import ConsumerOffsets
 from moldau.producer.core.accumulator import Accumulator
 from moldau.records import Record
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 def commits_fetch_position() -> list[Patch]:
     """What is committed is how far the consumer has fetched, not how far the application has read."""
 
-    def consumed(self: Consumer) -> dict[TopicPartition, CommittedOffset]:
+    def consumed(self: ConsumerOffsets) -> dict[TopicPartition, CommittedOffset]:
         return {
             position.partition: CommittedOffset(offset=position.fetch_offset, leader_epoch=position.offset_epoch)
             for position in self._positions.by_partition.values()
             if position.has_position
         }
 
-    return [(Consumer, "_consumed", consumed)]
+    return [(ConsumerOffsets, "consumed", consumed)]
 
 
 def consumer_repeats() -> list[Patch]:
