@@ -12,7 +12,7 @@ of an authenticated client must not expire meanwhile.
 The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
 always finds more bytes yields once per drain, which keeps the others' latency flat.
 
-Everything is bounded. A receive buffer starts small and grows to the announced frame (never beyond
+Everything is bounded. A receive buffer (``receive_buffer``) starts small and grows to the announced frame (never beyond
 ``request_bytes_max``). Its growth is charged to a byte budget that all connections share; when the budget is used up,
 growth waits, and with it the peer. Answers in flight are bounded in number per connection; ready ones also in bytes.
 Their memory and that of their requests is charged to the same budget (``held``). The server's sweeper enforces the
@@ -41,6 +41,7 @@ from moldau.runtime.net.answers import (
 )
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.held import HeldBytes
+from moldau.runtime.net.receive_buffer import SIZE_BYTES, ReceiveBuffer, unpack_size
 from moldau.runtime.net.throttle import Throttle, throttle_of
 from moldau.runtime.net.transmission import NEVER_MS, Transmission
 from moldau.runtime.tasks.sync import Signal
@@ -52,21 +53,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.server import Server
     from moldau.runtime.ports.environment import Connection
 
-_unpack_size = struct.Struct(">i").unpack_from
 _unpack_api = struct.Struct(">hh").unpack_from  # API key and version, at the start of a request
-
-SIZE_BYTES = 4
-"""The size prefix of a frame."""
-
-GROWTH_FACTOR = 4
-"""By how much a receive buffer grows at a time towards the frame that was announced."""
-
-STEPWISE_BYTES_MAX = 1024 * 1024
-"""Up to this size a frame's memory is reserved step by step, beyond it at once.
-
-So two begun frames cannot wait for each other, and a peer that announces a large frame but sends it slowly does not
-block the budget for others.
-"""
 
 HEAVY_BYTES = 4096
 """From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
@@ -97,34 +84,27 @@ _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EH
 
 
 class ConnectionLoop:
-    """One connection. Invariant: the bytes ``start..end`` of ``buffer`` are received and not yet handled."""
+    """One connection: its two tasks, and the deadlines that the sweeper enforces."""
 
     __slots__ = (
         "_answers",
         "_begun",
-        "_buffer",
         "_connection",
-        "_end",
         "_end_reason",
-        "_frame_deadline_ms",
         "_gate",
         "_handler",
         "_held",
         "_last_active_ms",
         "_limits",
-        "_noted_ms",
-        "_noted_pending",
         "_parked",
         "_paused_since_ms",
         "_preparing",
-        "_reserved",
+        "_received",
         "_scope",
         "_server",
         "_stalled_since_ms",
-        "_start",
         "_throttle",
         "_transmission",
-        "_view",
         "_work",
     )
 
@@ -136,24 +116,18 @@ class ConnectionLoop:
         self._gate: Gate | None = None  # the handler, if it demands an authentication
         self._throttle = Throttle()  # the handler's, once there is one
         self._paused_since_ms = NEVER_MS  # when requests began to wait for the end of a pause
-        self._buffer = bytearray(self._limits.buffer_bytes)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-        self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
         self._parked = False  # the reader waits for bytes and holds no view of the buffer
         self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
         self._begun: deque[tuple[int, float]] = deque()
         """API keys of the answers that have not left, in order, and when their requests arrived; see ``times``."""
         self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
+        self._received = ReceiveBuffer(server.budget, self._held, server.clock, self._limits)
         self._work = Signal()  # notified when ``_answers`` changes
         self._scope = trio.CancelScope()
         self._end_reason: str | None = None
         self._last_active_ms = server.clock.monotonic_ms()
         self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
-        self._frame_deadline_ms = NEVER_MS
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
-        self._noted_pending = -1  # bytes of the frame that has begun, when it had last come quickly enough; -1: none
-        self._noted_ms = 0.0  # and when that was
         # The next request with its size and its API key, before it is handled.
         self._preparing: tuple[Preparation, int, int] | None = None
 
@@ -179,7 +153,7 @@ class ConnectionLoop:
                     await self._guard(self._read)
         finally:
             self._connection.close()
-            self._release_buffer()
+            self._received.release()
             self._held.close()
             if self._handler is not None:
                 self._handler.closed()
@@ -251,8 +225,8 @@ class ConnectionLoop:
     def enforce_deadlines(self, now_ms: float) -> None:
         """Enforces the deadlines; the sweeper calls it."""
         limits = self._limits
-        self._note_progress(now_ms)
-        if now_ms >= self._frame_deadline_ms:
+        self._received.note_progress(now_ms)
+        if now_ms >= self._received.frame_deadline_ms:
             self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
         elif self._gate is not None and now_ms >= self._gate.deadline_ms:
             self._finish("the peer did not authenticate in time")
@@ -268,7 +242,7 @@ class ConnectionLoop:
 
     @property
     def _kept_bytes(self) -> int:
-        return self._reserved + self._held.charged
+        return self._received.reserved + self._held.charged
 
     @property
     def keeps_or_waits(self) -> bool:
@@ -289,25 +263,10 @@ class ConnectionLoop:
         allowed_ms = limits.overdraft_ms if kept > share else limits.held_ms
         if self._answers and now_ms - self._stalled_since_ms >= allowed_ms:
             self._finish(f"requests that wait keep {kept} bytes that others wait for")
-        elif self._reserved > share and self._note_progress(now_ms) >= limits.overdraft_ms:
+        elif self._received.reserved > share and self._received.note_progress(now_ms) >= limits.overdraft_ms:
             self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
-        elif self._reserved and now_ms - self._paused_since_ms >= allowed_ms:
+        elif self._received.reserved and now_ms - self._paused_since_ms >= allowed_ms:
             self._finish(f"requests above the quota keep {kept} bytes that others wait for")
-
-    def _note_progress(self, now_ms: float) -> float:
-        """Returns for how many milliseconds the present frame has arrived too slowly.
-
-        Too slowly means: at the present rate the frame is not complete within ``held_ms``.
-        """
-        if self._frame_deadline_ms == NEVER_MS:
-            self._noted_pending = -1
-            return 0.0
-        pending = self._end - self._start
-        limits = self._limits
-        expected = self._reserved * limits.overdraft_ms / limits.held_ms
-        if not 0 <= self._noted_pending <= pending <= self._noted_pending + expected:
-            self._noted_pending, self._noted_ms = pending, now_ms
-        return now_ms - self._noted_ms
 
     def end_waits(self) -> None:
         """Lets requests be answered that need not wait, if this connection keeps bytes of the budget for requests."""
@@ -319,12 +278,12 @@ class ConnectionLoop:
     # --- receiving
 
     async def _read(self) -> None:
-        connection = self._connection
+        connection, received = self._connection, self._received
         clock = self._server.clock
         waited = True
         while True:
             try:
-                count = connection.receive_into_nowait(self._view[self._end :])
+                count = connection.receive_into_nowait(received.view[received.end :])
             except BlockingIOError:
                 self._parked = True
                 await connection.wait_readable()
@@ -334,18 +293,20 @@ class ConnectionLoop:
             if count == 0:
                 await self._end_of_stream()
                 return
-            self._end += count
+            received.end += count
             self._last_active_ms = clock.monotonic_ms()
             if not waited:
                 await trio.lowlevel.checkpoint()
             waited = False
             await self._handle_buffered()
-            await self._make_room()
+            while wanted := received.make_room():
+                self._server.keepers[self] = None
+                await received.reserve(wanted)
 
     async def _end_of_stream(self) -> None:
         """Drops the pending answers, because the peer has left."""
-        if self._end > self._start:
-            raise CloseConnection(f"peer left in the middle of a frame ({self._end - self._start} bytes of it arrived)")
+        if self._received.pending:
+            raise CloseConnection(f"peer left in the middle of a frame ({self._received.pending} bytes of it arrived)")
         self._finish(None)
 
     async def _handle_buffered(self) -> None:
@@ -353,7 +314,7 @@ class ConnectionLoop:
         more = True
         while more:
             if len(self._answers) >= self._limits.answers_max:
-                self._frame_deadline_ms = NEVER_MS
+                self._received.frame_deadline_ms = NEVER_MS
                 await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
             if self._throttle.until_ms and self._preparing is None:
                 await self._sit_out()
@@ -361,15 +322,14 @@ class ConnectionLoop:
             try:
                 more = await self._take_turn(answers)
             except CloseConnection as close:
-                self._end = self._start
-                self._release_buffer()  # nothing more is read
+                self._received.drop()  # nothing more is read
                 await self._dispatch(answers)
                 await self._dispatch([close.answer] if close.answer else [])
                 await self._work.wait_until(lambda: not self._answers)
                 raise
             await self._dispatch(answers)
             if self._held.unpaid > 0:
-                self._frame_deadline_ms = NEVER_MS
+                self._received.frame_deadline_ms = NEVER_MS
                 self._server.keepers[self] = None
                 await self._held.pay()
             if more:
@@ -377,38 +337,38 @@ class ConnectionLoop:
 
     async def _sit_out(self) -> None:
         """Waits until the client's pause is over, or a request of SASL is the next; notices the end of the stream."""
-        throttle, clock = self._throttle, self._server.clock
-        self._frame_deadline_ms = NEVER_MS
+        throttle, clock, received = self._throttle, self._server.clock, self._received
+        received.frame_deadline_ms = NEVER_MS
         self._paused_since_ms = clock.monotonic_ms()
-        if self._reserved:
+        if received.reserved:
             self._server.keepers[self] = None
         while (remaining_ms := throttle.until_ms - clock.monotonic_ms()) > 0:
             if self._is_sasl_next():
                 self._paused_since_ms = NEVER_MS
                 return
-            if self._start:
-                self._move_to_front(self._end - self._start)
-            has_room = self._end < len(self._buffer)
+            if received.start:
+                received.move_to_front()
+            has_room = received.end < len(received.buffer)
             await throttle.wait(remaining_ms, self._receive_more if has_room else trio.sleep_forever)
         throttle.until_ms = 0.0
         self._paused_since_ms = NEVER_MS
 
     def _is_sasl_next(self) -> bool:
-        start = self._start
-        return self._end - start >= SIZE_BYTES + 2 and self._buffer[start + 4 : start + 6] in _SASL
+        received, start = self._received, self._received.start
+        return received.pending >= SIZE_BYTES + 2 and received.buffer[start + 4 : start + 6] in _SASL
 
     async def _receive_more(self) -> None:
         """Receives into the rest of the buffer."""
-        connection = self._connection
+        connection, received = self._connection, self._received
         await connection.wait_readable()
         try:
-            count = connection.receive_into_nowait(self._view[self._end :])
+            count = connection.receive_into_nowait(received.view[received.end :])
         except BlockingIOError:
             return
         if count == 0:
             self._finish(None)
             await trio.lowlevel.checkpoint()  # it is cancelled
-        self._end += count
+        received.end += count
 
     async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
         """Handles requests up to the bounds of one turn; returns whether there may be more.
@@ -417,21 +377,25 @@ class ConnectionLoop:
         waits for one of them, not for one of each peer.
         """
         if self._preparing is not None:
-            self._frame_deadline_ms = NEVER_MS
+            self._received.frame_deadline_ms = NEVER_MS
             await self._preparing[0].prepare()
             self._handle_prepared(answers)
             return True
-        pending = self._end - self._start
-        if pending < HEAVY_BYTES or not self._is_heavy(self._start, _unpack_size(self._buffer, self._start)[0]):
+        received = self._received
+        start = received.start
+        if received.end - start < HEAVY_BYTES or not self._is_heavy(start, unpack_size(received.buffer, start)[0]):
             return self._handle_round(answers, REQUESTS_PER_TURN)
-        self._frame_deadline_ms = NEVER_MS
+        received.frame_deadline_ms = NEVER_MS
         async with self._server.heavy_lane:
             self._handle_round(answers, 1)
         return True
 
     def _is_heavy(self, start: int, size: int) -> bool:
         """Whether the complete frame at ``start`` may hold thousands of things. Records are checked in native code."""
-        return HEAVY_BYTES <= size <= self._end - start - SIZE_BYTES and self._buffer[start + 4 : start + 6] != _PRODUCE
+        received = self._received
+        if not HEAVY_BYTES <= size <= received.end - start - SIZE_BYTES:
+            return False
+        return received.buffer[start + 4 : start + 6] != _PRODUCE
 
     def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
         """Handles frames until none is complete (returns False) or a bound is reached (returns True).
@@ -441,9 +405,10 @@ class ConnectionLoop:
         handler = self._handler
         assert handler is not None
         limits = self._limits
-        buffer, view = self._buffer, self._view
+        received = self._received
+        buffer, view = received.buffer, received.view
         times, api_key = self._server.times, -1
-        start, end = self._start, self._end
+        start, end = received.start, received.end
         gate = self._gate
         least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
         throttle = self._throttle
@@ -451,7 +416,7 @@ class ConnectionLoop:
         ready_bytes = handled = 0
         try:
             while end - start >= SIZE_BYTES:
-                size = _unpack_size(buffer, start)[0]
+                size = unpack_size(buffer, start)[0]
                 if gate is not None:
                     least, largest = gate.frame_bounds(FRAME_BYTES_MIN, limits.request_bytes_max)
                 if size < least or size > largest:
@@ -468,8 +433,8 @@ class ConnectionLoop:
                     return True
                 handled += 1
                 self._server.requests += 1
-                self._start = start = stop
-                self._frame_deadline_ms = NEVER_MS
+                received.start = start = stop
+                received.frame_deadline_ms = NEVER_MS
                 answer = handler.handle(view[stop - size : stop])
                 if times is not None:
                     api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
@@ -528,84 +493,10 @@ class ConnectionLoop:
         self._held.request_waits(kept)
         return answer, kept
 
-    async def _make_room(self) -> None:
-        """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""
-        pending = self._end - self._start
-        if pending == 0:
-            self._start = self._end = 0
-            self._frame_deadline_ms = NEVER_MS
-            if self._reserved and self._server.budget.waiting:
-                self._release_buffer()
-            return
-        if self._frame_deadline_ms == NEVER_MS:
-            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
-        needed = SIZE_BYTES
-        if pending >= SIZE_BYTES:
-            needed += _unpack_size(self._buffer, self._start)[0]
-        if needed > len(self._buffer):
-            if self._start:
-                self._move_to_front(pending)
-            if self._end == len(self._buffer):
-                size = min(needed, GROWTH_FACTOR * len(self._buffer))
-                reserved = size if size <= STEPWISE_BYTES_MAX else needed
-                if self._reserved < reserved:
-                    await self._reserve(reserved)
-                self._enlarge(size)
-        elif self._start + needed > len(self._buffer) or self._start > len(self._buffer) // 2:
-            self._move_to_front(pending)
-
-    def _move_to_front(self, pending: int) -> None:
-        self._buffer[:pending] = self._view[self._start : self._end].tobytes()
-        self._start, self._end = 0, pending
-
-    async def _reserve(self, needed: int) -> None:
-        """Waits for ``needed`` bytes of the shared budget, in place of what this connection had reserved.
-
-        The bytes it holds while it waits (at most ``STEPWISE_BYTES_MAX``) do not count, so no task waits with bytes
-        reserved.
-        """
-        budget = self._server.budget
-        self._server.keepers[self] = None
-        if self._reserved:
-            budget.release(self._reserved)
-            self._reserved = 0
-        if not budget.acquire_nowait(needed):
-            self._frame_deadline_ms = NEVER_MS
-            self._held.in_line = True
-            try:
-                await budget.acquire(needed)
-            finally:
-                self._held.in_line = False
-            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
-            self._noted_pending = -1
-        self._reserved = needed
-
-    def _enlarge(self, size: int) -> None:
-        """Replaces the full buffer by one of ``size`` bytes.
-
-        In steps, as bytes arrive: a fresh ``bytearray`` is filled with zeros, and a peer that announces a large frame
-        without sending it must cost neither that memory nor that time.
-        """
-        pending = self._end
-        assert self._start == 0, "a buffer is enlarged when it is full"
-        assert self._reserved >= size, "a large buffer is paid for"
-        buffer = bytearray(size)
-        buffer[:pending] = self._view[:pending]
-        self._buffer = buffer
-        self._view = memoryview(buffer)
-
     def shrink_if_parked(self) -> None:
         """Gives a large buffer back while the reader waits with nothing in it."""
-        if self._parked and self._start == self._end:
-            self._release_buffer()
-
-    def _release_buffer(self) -> None:
-        if self._reserved:
-            self._start = self._end = 0
-            self._buffer = bytearray(self._limits.buffer_bytes)
-            self._view = memoryview(self._buffer)
-            reserved, self._reserved = self._reserved, 0
-            self._server.budget.release(reserved)
+        if self._parked and not self._received.pending:
+            self._received.release()
 
     # --- sending
 
