@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.runtime.telemetry.log import EventLogger
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.runtime.telemetry.log import EventLogger
+
+_logger = EventLogger("moldau.watchdog")
 
 BEATS_PER_LIMIT: Final = 5
 """How often a node beats within the silence that is allowed."""
@@ -37,17 +40,22 @@ class SystemdNotifier:
         limit = environ.get("WATCHDOG_USEC", "")
         self.limit_ms = int(limit) / 1000 if self._address and is_own and limit.isdigit() else 0.0
         """Silence after which systemd kills the node; 0: it does not."""
+        self._has_failed = False
 
     def send(self, state: str) -> None:
-        """Sends ``state``. A socket that takes nothing is left alone: systemd is then gone or busy."""
+        """Sends ``state``. A failure is logged once and ends no node: systemd decides what its silence means."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             try:
                 sender.sendto(state.encode(), self._address)
-            except (BlockingIOError, ConnectionError, FileNotFoundError):
-                return
+            except BlockingIOError:
+                return  # systemd is busy; the next beat follows
+            except OSError as error:
+                if not self._has_failed:
+                    self._has_failed = True
+                    _logger.warning("systemd-not-notified", socket=self._address, error=error)
 
 
 class Guard:

@@ -116,6 +116,14 @@ def test_stuck_event_loop_is_killed():
     assert time.monotonic() - begun < 25
 
 
+def test_a_bad_notification_socket_ends_no_node(tmp_path, caplog):
+    """A socket that does not exist or refuses the node is logged once, however many beats follow."""
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path)}, 7)  # a directory: the kernel refuses the datagram
+    for _ in range(3):
+        notifier.send("WATCHDOG=1")
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["systemd-not-notified"]
+
+
 def test_systemd_hears_ready_beats_and_stopping(tmp_path):
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
