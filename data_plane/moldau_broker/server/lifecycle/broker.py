@@ -9,7 +9,8 @@ A stop takes these: the controller moves leadership away (controlled shutdown) w
 clients notice no more than an election; then the broker closes connections, flushes the logs, and writes the
 clean-shutdown marker. A killed broker takes none of these steps and loses no acknowledged record.
 
-``startup`` reads the configuration and the directories; ``coordinators`` builds the coordinators.
+``startup`` reads the configuration and the directories; ``listening`` binds the listeners and serves them;
+``coordinators`` builds the coordinators.
 """
 
 from __future__ import annotations
@@ -21,20 +22,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.implementation import announce_implementation
-from moldau.protocol.access import Listeners
 from moldau.runtime.config import (
     ConfigError,
-    broker_listeners,
     inter_broker_listener_name,
     log_dirs,
     quorum_voters,
 )
-from moldau.runtime.net.connection_tally import ConnectionTally
-from moldau.runtime.net.server import serve
 from moldau.runtime.tasks.exceptions import leaves
-from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import brokers_environment, controllers_environment, listener_tls
+from moldau.runtime.tls.context import brokers_environment, controllers_environment
 from moldau.values import BrokerId
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.names import APPLIED_METADATA
@@ -46,24 +42,20 @@ from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
 from moldau_broker.server.coordination.coordinators import build_coordinators
 from moldau_broker.server.coordination.producer_ids import ProducerIds
 from moldau_broker.server.coordination.transactions import Peers
-from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
-from moldau_broker.server.handlers.apis import BASE_APIS, ServedApi, api_table
 from moldau_broker.server.handlers.context import BrokerContext
 from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
+from moldau_broker.server.lifecycle.listening import BrokerListeners
 from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
 from moldau_broker.server.lifecycle.phases import Built, Opened, Recovered, Recovering
 from moldau_broker.server.lifecycle.shutdown import OrderlyStop
 from moldau_broker.server.lifecycle.startup import (
     BrokerStartError,
     advertised_endpoints,
-    bind,
     clean_epoch,
-    connection_rate_limits,
     fetcher_settings,
     known_cluster_id,
-    listener_limits,
     log_manager,
 )
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, quota_windows
@@ -88,10 +80,10 @@ from moldau_quorum.metadata.image import RESOURCE_BROKER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from moldau.runtime.config import Config, ListenerEndpoint
+    from moldau.runtime.config import Config
     from moldau.runtime.net.request_times import RequestTimes
     from moldau.runtime.net.server import Server
-    from moldau.runtime.ports.environment import Environment, Listener
+    from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.metrics import Histogram
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.server.lifecycle.phases import Phase
@@ -117,7 +109,6 @@ class Broker:
             ConfigError: the configuration cannot be used.
         """
         self._features = features
-        self._requests = requests
         self._environment = environment
         self._config = config
         self.broker_id = BrokerId(config.get_int("node.id"))
@@ -128,12 +119,7 @@ class Broker:
         self._inter_broker_listener = inter_broker_listener_name(config)
         self._to_brokers = brokers_environment(environment, config)
         self._to_controllers = controllers_environment(environment, config)
-        self._tls = {
-            endpoint.listener_name: listener_tls(
-                environment, config, endpoint.listener_name, endpoint.security_protocol
-            )
-            for endpoint in broker_listeners(config)
-        }
+        self._listening = BrokerListeners(environment, config, self.broker_id, self._inter_broker_listener, requests)
         self.metadata = MetadataCache(
             self.broker_id,
             self._inter_broker_listener,
@@ -141,14 +127,15 @@ class Broker:
         )
         self._authentication = Authentication(environment, config, lambda: self.metadata.image, self._logger)
         self._phase: Phase | None = None  # None until the log directories are open
-        self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
-        self._servers: list[Server] = []
         self._applier = MetadataApplier(self.metadata, self._apply, lambda: self.context.replicas.log_changes)
         self._dynamic = DynamicConfig(config, self.broker_id, self._logger)
         self._log_tasks = LogTasks(environment, self._logger)
         self._session: BrokerSession | None = None  # None until the broker registers
-        self.addresses: dict[str, tuple[str, int]] = {}
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and real port of each listener, by name; known once the broker has started."""
+        return self._listening.addresses
 
     @property
     def context(self) -> BrokerContext:
@@ -168,7 +155,7 @@ class Broker:
     @property
     def is_serving(self) -> bool:
         """Whether the broker serves clients: it has been unfenced at least once."""
-        return bool(self._servers)
+        return self._listening.is_serving
 
     @property
     def is_unfenced(self) -> bool:
@@ -177,10 +164,7 @@ class Broker:
 
     def servers(self) -> list[tuple[str, Server]]:
         """Returns the listeners that serve, by name."""
-        return [
-            (endpoint.listener_name, server)
-            for (endpoint, _), server in zip(self._listeners, self._servers, strict=False)
-        ]
+        return self._listening.servers()
 
     def isr_statistics(self) -> IsrStatistics:
         """Returns how often ISRs changed; only when ``is_built``."""
@@ -223,8 +207,7 @@ class Broker:
             if isinstance(self._phase, Built):
                 self._phase.peers.close()
                 self._phase.context.controller.close()
-            for _, listener in self._listeners:
-                listener.close()
+            self._listening.close()
             if self._phase is not None:
                 for directory in self._phase.logs.directories:
                     directory.release()
@@ -270,11 +253,11 @@ class Broker:
             logs = self._open_logs(follower.image.cluster_id)
         logs.know_configs(*known_log_configs(self._config, follower.image, self.broker_id))
         await self._recover(logs)
-        await self._bind()
+        await self._listening.bind()
         self._phase = built = self._build(logs, controller, follower)
         await self._start_tasks(nursery, built)
         await self._register(nursery, built)
-        await self._serve(nursery, built.context)
+        await self._listening.serve(nursery, built.context, self._authentication)
 
     async def _recover(self, logs: LogManager) -> None:
         self._phase = Recovering(logs=logs)
@@ -317,12 +300,6 @@ class Broker:
         self._phase = Opened(logs=logs)  # before ``start``: should that fail, the locks that it took are released
         logs.start(self._environment.clock.wall_ms())
         return logs
-
-    async def _bind(self) -> None:
-        for endpoint in broker_listeners(self._config):
-            listener = await bind(self._environment, self._config, endpoint)
-            self._listeners.append((endpoint, listener))
-            self.addresses[endpoint.listener_name] = listener.address
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -474,46 +451,6 @@ class Broker:
         broker = image.brokers.get(self.broker_id)
         return broker is not None and broker.broker_epoch == self.broker_epoch
 
-    async def _serve(self, nursery: trio.Nursery, context: BrokerContext) -> None:
-        budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
-        files = context.logs.files
-        self._apply_connection_rates(context)
-        tally = ConnectionTally(lambda: files.descriptors.connections_max(files.kept))
-        files.descriptors.connections = lambda: tally.total
-        for endpoint, listener in self._listeners:
-            services = listener_services(context, endpoint.listener_name, self._apis(endpoint.listener_name))
-            server = await nursery.start(
-                partial(
-                    serve,
-                    self._environment,
-                    listener,
-                    self._authentication.handlers(context.config, endpoint, partial(BrokerConnection, services)),
-                    listener_limits(context.config, endpoint),
-                    budget=budget,
-                    tally=tally,
-                    is_protected=len(self._listeners) > 1 and endpoint.listener_name == self._inter_broker_listener,
-                    secure=self._tls[endpoint.listener_name],
-                    times=self._requests,
-                    rates=context.quotas,
-                    listener_name=endpoint.listener_name,
-                    logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
-                )
-            )
-            self._servers.append(server)
-            server.limits = listener_limits(context.config, endpoint)  # they may have changed while it started
-
-    def _apply_connection_rates(self, context: BrokerContext) -> None:
-        names = [endpoint.listener_name for endpoint, _ in self._listeners]
-        limits = connection_rate_limits(context.config, names)
-        context.quotas.connections.configure(*limits, self._inter_broker_listener if len(names) > 1 else None)
-
-    def _apis(self, listener_name: str) -> Mapping[int, ServedApi]:
-        """Returns what a listener serves; the only listener serves brokers and clients."""
-        if len(self._listeners) == 1:
-            return api_table(BASE_APIS)
-        is_internal = listener_name == self._inter_broker_listener
-        return api_table(BASE_APIS, Listeners.INTER_BROKER if is_internal else Listeners.CLIENT)
-
     # --- metadata --------------------------------------------------------------------------------------------------
 
     def _on_controller(self, controller: ControllerClient, controller_id: int) -> None:
@@ -552,15 +489,7 @@ class Broker:
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         config = self.context.config = self._dynamic.follow(image)
-        for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # none serve before ``_serve``
-            server.limits = listener_limits(config, endpoint)
-        self._apply_connection_rates(self.context)
-        for listener_name, tls in self._tls.items():
-            if tls is not None:
-                try:
-                    tls.reload(config, listener_name)
-                except ConfigError as error:
-                    self._logger.error("certificates-refused", listener=listener_name, error=error)
+        self._listening.follow(self.context)
         self._authentication.reload(config)
         self.context.replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),
