@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan, plan_of, wall_ms
-from moldau.protocol.errors import KafkaError
-from moldau.runtime.telemetry.log import EventLogger
-from moldau.serialization.core.values import KeyOut, RecordDeserializationError, ValueOut
+from moldau.processing.shared_steps import SharedSteps
+from moldau.processing.steps import Plan, plan_of, wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,12 +16,10 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedRecord
     from moldau.processing.core.retry_topics import RetryTopics
     from moldau.processing.core.work import Order
-    from moldau.producer import OutputRecord
+    from moldau.serialization.core.values import KeyOut, ValueOut
 
 FAREWELL_S = 5.0
 """How long a cancelled processor takes to commit what it has processed."""
-
-_logger = EventLogger("moldau.processing")
 
 
 async def process(
@@ -64,41 +59,33 @@ async def process(
         pending_max=pending_max,
         commit_interval_ms=commit_interval_ms,
     )
-    return await _Processor(consumer, handler, plan, producer, until).run()
+    steps = SharedSteps(consumer, handler, plan, producer, wall_ms=wall_ms, too_slow=TimeoutError)
+    return await _Processor(steps, plan, until).run()
 
 
 class _Processor:
-    """Invariant: only ``run`` calls the consumer; handlers touch the work alone."""
+    """Runs the steps in asyncio tasks. ``run`` polls and commits; each record is handled in a task of its own."""
 
-    def __init__(
-        self,
-        consumer: Consumer[Any, Any],
-        handler: Callable[[ConsumedRecord[Any, Any]], Awaitable[object]],
-        plan: Plan,
-        producer: Producer[Any, Any] | None,
-        until: Callable[[], bool],
-    ) -> None:
-        self._consumer = consumer
-        self._handler = handler
+    def __init__(self, steps: SharedSteps, plan: Plan, until: Callable[[], bool]) -> None:
+        self._steps = steps
         self._plan = plan
-        self._work = plan.work
-        self._producer = producer
         self._until = until
 
     async def run(self) -> int:
-        work, loop = self._work, asyncio.get_running_loop()
+        steps, interval_s = self._steps, self._plan.commit_interval_ms / 1000
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
-                due_s = loop.time() + self._plan.commit_interval_ms / 1000
+                due_s = loop.time() + interval_s
                 while not self._until():
-                    await self._poll()
+                    await steps.poll()
                     self._start(group)
                     if loop.time() >= due_s:
-                        await self._commit()
-                        due_s = loop.time() + self._plan.commit_interval_ms / 1000
+                        await steps.commit()
+                        due_s = loop.time() + interval_s
                 self._until = lambda: True
         finally:
-            committing = asyncio.ensure_future(self._commit())
+            committing = asyncio.ensure_future(steps.commit())
             try:
                 await asyncio.wait_for(asyncio.shield(committing), FAREWELL_S)
             except asyncio.CancelledError:
@@ -106,57 +93,12 @@ class _Processor:
                 raise
             except TimeoutError:
                 committing.cancel()
-        return work.finished
-
-    async def _poll(self) -> None:
-        work, consumer = self._work, self._consumer
-        paused, resumed = work.to_pause(), work.to_resume()
-        consumer.pause(*(each for each in paused if each in consumer.assignment))
-        consumer.resume(*(each for each in resumed if each in consumer.assignment))
-        try:
-            work.take(await consumer.poll(POLL_MS))
-        except RecordDeserializationError as error:
-            if self._plan.retries is None:
-                raise
-            await self._send(self._plan.retries.failed(error, error, wall_ms()), is_raw=True)
-            work.skip(error.topic_partition, error.offset)
-            consumer.seek(error.topic_partition, error.offset + 1)
-        work.retain(consumer.assignment)
+        return self._plan.work.finished
 
     def _start(self, group: asyncio.TaskGroup) -> None:
-        while not self._until() and (record := self._work.start(wall_ms())) is not None:
+        while not self._until() and (record := self._steps.next_record()) is not None:
             group.create_task(self._handle(group, record))
 
     async def _handle(self, group: asyncio.TaskGroup, record: ConsumedRecord[Any, Any]) -> None:
-        is_done = False
-        try:
-            try:
-                await self._handler(record)
-            except Exception as error:
-                if self._plan.retries is None:
-                    raise
-                _logger.warning("record-failed", topic=record.topic, offset=record.offset, error=error)
-                await self._send(self._plan.retries.failed(record, error, wall_ms()))
-            is_done = True
-        finally:
-            (self._work.finish if is_done else self._work.fail)(record)
+        await self._steps.handle(record)
         self._start(group)
-
-    async def _send(self, output: OutputRecord[Any, Any], *, is_raw: bool = False) -> None:
-        assert self._producer is not None
-        topic, value, key, headers, *_ = output
-        send = self._producer.send_bytes if is_raw else self._producer.send
-        await (await send(topic, value, key, headers=headers))
-
-    async def _commit(self) -> None:
-        """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
-        self._work.retain(self._consumer.assignment)
-        offsets = self._work.to_commit()
-        if not offsets:
-            return
-        try:
-            await self._consumer.commit(offsets)
-        except (CommitFailedError, KafkaError, TimeoutError) as error:
-            _logger.warning("commit-failed", error=error)
-        else:
-            self._work.committed(offsets)

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan, plan_of
-from moldau.protocol.errors import KafkaError
-from moldau.runtime.telemetry.log import EventLogger
-from moldau.serialization.core.values import KeyOut, RecordDeserializationError, ValueOut
+from moldau.processing.shared_steps import SharedSteps
+from moldau.processing.steps import Plan, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,12 +15,11 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedRecord, Consumer
     from moldau.processing.core.retry_topics import RetryTopics
     from moldau.processing.core.work import Order
-    from moldau.producer import OutputRecord, Producer
+    from moldau.producer import Producer
+    from moldau.serialization.core.values import KeyOut, ValueOut
 
 FAREWELL_S = 5.0
 """How long a cancelled processor takes to commit what it has processed."""
-
-_logger = EventLogger("moldau.processing")
 
 
 async def process(
@@ -63,97 +59,42 @@ async def process(
         pending_max=pending_max,
         commit_interval_ms=commit_interval_ms,
     )
-    return await _Processor(consumer, handler, plan, producer, until).run()
+    clock = consumer._opened()[0].environment.clock
+    steps = SharedSteps(
+        consumer, handler, plan, producer, wall_ms=lambda: int(clock.wall_ms()), too_slow=trio.TooSlowError
+    )
+    return await _Processor(steps, plan, until).run()
 
 
 class _Processor:
-    """Invariant: only ``run`` calls the consumer; handlers touch the work alone."""
+    """Runs the steps in trio tasks. ``run`` polls and commits; each record is handled in a task of its own."""
 
-    def __init__(
-        self,
-        consumer: Consumer[Any, Any],
-        handler: Callable[[ConsumedRecord[Any, Any]], Awaitable[object]],
-        plan: Plan,
-        producer: Producer[Any, Any] | None,
-        until: Callable[[], bool],
-    ) -> None:
-        self._consumer = consumer
-        self._handler = handler
+    def __init__(self, steps: SharedSteps, plan: Plan, until: Callable[[], bool]) -> None:
+        self._steps = steps
         self._plan = plan
-        self._work = plan.work
-        self._producer = producer
         self._until = until
-        self._client = consumer._opened()[0]
-
-    def _wall_ms(self) -> int:
-        return int(self._client.environment.clock.wall_ms())
 
     async def run(self) -> int:
-        work = self._work
+        steps, interval_s = self._steps, self._plan.commit_interval_ms / 1000
         try:
             async with trio.open_nursery() as nursery:
-                due_s = trio.current_time() + self._plan.commit_interval_ms / 1000
+                due_s = trio.current_time() + interval_s
                 while not self._until():
-                    await self._poll()
+                    await steps.poll()
                     self._start(nursery)
                     if trio.current_time() >= due_s:
-                        await self._commit()
-                        due_s = trio.current_time() + self._plan.commit_interval_ms / 1000
+                        await steps.commit()
+                        due_s = trio.current_time() + interval_s
                 self._until = lambda: True
         finally:
             with trio.move_on_after(FAREWELL_S, shield=True):
-                await self._commit()
-        return work.finished
-
-    async def _poll(self) -> None:
-        work, consumer = self._work, self._consumer
-        paused, resumed = work.to_pause(), work.to_resume()
-        consumer.pause(*(each for each in paused if each in consumer.assignment))
-        consumer.resume(*(each for each in resumed if each in consumer.assignment))
-        try:
-            work.take(await consumer.poll(POLL_MS))
-        except RecordDeserializationError as error:
-            if self._plan.retries is None:
-                raise
-            await self._send(self._plan.retries.failed(error, error, self._wall_ms()), is_raw=True)
-            work.skip(error.topic_partition, error.offset)
-            consumer.seek(error.topic_partition, error.offset + 1)
-        work.retain(consumer.assignment)
+                await steps.commit()
+        return self._plan.work.finished
 
     def _start(self, nursery: trio.Nursery) -> None:
-        while not self._until() and (record := self._work.start(self._wall_ms())) is not None:
+        while not self._until() and (record := self._steps.next_record()) is not None:
             nursery.start_soon(self._handle, nursery, record)
 
     async def _handle(self, nursery: trio.Nursery, record: ConsumedRecord[Any, Any]) -> None:
-        is_done = False
-        try:
-            try:
-                await self._handler(record)
-            except Exception as error:
-                if self._plan.retries is None:
-                    raise
-                _logger.warning("record-failed", topic=record.topic, offset=record.offset, error=error)
-                await self._send(self._plan.retries.failed(record, error, self._wall_ms()))
-            is_done = True
-        finally:
-            (self._work.finish if is_done else self._work.fail)(record)
+        await self._steps.handle(record)
         self._start(nursery)
-
-    async def _send(self, output: OutputRecord[Any, Any], *, is_raw: bool = False) -> None:
-        assert self._producer is not None
-        topic, value, key, headers, *_ = output
-        send = self._producer.send_bytes if is_raw else self._producer.send
-        await (await send(topic, value, key, headers=headers))
-
-    async def _commit(self) -> None:
-        """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
-        self._work.retain(self._consumer.assignment)
-        offsets = self._work.to_commit()
-        if not offsets:
-            return
-        try:
-            await self._consumer.commit(offsets)
-        except (CommitFailedError, KafkaError, trio.TooSlowError) as error:
-            _logger.warning("commit-failed", error=error)
-        else:
-            self._work.committed(offsets)

@@ -1,0 +1,127 @@
+"""The steps of a processor that trio and asyncio share: poll, handle one record, send a failed one, commit.
+
+The faces differ in how they start tasks, wait and shield. They own one ``SharedSteps`` each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from moldau.consumer import CommitFailedError
+from moldau.processing.steps import POLL_MS, Plan
+from moldau.protocol.errors import KafkaError
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.serialization.core.values import RecordDeserializationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer import ConsumedBatch, ConsumedRecord
+    from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer import OutputRecord
+
+_logger = EventLogger("moldau.processing")
+
+
+class AsyncConsumer(Protocol):
+    """The calls that a processor makes, which the consumers of trio and asyncio both have."""
+
+    @property
+    def assignment(self) -> Iterable[TopicPartition]:
+        """The partitions that the consumer reads."""
+
+    async def poll(self, timeout_ms: float = ...) -> list[ConsumedBatch[Any, Any]]:
+        """Returns records."""
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
+        """Commits offsets."""
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Stops reading partitions."""
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Reads paused partitions again."""
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Sets a position."""
+
+
+class SharedSteps:
+    """Invariant: only ``poll`` and ``commit`` call the consumer; ``handle`` touches the work alone."""
+
+    def __init__(
+        self,
+        consumer: AsyncConsumer,
+        handler: Callable[[ConsumedRecord[Any, Any]], Awaitable[object]],
+        plan: Plan,
+        producer: Any,  # noqa: ANN401 - the producer of either face
+        *,
+        wall_ms: Callable[[], int],
+        too_slow: type[Exception],
+    ) -> None:
+        """``wall_ms`` is the time since the Unix epoch, ``too_slow`` what calls of this face raise at their timeout."""
+        self._consumer = consumer
+        self._handler = handler
+        self._plan = plan
+        self._work = plan.work
+        self._producer = producer
+        self._wall_ms = wall_ms
+        self._commit_errors = (CommitFailedError, KafkaError, too_slow)
+
+    async def poll(self) -> None:
+        """Pauses and resumes partitions as the work demands, then takes the records of one poll."""
+        work, consumer = self._work, self._consumer
+        paused, resumed = work.to_pause(), work.to_resume()
+        consumer.pause(*(each for each in paused if each in consumer.assignment))
+        consumer.resume(*(each for each in resumed if each in consumer.assignment))
+        try:
+            work.take(await consumer.poll(POLL_MS))
+        except RecordDeserializationError as error:
+            if self._plan.retries is None:
+                raise
+            await self._send(self._plan.retries.failed(error, error, self._wall_ms()), is_raw=True)
+            work.skip(error.topic_partition, error.offset)
+            consumer.seek(error.topic_partition, error.offset + 1)
+        work.retain(consumer.assignment)
+
+    def next_record(self) -> ConsumedRecord[Any, Any] | None:
+        """Returns the next record that may be handled now; None if there is none."""
+        return self._work.start(self._wall_ms())
+
+    async def handle(self, record: ConsumedRecord[Any, Any]) -> None:
+        """Calls the handler for a record, sends the record to its retry topic if that fails, and counts it as finished.
+
+        Raises:
+            Exception: the handler failed, and there are no retry topics.
+        """
+        is_done = False
+        try:
+            try:
+                await self._handler(record)
+            except Exception as error:
+                if self._plan.retries is None:
+                    raise
+                _logger.warning("record-failed", topic=record.topic, offset=record.offset, error=error)
+                await self._send(self._plan.retries.failed(record, error, self._wall_ms()))
+            is_done = True
+        finally:
+            (self._work.finish if is_done else self._work.fail)(record)
+
+    async def _send(self, output: OutputRecord[Any, Any], *, is_raw: bool = False) -> None:
+        topic, value, key, headers, *_ = output
+        send = self._producer.send_bytes if is_raw else self._producer.send
+        await (await send(topic, value, key, headers=headers))
+
+    async def commit(self) -> None:
+        """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
+        self._work.retain(self._consumer.assignment)
+        offsets = self._work.to_commit()
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except self._commit_errors as error:
+            _logger.warning("commit-failed", error=error)
+        else:
+            self._work.committed(offsets)
