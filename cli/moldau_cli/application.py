@@ -1,81 +1,140 @@
 """The typer application with all commands.
 
-At import, a command module loads only the standard library, typer and a few light modules.
+A command's module is imported when the command is called, or when its own help is asked for. ``moldau --help`` shows
+the summaries below, so it loads no command. At import, a command module loads only the standard library, typer and a
+few light modules.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from moldau_cli.commands import (
-    acls,
-    chaos,
-    cluster,
-    configs,
-    console,
-    consume,
-    demo,
-    features,
-    groups,
-    log,
-    node,
-    pipeline,
-    produce,
-    quorum,
-    quotas,
-    replicas,
-    tokens,
-    topics,
-    txns,
-    users,
-)
-from moldau_cli.commands.sim import runs as sim
+if TYPE_CHECKING:
+    # The command-line library's own classes are not exported by typer.
+    Command = Any
+    Context = Any
+    HelpFormatter = Any
 
-application = typer.Typer(
+
+class Entry(NamedTuple):
+    """Where a command stands, and what the list of commands says about it."""
+
+    module: str
+    """Name of the module below ``moldau_cli.commands``."""
+    attribute: str
+    """A function, or a typer application of subcommands."""
+    summary: str
+    """First sentence of the command's help, or none for a group without help."""
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "demo": Entry(
+        "demo",
+        "demo",
+        "Send real records through a cluster whose leader is killed, to Spark and Parquet, and prove exactly once.",
+    ),
+    "cluster": Entry("cluster", "commands", "Start, inspect and disturb a local cluster."),
+    "console": Entry(
+        "console",
+        "console",
+        "Serve a web console: health, topics, groups, messages; fault buttons for a local cluster.",
+    ),
+    "server": Entry(
+        "basics", "server_help", "Run one node from a properties or TOML file (roles broker, controller, or both)."
+    ),
+    "node": Entry("node", "commands", "Prepare a node: its file, its directories, its machine."),
+    "topics": Entry("topics", "commands", "Create, list, describe, alter and delete topics."),
+    "produce": Entry(
+        "produce",
+        "produce",
+        "Send each line of stdin (or FILE) as a record, and report when all in-sync replicas have them.",
+    ),
+    "consume": Entry(
+        "consume", "consume", "Write the records of a topic to stdout, one a line (one JSON object a line with --json)."
+    ),
+    "groups": Entry("groups", "commands", "List, describe, reset and delete consumer groups."),
+    "configs": Entry(
+        "configs", "commands", "Describe and alter the configuration of topics, brokers, groups and others."
+    ),
+    "txns": Entry("txns", "commands", "List, describe, terminate and abort transactions."),
+    "reassign": Entry("replicas", "reassign", "Move replicas between brokers."),
+    "elect": Entry("replicas", "elect", "Move leadership back to the preferred replicas."),
+    "logdirs": Entry("replicas", "logdirs", "Inspect log directories."),
+    "quorum": Entry("quorum", "commands", "Inspect the metadata quorum, and change its voters and its leader."),
+    "features": Entry("features", "commands", "Describe and change feature levels."),
+    "users": Entry("users", "commands", "List, add, alter and remove users (SCRAM credentials)."),
+    "tokens": Entry("tokens", "commands", "Create, renew, expire and describe delegation tokens."),
+    "acls": Entry("acls", "commands", "List, add and remove ACLs: who may do what."),
+    "quotas": Entry("quotas", "commands", "Show, set and delete client quotas."),
+    "pipeline": Entry("pipeline", "commands", "Run pipeline jobs on Spark: topics to tables, and back."),
+    "sim": Entry("sim.runs", "commands", "Run clusters in the deterministic simulation."),
+    "chaos": Entry("chaos", "commands", "Break a cluster under load and judge what its clients saw."),
+    "log": Entry("log", "commands", "Inspect log files."),
+    "version": Entry("basics", "version", "Print Moldau's version."),
+}
+"""All commands, in the order of the list."""
+
+
+class Commands(MutableMapping[str, "Command"]):
+    """The commands by name; each is built when it is looked up first."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Command] = {}
+
+    def __getitem__(self, name: str) -> Command:
+        """Returns a command."""
+        if name not in self._built:
+            entry = COMMANDS[name]
+            found = getattr(importlib.import_module(f"moldau_cli.commands.{entry.module}"), entry.attribute)
+            if not isinstance(found, typer.Typer):
+                single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=SETTINGS)
+                single.command(name)(found)
+                found = single
+            self._built[name] = get_command(found)
+            self._built[name].name = name
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        """Adds a command."""
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        """Removes a command that was added."""
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterates over the names."""
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        """Counts the commands."""
+        return len(COMMANDS)
+
+
+class Application(TyperGroup):
+    """The group ``moldau``, whose help needs no command's module."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Writes the list of commands with their summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+
+application: Final = Application(
     name="moldau",
+    commands=Commands(),  # type: ignore[arg-type]  # typer needs a mapping, and says a dictionary
     help=(
         "A Kafka-compatible replicated log. Add --json anywhere for machine-readable output, and --command-config FILE "
         "for client configuration keys such as security.protocol."
     ),
-    add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
 )
-application.add_typer(chaos.commands, name="chaos")
-application.add_typer(cluster.commands, name="cluster")
-application.add_typer(topics.commands, name="topics")
-application.add_typer(configs.commands, name="configs")
-application.add_typer(groups.commands, name="groups")
-application.add_typer(quorum.commands, name="quorum")
-application.add_typer(features.commands, name="features")
-application.add_typer(replicas.reassign, name="reassign")
-application.add_typer(replicas.logdirs, name="logdirs")
-application.command("elect")(replicas.elect)
-application.add_typer(log.commands, name="log")
-application.add_typer(node.commands, name="node")
-application.add_typer(sim.commands, name="sim")
-application.add_typer(pipeline.commands, name="pipeline")
-application.add_typer(txns.commands, name="txns")
-application.add_typer(users.commands, name="users")
-application.add_typer(tokens.commands, name="tokens")
-application.add_typer(acls.commands, name="acls")
-application.add_typer(quotas.commands, name="quotas")
-application.command("produce")(produce.produce)
-application.command("consume")(consume.consume)
-application.command("demo")(demo.demo)
-application.command("console")(console.console)
-
-
-@application.command("server")
-def server_help(config: str) -> None:
-    """Run one node from a properties or TOML file (roles broker, controller, or both)."""
-    raise AssertionError(f"server {config} is handled before the command-line library is loaded")
-
-
-@application.command("version")
-def version() -> None:
-    """Print Moldau's version."""
-    from moldau.version import VERSION
-    from moldau_cli import output
-
-    output.answer({"version": VERSION}, VERSION)

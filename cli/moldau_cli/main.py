@@ -108,7 +108,6 @@ def split_command_config(arguments: Sequence[str]) -> tuple[str | None, list[str
 
 def _run_application(arguments: Sequence[str]) -> int:
     import typer
-    from typer.main import get_command
 
     from moldau_cli import output
     from moldau_cli.application import application
@@ -123,7 +122,7 @@ def _run_application(arguments: Sequence[str]) -> int:
         return fail(str(error), error.exit_code)
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
     try:
-        result = get_command(application).main(args=rest, prog_name="moldau", standalone_mode=False)
+        result = application.main(args=rest, prog_name="moldau", standalone_mode=False)
     except library_error as error:
         return fail(_usage_text(error), EXIT_USAGE)
     except CommandError as error:

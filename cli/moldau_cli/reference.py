@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
-from typer.main import get_command
-
 from moldau_cli.application import application
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ such as `security.protocol`. Exit codes: 0 done, 1 failed, 2 wrong usage.
 def document() -> str:
     """Returns the page: one section for each command, in alphabetical order, with its arguments and options."""
     parts = [HEAD]
-    for path, command in _leaves("moldau", cast("Command", get_command(application))):
+    for path, command in _leaves("moldau", cast("Command", application)):
         parts.append(f"## {path}\n\n{_sentence(command.help)}\n")
         rows = [_row(parameter) for parameter in command.params if not parameter.hidden]
         if rows:

@@ -8,6 +8,7 @@ follows a comment ``<!-- not run: reason -->``. Relative links and anchors are l
 import ast
 import asyncio
 import json
+import logging
 import os
 import re
 import subprocess
@@ -148,9 +149,19 @@ def test_code_of_guarantees_and_tuning_runs(capsys, local):
     ]
 
 
+@pytest.fixture
+def kept_logging(monkeypatch):
+    """Celery's worker takes the root logger for itself; this gives it back."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", list(root.handlers))
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own
-def test_code_of_the_frameworks_guide_runs(local, capsys, monkeypatch):
+def test_code_of_the_frameworks_guide_runs(local, capsys, monkeypatch, kept_logging):
     """Django serves a request and runs the command; a Celery worker runs a task; the cells run in one event loop."""
     page = ROOT / "docs" / "guides" / "frameworks.md"
     view, command, tasks, *cells = blocks(page, "python")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.admin import ConfigEntry, ConfigResource
 
 commands = typer.Typer(
-    help="Describe and alter the configuration of topics, brokers, groups ... .", rich_markup_mode=None
+    help="Describe and alter the configuration of topics, brokers, groups and others.", rich_markup_mode=None
 )
 
 

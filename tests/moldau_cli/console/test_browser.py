@@ -230,7 +230,9 @@ return ['.cards', '.timeline', '.legend', '.log'].map((name) => [name, Math.roun
 
 def press(browser, action, node):
     label = f"{action} broker {node}"
-    browser.run('document.querySelector(`[aria-label="${arguments[0]}"]`).click()', label)
+    # The page draws its buttons again with each change of a node, so finding and clicking are one step.
+    click = "(button => button && !button.disabled && (button.click(), true))"
+    browser.wait(click + '(document.querySelector(`[aria-label="${arguments[0]}"]`))', label)
 
 
 def test_signing_out_asks_for_the_token_again(browser):
