@@ -50,6 +50,7 @@ OBEYED: Final = (
 """Keys that change what the source does; those that begin with ``SECURITY_PREFIXES`` do too."""
 
 PROTOCOL: Final = "security.protocol"
+JAAS: Final = "sasl.jaas.config"
 SECURITY_PREFIXES: Final = (PROTOCOL, "ssl.", "sasl.")
 
 WITHOUT_EFFECT: Final = (

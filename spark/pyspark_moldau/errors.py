@@ -38,7 +38,19 @@ class DamagedBatchError(RuntimeError):
     """A record batch fails its checksum, or is malformed."""
 
 
-USER_ERRORS: Final = (OptionError, DataLossError, DamagedBatchError, ReadTimeoutError, KafkaError, ConfigError)
+class SinkError(RuntimeError):
+    """Rows cannot be written; the first line names what is wrong and the remedy."""
+
+
+USER_ERRORS: Final = (
+    OptionError,
+    DataLossError,
+    DamagedBatchError,
+    ReadTimeoutError,
+    SinkError,
+    KafkaError,
+    ConfigError,
+)
 """Errors whose message says what to do; a traceback adds nothing for the user."""
 
 

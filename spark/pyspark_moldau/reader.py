@@ -233,7 +233,7 @@ class ClusterReader:
         """Reads from ``position``; yields chunks with the reached position.
 
         The next fetch is in flight while the caller handles a chunk. Returns early when the leader names a replica
-        that is nearer to the reader.
+        that is nearer to the reader, and when the session of the login ends soon.
         """
         partition = (work.topic, work.partition)
         if partition not in self._cluster.leaders:
@@ -257,7 +257,8 @@ class ClusterReader:
                     raise ConnectionError(
                         f"{work.topic}-{work.partition} ends at {data.high_watermark}, {work.end} was seen before"
                     )
-                if reached < work.end:
+                goes_on = reached < work.end and not connection.is_outdated
+                if goes_on:
                     connection.send(self._fetch_request(work, topic_id, reached), FETCH_VERSION)
                 for chunk in decode(
                     data,
@@ -270,6 +271,8 @@ class ClusterReader:
                     yield chunk, position
                 position = reached
                 yield None, position
+                if not goes_on:
+                    break  # at the end, or to log in again: the broker would refuse the next fetch
             clean = True
         finally:
             if clean:

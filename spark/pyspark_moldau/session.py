@@ -39,6 +39,11 @@ DEFAULTS = {
 systems."""
 
 
+REDACTED = "spark.sql.redaction.options.regex"
+SECRET_OPTIONS = "sasl[.]jaas[.]config|ssl[.]keystore[.]key"
+"""Options that Spark's own patterns (secret, password, token) do not name."""
+
+
 class UnsupportedSparkError(RuntimeError):
     """The installed PySpark is too old for the data source."""
 
@@ -76,8 +81,8 @@ def local_session(
 def prepare(session: SparkSession) -> SparkSession:
     """Makes a session that exists already ready for ``format("moldau")``, and returns it.
 
-    It registers the data source, which Spark does not find in editable installations, and lets batch queries push
-    filters down unless the session says otherwise.
+    It registers the data source, which Spark does not find in editable installations, lets batch queries push filters
+    down unless the session says otherwise, and has Spark redact login texts and private keys where it shows options.
 
     Raises:
         UnsupportedSparkError: PySpark is too old.
@@ -90,5 +95,8 @@ def prepare(session: SparkSession) -> SparkSession:
 
     if session.conf.get(PUSHDOWN, None) is None:
         session.conf.set(PUSHDOWN, "true")
+    pattern = session.conf.get(REDACTED)
+    if SECRET_OPTIONS not in (pattern or ""):
+        session.conf.set(REDACTED, f"{pattern}|{SECRET_OPTIONS}" if pattern else f"(?i){SECRET_OPTIONS}")
     session.dataSource.register(DefaultSource)
     return session

@@ -10,7 +10,7 @@ import logging
 import zlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -18,6 +18,7 @@ from moldau import Admin, KafkaError, Producer
 from moldau.consumer import CommittedOffset
 from moldau.producer import PreparedTransaction, TransactionError
 from moldau.protocol.errors import ErrorCode
+from pyspark_moldau.errors import SinkError
 from pyspark_moldau.sink.core.decision_codec import decode_decision, encode_decision, parts_of
 from pyspark_moldau.sink.core.protocol import (
     AbortOrphans,
@@ -39,9 +40,10 @@ from pyspark_moldau.sink.core.protocol import (
     WriteRows,
 )
 from pyspark_moldau.sink.rows import split_topics, to_columns
+from pyspark_moldau.wire.authentication import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MARKER_PARTITION: Final = ("__consumer_offsets", 0)
 """Decisions and markers are offsets of this partition, which always exists; a commit needs one that does."""
@@ -65,11 +69,32 @@ _DEAD = (
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
 
+_NOT_LOGGED_IN = (
+    ErrorCode.SASL_AUTHENTICATION_FAILED,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    ErrorCode.ILLEGAL_SASL_STATE,
+)
+_MISSING_RIGHTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "option topic",
+        "grant its principal WRITE and DESCRIBE on the topic; exactly-once needs READ on the topic "
+        f"{MARKER_PARTITION[0]} too",
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal READ on groups with the prefix moldau-spark-",
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal WRITE and DESCRIBE on transactional ids with the prefix moldau-spark-",
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal WRITE on the topic, or IDEMPOTENT_WRITE on the cluster",
+    ),
+}
+
 _ADMIN_KEYS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
-
-
-class SinkError(RuntimeError):
-    """Rows cannot be written; the first line names what is wrong and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +134,7 @@ class Attempt:
 
 def _admin(options: SinkOptions) -> Admin:
     given = options.producer
-    return Admin({key: value for key, value in given.items() if key in _ADMIN_KEYS or key.startswith("ssl.")})
+    return Admin({key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))})
 
 
 async def _read_offset(admin: Admin, group: str, *, is_final: bool) -> CommittedOffset | None:
@@ -226,6 +251,9 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
     """Returns the error of a write with the option or column that it is about, and the remedy."""
     place = "option topic" if options.topic is not None else "column topic"
     if isinstance(error, KafkaError):
+        unentitled = denied(error, options)
+        if unentitled is not None:
+            return unentitled
         if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
             return SinkError(
                 f"{place}: topic {topic!r} is not on {options.producer['bootstrap.servers']}; create it, or correct "
@@ -239,6 +267,28 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
     elif "partition" in str(error):
         return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
     return SinkError(f"{place}: rows for topic {topic!r} were not written: {error}")
+
+
+def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
+    """Returns the error of a refused login or a missing right with option and remedy, None for other errors."""
+    if error.code in _NOT_LOGGED_IN:
+        return SinkError(refusal(error, options.producer.get("sasl.mechanism", ""), options.producer))
+    found = _MISSING_RIGHTS.get(error.code)
+    if found is None:
+        return None
+    place = "column topic" if found[0] == "option topic" and options.topic is None else found[0]
+    return SinkError(f"{place}: this client may not write ({error}); {found[1]}")
+
+
+def _run(options: SinkOptions, main: Callable[[], Awaitable[T]]) -> T:
+    """Runs ``main``, and tells refused logins and missing rights by option."""
+    try:
+        return trio.run(main)
+    except KafkaError as error:
+        unentitled = denied(error, options)
+        if unentitled is None:
+            raise
+        raise unentitled from error
 
 
 async def _blocks(batches: Iterator[pa.RecordBatch], writer: RowWriter, *, fingerprints: bool) -> None:
@@ -263,7 +313,7 @@ def write_at_least_once(options: SinkOptions, batches: Iterator[pa.RecordBatch])
             await writer.finish()
             return writer.rows
 
-    return trio.run(main)
+    return _run(options, main)
 
 
 # --- exactly once: the task
@@ -328,7 +378,7 @@ class _Task:
 def write_exactly_once(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Report:
     """Writes a task's rows in a transaction that stays open for the driver."""
     try:
-        return trio.run(_Task(options, attempt, batches).run)
+        return _run(options, _Task(options, attempt, batches).run)
     except TransactionError as error:
         raise explained(error, options.topic or "(of column topic)", options) from error
 
@@ -392,7 +442,7 @@ async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> No
 def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:
     """Decides a batch and commits the transactions of its tasks; a repetition finishes what was begun."""
     core = DriverCore(batch=batch, run=run, reports=tuple(reports))
-    trio.run(_Driver(options, names, core).run)
+    _run(options, _Driver(options, names, core).run)
 
 
 def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
@@ -408,4 +458,4 @@ def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
             kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
             await _abort_orphans(admin, names, kept)
 
-    trio.run(main)
+    _run(options, main)

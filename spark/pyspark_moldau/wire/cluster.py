@@ -33,9 +33,13 @@ METADATA_VERSION: Final = 12
 NO_TOPIC_ID: Final = UUID(int=0)
 MISSING_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 REFUSED_ACCESS: Final = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant its principal READ and DESCRIBE on the topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant its principal READ on the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "grant its principal DESCRIBE on the cluster",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "grant its principal READ and DESCRIBE on the topic, or correct the option subscribe"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant its principal READ on the group of publishOffsetsToGroup",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        "grant its principal DESCRIBE on the cluster, or leave out maxBytesPerTrigger and maxBytesPerPartition"
+    ),
 }
 
 T = TypeVar("T")
@@ -105,7 +109,11 @@ class Cluster:
 
     def take_connection(self, address: Address) -> BrokerConnection:
         """Returns a connection that the caller owns until ``give_back``, or closes."""
-        return self._connections.pop(address, None) or BrokerConnection(*address, self._client)
+        kept = self._connections.pop(address, None)
+        if kept is not None and kept.is_outdated:
+            kept.close()
+            kept = None
+        return kept or BrokerConnection(*address, self._client)
 
     def give_back(self, address: Address, connection: BrokerConnection) -> None:
         """Keeps a connection without outstanding requests for the next use."""

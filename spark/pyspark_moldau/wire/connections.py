@@ -1,8 +1,10 @@
-"""Blocking connections to brokers, with TLS where the ``kafka.security.protocol`` of the query says so."""
+"""Blocking connections to brokers, with TLS and SASL where ``kafka.security.protocol`` of the query says so."""
 
 from __future__ import annotations
 
+import math
 import socket
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -11,6 +13,7 @@ from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.schema import Response
 from moldau.runtime.config import ConfigError
 from pyspark_moldau.client_options import PREFIX, OptionError, security_config
+from pyspark_moldau.wire.authentication import authenticate, login_of
 
 if TYPE_CHECKING:
     import ssl
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
 TLS_ALERT: Final = b"\x15\x03"
 """How a TLS server answers what is no handshake; as a size it would be more than ``FRAME_BYTES_MAX``."""
-SPOKEN: Final = ("PLAINTEXT", "SSL")
+NO_LOGIN: Final = f"; if its listener uses SASL, set {PREFIX}security.protocol to SASL_SSL or SASL_PLAINTEXT"
 
 R = TypeVar("R", bound=Response)
 
@@ -38,15 +41,8 @@ def tls_context(client: ClientOptions) -> ssl.SSLContext | None:
     from moldau.runtime.ports.real import RealDisk
     from moldau.runtime.tls.context import client_tls
 
-    config = security_config(client)
-    protocol = config.get_str("security.protocol")
-    if protocol not in SPOKEN:
-        raise OptionError(
-            f"{PREFIX}security.protocol: this source speaks {' and '.join(SPOKEN)}, not {protocol}; "
-            "give it a listener without SASL"
-        )
     try:
-        return client_tls(RealDisk(), config)
+        return client_tls(RealDisk(), security_config(client))
     except ConfigError as error:
         raise OptionError(f"{PREFIX}{error.problems[0]}") from error
 
@@ -59,10 +55,14 @@ class BrokerConnection:
 
         Raises:
             OSError: the connection failed.
-            OptionError: the TLS keys are wrong.
+            OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
         """
         self._client_id = client.client_id
-        context = tls_context(client)
+        self._has_answered = False
+        self._until_s = math.inf
+        context, login = tls_context(client), login_of(client)
+        self._tls_remedy = "SSL" if login is None else "SASL_SSL"
+        self._speaks_sasl = login is not None
         self._socket = socket.create_connection((host, port), timeout=client.connect_timeout_ms / 1000)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,13 +73,22 @@ class BrokerConnection:
                 if size > 0:
                     self._socket.setsockopt(socket.SOL_SOCKET, option, size)
             if context is not None:
-                self._socket = _secured(context, self._socket, host, port)
+                self._socket = _secured(
+                    context, self._socket, host, port, "PLAINTEXT" if login is None else "SASL_PLAINTEXT"
+                )
             # The broker may hold a fetch for as long as it was asked to.
             self._socket.settimeout((client.request_timeout_ms + client.fetch_wait_ms) / 1000)
+            if login is not None:
+                self._until_s = authenticate(client, login, f"{host}:{port}", self._socket.sendall, self._read_frame)
         except BaseException:
             self._socket.close()
             raise
         self._correlation_id = 0
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the broker will soon end the session of this login (``connections.max.reauth.ms``)."""
+        return time.monotonic() >= self._until_s
 
     def close(self) -> None:
         """Closes the connection; idempotent."""
@@ -92,18 +101,23 @@ class BrokerConnection:
 
     def receive(self, response_class: type[R], version: int) -> R:
         """Reads the next response into a buffer of its own; ``records`` fields borrow from it."""
-        head = bytes(self._read_exactly(4))
-        if head.startswith(TLS_ALERT):
-            raise ConnectionError(f"this listener speaks TLS: set {PREFIX}security.protocol to SSL")
-        size = int.from_bytes(head, "big", signed=True)
-        if not 4 <= size <= FRAME_BYTES_MAX:
-            raise ConnectionError(f"a response has {size} bytes; the limit is {FRAME_BYTES_MAX}")
-        frame = self._read_exactly(size)
+        frame = self._read_frame()
         try:
             _, message = decode_response(response_class, version, frame)
         except ProtocolError as error:
             raise ConnectionError(f"a response is not a {response_class.__name__}: {error}") from error
         return message
+
+    def _read_frame(self) -> memoryview:
+        head = bytes(self._read_exactly(4))
+        if head.startswith(TLS_ALERT):
+            raise ConnectionError(f"this listener speaks TLS: set {PREFIX}security.protocol to {self._tls_remedy}")
+        size = int.from_bytes(head, "big", signed=True)
+        if not 4 <= size <= FRAME_BYTES_MAX:
+            raise ConnectionError(f"a response has {size} bytes; the limit is {FRAME_BYTES_MAX}")
+        frame = self._read_exactly(size)
+        self._has_answered = True
+        return frame
 
     def _read_exactly(self, count: int) -> memoryview:
         view = memoryview(bytearray(count))
@@ -111,13 +125,14 @@ class BrokerConnection:
         while filled < count:
             received = self._socket.recv_into(view[filled:])
             if received == 0:
-                raise ConnectionResetError("the broker closed the connection")
+                hint = "" if self._has_answered or self._speaks_sasl else NO_LOGIN
+                raise ConnectionResetError(f"the broker closed the connection{hint}")
             filled += received
         return view
 
 
-def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int) -> socket.socket:
-    """Does the TLS handshake.
+def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int, otherwise: str) -> socket.socket:
+    """Does the TLS handshake; ``otherwise`` is the protocol without TLS.
 
     Raises:
         OptionError: the certificates do not fit; another attempt would not help.
@@ -135,6 +150,7 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     except ssl.SSLError as error:
         if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
             raise ConnectionError(
-                f"{host}:{port} does not speak TLS: set {PREFIX}security.protocol to PLAINTEXT, or use its TLS listener"
+                f"{host}:{port} does not speak TLS: set {PREFIX}security.protocol to {otherwise}, "
+                "or use its TLS listener"
             ) from error
         raise

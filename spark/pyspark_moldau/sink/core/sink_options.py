@@ -7,7 +7,7 @@ Names are those of Spark's Kafka sink, and of Delta Lake's idempotent writes (``
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
@@ -75,7 +75,8 @@ _HARMLESS: Final = frozenset(
 class SinkOptions:
     """All options, checked. Instances are picklable, because Spark sends them to the tasks."""
 
-    producer: Mapping[str, str]  # configuration of the producer, without transactional.id
+    # Configuration of the producer, without transactional.id; it holds passwords.
+    producer: Mapping[str, str] = field(repr=False)
     topic: str | None
     is_exactly_once: bool
     app_id: str | None  # txnAppId
