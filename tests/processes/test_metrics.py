@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.processes
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 METRIC = re.compile(r"\b(?:kafka|moldau|process)_[a-z0-9_]+\b")
+CLIENTS = ("--entity-type", "client-metrics", "--entity-name", "producers")
 LABELS = re.compile(r"\{[^}]*\}")
 
 
@@ -132,6 +134,50 @@ def test_roles_and_process_are_described(traffic):
     assert samples["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert samples["process_resident_memory_bytes"] > 1 << 20
     assert 0 < samples["process_open_fds"] < samples["process_max_fds"]
+
+
+def test_metrics_that_clients_push_are_shown(node):
+    """librdkafka pushes by default; a subscription says what and how often."""
+    settings = {
+        "metrics": "org.apache.kafka.producer.connection.",
+        "interval.ms": "200",
+        "match": "client_id=pushing-.*,client_software_name=confluent-kafka-python",
+    }
+    changes = [word for item in settings.items() for word in ("--add-config", "=".join(item))]
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "moldau_cli",
+            "configs",
+            "alter",
+            *CLIENTS,
+            *changes,
+            "--bootstrap-server",
+            node.bootstrap,
+        ],
+        check=True,
+        timeout=WAIT_S,
+    )
+    pushing, silent = (
+        Producer({"bootstrap.servers": node.bootstrap, "client.id": name}) for name in ("pushing-1", "silent")
+    )
+    wanted = 'org_apache_kafka_producer_connection_creation_total{client_id="pushing-1",client_instance_id="'
+
+    def shown():
+        pushing.poll(0)
+        silent.poll(0)
+        return [name for name in scrape(node) if name.startswith(wanted)]
+
+    wait_until(shown, "the pushed metric is shown")
+    samples = scrape(node)
+    assert re.fullmatch(re.escape(wanted) + r'[\w-]{22}"\}', shown()[0])
+    assert samples["kafka_server_client_metrics_plugin_export_total"] >= 1
+    assert not [name for name in samples if name.startswith("org_apache") and 'client_id="silent"' in name]
+    assert samples["kafka_server_client_metrics_instance_count"] >= 2
+    assert samples["kafka_server_client_metrics_plugin_error_total"] == 0
+    for producer in (pushing, silent):
+        producer.flush(WAIT_S)
 
 
 def test_health_and_refusals(traffic):

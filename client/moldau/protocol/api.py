@@ -68,6 +68,10 @@ from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -90,6 +94,7 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDe
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from moldau.protocol.messages.produce import ProduceRequest, ProduceResponse
+from moldau.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -169,6 +174,8 @@ class ApiKey(IntEnum):
     ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     ASSIGN_REPLICAS_TO_DIRS = 73
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -262,6 +269,8 @@ _APIS = (
     Api(ApiKey.ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest, AllocateProducerIdsResponse),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    Api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse),
+    Api(ApiKey.PUSH_TELEMETRY, PushTelemetryRequest, PushTelemetryResponse),
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
     Api(ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),

@@ -99,7 +99,6 @@ APIS: Final = {
     "alterClientQuotas": "AlterClientQuotas",
     "alterShareGroupOffsets": "AlterShareGroupOffsets",
     "alterStreamsGroupOffsets": "StreamsGroupHeartbeat",
-    "clientInstanceId": "GetTelemetrySubscriptions",
     "createDelegationToken": "CreateDelegationToken",
     "deleteShareGroupOffsets": "DeleteShareGroupOffsets",
     "deleteShareGroups": "ShareGroupDescribe",
@@ -112,13 +111,15 @@ APIS: Final = {
     "expireDelegationToken": "ExpireDelegationToken",
     "listShareGroupOffsets": "DescribeShareGroupOffsets",
     "listStreamsGroupOffsets": "StreamsGroupDescribe",
-    "registerMetricForSubscription": "PushTelemetry",
     "renewDelegationToken": "RenewDelegationToken",
-    "unregisterMetricFromSubscription": "PushTelemetry",
 }
 """The API that a method without a call needs; groups of a kind need that kind to exist."""
 
+UNPUSHED: Final = frozenset({"clientInstanceId", "registerMetricForSubscription", "unregisterMetricFromSubscription"})
+"""Methods of clients that push metrics, which Moldau's do not; its brokers take the metrics of other clients."""
+
 _NOTES: Final = {
+    **dict.fromkeys(UNPUSHED, "Moldau's clients push no metrics; its brokers take those of other clients"),
     "describeConsumerGroups": "both protocols",
     "describeProducers": "one partition in each call",
     "listClientMetricsResources": "with `ResourceType.CLIENT_METRICS`",

@@ -389,6 +389,9 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.API_VERSIONS: _served,
     ApiKey.SASL_HANDSHAKE: _served,
     ApiKey.SASL_AUTHENTICATE: _served,
+    # As in Kafka, a client needs no right to report about itself.
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _served,
+    ApiKey.PUSH_TELEMETRY: _served,
     # data
     ApiKey.LIST_OFFSETS: _each(DESCRIBE, TOPIC),
     ApiKey.METADATA: _metadata,

@@ -21,14 +21,16 @@ OPEN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """APIs that everyone may send, even before authentication."""
 OF_THE_TOKEN = {ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 """APIs whose right the delegation token itself grants, to its owner and its renewers."""
+OF_ONESELF = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+"""APIs with which a client reports about itself; Kafka demands no right for them."""
 
 
 @pytest.mark.parametrize("table", [BASE_APIS, CONTROLLER_APIS])
 def test_rows_are_keyed_once_and_state_rights(table) -> None:
-    """Only what sets up a connection needs no right."""
+    """Only what sets up a connection, and a client's report about itself, needs no right."""
     assert len({api.key for api in table}) == len(table)
     for api in table:
-        assert bool(api.rules.needs) == (api.key not in OPEN | OF_THE_TOKEN), api.key.name
+        assert bool(api.rules.needs) == (api.key not in OPEN | OF_THE_TOKEN | OF_ONESELF), api.key.name
 
 
 def test_forwarded_apis_are_decided_by_controllers() -> None:

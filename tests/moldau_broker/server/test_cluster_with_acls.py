@@ -189,7 +189,14 @@ def is_filled(struct, version):
     )
 
 
-QUIET = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_CLUSTER}
+QUIET = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
+}
 """Answered to everyone."""
 FILTERED = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
 """Never refused: the answer leaves out what may not be seen."""

@@ -62,6 +62,8 @@ KAFKA = {
     "ListGroups": "DESCRIBE CLUSTER, DESCRIBE GROUP",
     "SaslHandshake": "",
     "ApiVersions": "",
+    "GetTelemetrySubscriptions": "",
+    "PushTelemetry": "",
     "CreateTopics": "CREATE CLUSTER, CREATE TOPIC, DESCRIBE_CONFIGS TOPIC",
     "DeleteTopics": "DELETE CLUSTER, DESCRIBE TOPIC, DELETE TOPIC",
     "DeleteRecords": "DELETE TOPIC",

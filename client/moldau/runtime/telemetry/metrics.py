@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -161,19 +162,38 @@ class Family(Generic[M]):
         return sorted(self._children.items(), key=lambda item: item[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a source whose names and labels are known only when it is read."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
 class Registry:
     """The metrics of one node. Asking for a family twice returns the same one."""
 
-    __slots__ = ("_families", "_updates")
+    __slots__ = ("_families", "_sources", "_updates")
 
     def __init__(self) -> None:
         """No metric."""
         self._families: dict[str, Family[Counter] | Family[Gauge] | Family[Histogram]] = {}
         self._updates: list[Callable[[], None]] = []
+        self._sources: list[Callable[[], list[Series]]] = []
 
     def on_expose(self, update: Callable[[], None]) -> None:
         """Calls ``update`` before each ``expose``, to copy the statistics of a core into its families."""
         self._updates.append(update)
+
+    def add_source(self, read: Callable[[], list[Series]]) -> None:
+        """Shows the series that ``read`` returns at each request; it bounds their number itself.
+
+        A name that a family has, or of which an earlier series is of another kind, is left out.
+        """
+        self._sources.append(read)
 
     def counter(self, name: str, text: str, *label_names: str) -> Family[Counter]:
         """Returns a family of counters; by convention ``name`` ends with ``_total``."""
@@ -226,7 +246,26 @@ class Registry:
                     lines.extend(_histogram_lines(name, labels, child))
                 else:
                     lines.append(f"{name}{_braces(labels)} {_number(child.value)}")
+        lines.extend(self._source_lines())
         return "\n".join(lines) + "\n" if lines else ""
+
+    def _source_lines(self) -> list[str]:
+        by_name: dict[str, list[Series]] = {}
+        for read in self._sources:
+            for series in read():
+                known = by_name.setdefault(series.name, [])
+                if series.name not in self._families and (not known or known[0].kind == series.kind):
+                    known.append(series)
+        lines: list[str] = []
+        for name, found in sorted(by_name.items()):
+            if not found:
+                continue
+            lines.append(f"# HELP {name} {_escape(found[0].text, quotes=False)}")
+            lines.append(f"# TYPE {name} {found[0].kind}")
+            for series in found:
+                labels = [f'{key}="{_escape(value)}"' for key, value in series.labels]
+                lines.append(f"{name}{_braces(labels)} {_number(series.value)}")
+        return lines
 
 
 def _histogram_lines(name: str, labels: list[str], histogram: Histogram) -> list[str]:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.access import AclOperation, Cost
-from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import DecodeError, TooManyEntriesError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
 from moldau.protocol.hot import read_fetch_request
-from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.answers import CloseConnection, Preparation
 from moldau.runtime.net.entry_limit import decode_limited
@@ -173,11 +173,13 @@ class BrokerConnection:
     __slots__ = (
         "_account",
         "_client_host",
+        "_client_port",
         "_held",
         "_inline",
         "_peer",
         "_permissions",
         "_services",
+        "_software",
         "_touched",
         "_waiting",
         "throttle",
@@ -190,7 +192,8 @@ class BrokerConnection:
         self._permissions: Permissions | None = None
         self.throttle = Throttle()
         self._account = ClientAccount(services.quotas, self.throttle)
-        self._client_host = connection.peer_address[0]
+        self._client_host, self._client_port = connection.peer_address[:2]
+        self._software = ("", "")  # name and version of the client's library, once it has told them
         self._held = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
         self._touched: dict[Partition, int] = {}  # staged into since the last flush, and their failure counts before
@@ -436,6 +439,8 @@ class BrokerConnection:
             correlation_id=header.correlation_id,
             client_id=header.client_id,
             client_host=self._client_host,
+            client_port=self._client_port,
+            software=self._software,
             listener_name=self._services.listener_name,
             identity=self._peer.identity,
         )
@@ -497,7 +502,8 @@ class BrokerConnection:
                 ],
             )
             return (encode_response(response, 0, header.correlation_id),)
-        decode(APIS[ApiKey.API_VERSIONS].request, header.api_version, frame, header.body_offset)
+        request = decode(ApiVersionsRequest, header.api_version, frame, header.body_offset)
+        self._software = (request.client_software_name, request.client_software_version)
         context = self._services.context
         image = context.metadata.image
         response = api_versions(self._services.apis, context.features, image.features, image.offset)

@@ -46,6 +46,7 @@ from moldau.protocol.messages.describe_user_scram_credentials import DescribeUse
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -60,6 +61,7 @@ from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.push_telemetry import PushTelemetryRequest
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -78,6 +80,7 @@ from moldau_broker.server.handlers import (
     metadata,
     offsets,
     producers,
+    telemetry,
     tokens,
     transactions,
 )
@@ -279,6 +282,8 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         DESCRIBE_CONFIGS.on(TOPIC),
         DESCRIBE_CONFIGS.on(GROUP),
     ),
+    served(GetTelemetrySubscriptionsRequest, telemetry.handle_get_telemetry_subscriptions),
+    served(PushTelemetryRequest, telemetry.handle_push_telemetry),
     served(ListConfigResourcesRequest, configs.handle_list_config_resources, DESCRIBE_CONFIGS.on(CLUSTER)),
     _forwarded(AlterConfigsRequest, forwarded.handle_alter_configs),
     served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, DESCRIBE.on(CLUSTER), last=4),
@@ -319,6 +324,9 @@ BASE_APIS: tuple[ServedApi, ...] = (
 """All APIs of a broker: those with a row of their own, and those that it merely forwards."""
 
 
+TELEMETRY_KEYS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+"""APIs that only a broker with the extra ``telemetry`` offers."""
+
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
 _GROUPS = "share and streams groups are not served yet; the classic and the consumer protocol are"
 ABSENT_APIS: Mapping[str, str] = {
@@ -330,9 +338,7 @@ ABSENT_APIS: Mapping[str, str] = {
     "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,
     "FetchSnapshot": _QUORUM,
-    "GetTelemetrySubscriptions": "client telemetry (KIP-714) is not served yet",
     "InitializeShareGroupState": _GROUPS,
-    "PushTelemetry": "client telemetry (KIP-714) is not served yet",
     "ReadShareGroupState": _GROUPS,
     "ReadShareGroupStateSummary": _GROUPS,
     "ShareAcknowledge": _GROUPS,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.replication.fetch_session import FetchSessionCache
+    from moldau_broker.server.client_metrics.manager import ClientMetrics
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
     from moldau_broker.server.coordination.marker_checks import MarkerChecks
@@ -49,6 +50,10 @@ class Call:
     correlation_id: int
     client_id: str | None
     client_host: str
+    client_port: int = 0
+    software: tuple[str, str] = ("", "")
+    """Name and version of the client's library, if it told them with ApiVersions."""
+
     listener_name: str
     identity: Identity
     """Principal, mechanism, address and listener of the peer."""
@@ -95,6 +100,7 @@ class BrokerContext:
     verifier: TransactionVerifier
     marker_checks: MarkerChecks
     quotas: BrokerQuotas
+    client_metrics: ClientMetrics | None = None  # None without the extra ``telemetry``
     authorizer: Authorizer | None = None  # None: everyone may do everything
     log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)

@@ -35,6 +35,7 @@ from moldau.values import BrokerId
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.names import APPLIED_METADATA
 from moldau_broker.replication.fetch_session import FetchSessionCache
+from moldau_broker.server.client_metrics.manager import client_metrics
 from moldau_broker.server.cluster_metadata.applied_position import AppliedPosition, known_position
 from moldau_broker.server.cluster_metadata.applier import MetadataApplier
 from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -75,7 +76,7 @@ from moldau_quorum.broker_side.session import (
     RegistrationRefusedError,
 )
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
-from moldau_quorum.metadata.image import RESOURCE_BROKER
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -363,6 +364,7 @@ class Broker:
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
             quotas=BrokerQuotas(clock, quota_windows(config)),
+            client_metrics=client_metrics(environment, lambda: self.context.config.get_int("telemetry.max.bytes")),
             authorizer=configured_authorizer(
                 config,
                 lambda: self.metadata.image,
@@ -470,6 +472,9 @@ class Broker:
         own = (RESOURCE_BROKER, str(self.broker_id))
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
+        clients = context.client_metrics
+        if clients is not None and any(kind == RESOURCE_CLIENT_METRICS for kind, _ in delta.changed_configs):
+            clients.follow(delta.image)
         if delta.changed_quotas:
             context.quotas.follow(delta)
         yield from context.replicas.apply(delta)

@@ -17,7 +17,7 @@ from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import listener_tls
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
-from moldau_broker.server.handlers.apis import BASE_APIS, ServedApi, api_table
+from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.startup import bind, connection_rate_limits, listener_limits
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class BrokerListeners:
         tally = ConnectionTally(lambda: files.descriptors.connections_max(files.kept))
         files.descriptors.connections = lambda: tally.total
         for endpoint, listener in self._listeners:
-            services = listener_services(context, endpoint.listener_name, self._apis(endpoint.listener_name))
+            services = listener_services(context, endpoint.listener_name, self._apis(context, endpoint.listener_name))
             server = await nursery.start(
                 partial(
                     serve,
@@ -119,12 +119,14 @@ class BrokerListeners:
             self._servers.append(server)
             server.limits = listener_limits(context.config, endpoint)  # they may have changed while it started
 
-    def _apis(self, listener_name: str) -> Mapping[int, ServedApi]:
+    def _apis(self, context: BrokerContext, listener_name: str) -> Mapping[int, ServedApi]:
         """Returns what a listener serves; the only listener serves brokers and clients."""
+        has_telemetry = context.client_metrics is not None
+        apis = tuple(api for api in BASE_APIS if has_telemetry or api.key not in TELEMETRY_KEYS)
         if len(self._listeners) == 1:
-            return api_table(BASE_APIS)
+            return api_table(apis)
         is_internal = listener_name == self._inter_broker_listener
-        return api_table(BASE_APIS, Listeners.INTER_BROKER if is_internal else Listeners.CLIENT)
+        return api_table(apis, Listeners.INTER_BROKER if is_internal else Listeners.CLIENT)
 
     def follow(self, context: BrokerContext) -> None:
         """Applies a changed configuration: limits, connection rates and certificates."""

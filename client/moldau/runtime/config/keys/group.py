@@ -1,7 +1,7 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-Session timeout and heartbeat interval of consumer groups take effect. All others are stored and described; the
-protocols that go by them are not served yet. Ranges are Kafka's default ones.
+Session timeout and heartbeat interval of consumer groups and all keys of metrics subscriptions take effect. All others
+are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ CLIENT_METRICS_KEYS = (
         name="metrics",
         default=(),
         group="Client metrics",
-        has_effect=False,
         doc="Beginnings of the names of the metrics that clients are to send; * for all.",
     ),
     integer(
@@ -142,14 +141,12 @@ CLIENT_METRICS_KEYS = (
         group="Client metrics",
         minimum=100,
         maximum=HOUR_MS,
-        has_effect=False,
         doc="Time between two sendings.",
     ),
     names(
         name=METRICS_MATCH,
         default=(),
         group="Client metrics",
-        has_effect=False,
         doc=f"Which clients are meant: FIELD=REGULAR EXPRESSION of {', '.join(MATCH_FIELDS)}; empty for all.",
     ),
 )

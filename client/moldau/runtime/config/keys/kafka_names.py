@@ -132,7 +132,6 @@ share.coordinator.threads
 share.coordinator.write.timeout.ms
 share.fetch.max.fetch.records
 share.fetch.purgatory.purge.interval.requests
-telemetry.max.bytes
 transaction.two.phase.commit.enable
 unclean.leader.election.interval.ms
 unstable.api.versions.enable

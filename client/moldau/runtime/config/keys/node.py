@@ -355,6 +355,13 @@ NETWORK_KEYS = (
         doc="Bytes of requests in flight over all connections above which no more are read.",
     ),
     integer(
+        name="telemetry.max.bytes",
+        default=MIB,
+        group="Network",
+        minimum=1,
+        doc="Largest push of a client's metrics (KIP-714), in bytes, as it is sent and after decompression.",
+    ),
+    integer(
         name="queued.max.requests",
         default=500,
         group="Network",

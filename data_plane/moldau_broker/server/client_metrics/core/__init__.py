@@ -1,0 +1,1 @@
+"""Pure code of client telemetry: subscriptions, client instances and their series."""

@@ -1,0 +1,122 @@
+"""Goal: a client asks a broker what to push, pushes it, and finds its metrics on the broker's page.
+
+Method: requests to a whole broker on virtual time; its registry is read as a scrape does.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import trio
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau.protocol.messages.push_telemetry import PushTelemetryRequest
+from moldau.records.compression import Compression, compress
+from moldau.runtime.telemetry.metrics import Registry
+from moldau_broker.server.client_metrics.core.instances import id_text
+from moldau_broker.server.client_metrics.manager import OFFERED
+from moldau_broker.server.metrics.clients import register_client_metrics
+from support.cluster.broker_cluster import run_cluster
+
+if TYPE_CHECKING:
+    import pytest
+
+    from support.cluster.broker_cluster import Client, Cluster
+
+NAME = "org.apache.kafka.producer.connection.creation.total"
+
+
+def metrics(value: int = 1) -> bytes:
+    data = metrics_pb2.MetricsData()
+    metric = data.resource_metrics.add().scope_metrics.add().metrics.add(name=NAME)
+    metric.sum.aggregation_temporality = 1
+    metric.sum.is_monotonic = True
+    metric.sum.data_points.add(as_int=value)
+    return data.SerializeToString()
+
+
+async def subscribe(client: Client, name: str, **values: str) -> None:
+    configs = [
+        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value) for key, value in values.items()
+    ]
+    resource = AlterConfigsResource(resource_type=16, resource_name=name, configs=configs)
+    (answer,) = (await client.request(IncrementalAlterConfigsRequest(resources=[resource]))).responses
+    assert answer.error_code == ErrorCode.NONE, answer
+
+
+def page(cluster: Cluster) -> str:
+    registry = Registry()
+    clients = cluster.running[1].context.client_metrics
+    assert clients is not None
+    register_client_metrics(registry, clients)
+    return registry.expose()
+
+
+def test_a_client_asks_and_pushes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await subscribe(client, "all", metrics="*", interval_ms="100")
+        await subscribe(client, "nobody", metrics="never.", match="client_id=no-such-client")
+        granted = await client.request(GetTelemetrySubscriptionsRequest())
+        assert granted.error_code == ErrorCode.NONE
+        assert granted.client_instance_id.int > 1
+        assert list(granted.accepted_compression_types) == [4, 3, 1, 2]
+        assert (granted.push_interval_ms, granted.telemetry_max_bytes) == (100, 2000)
+        assert granted.delta_temporality
+        assert list(granted.requested_metrics) == ["*"]
+
+        async def push(data: bytes, codec: int, **changes: object) -> int:
+            await trio.sleep(0.1)
+            fields = {
+                "client_instance_id": granted.client_instance_id,
+                "subscription_id": granted.subscription_id,
+                "compression_type": codec,
+                "metrics": data,
+            }
+            return int((await client.request(PushTelemetryRequest(**{**fields, **changes}))).error_code)
+
+        for codec in (Compression.NONE, *OFFERED):
+            assert await push(compress(codec, metrics()), codec) == ErrorCode.NONE, codec
+            bomb = compress(codec, bytes(100_000))
+            assert await push(bomb, codec) == ErrorCode.TELEMETRY_TOO_LARGE, codec
+        assert await push(b"damaged", Compression.GZIP) == ErrorCode.INVALID_RECORD
+        assert await push(b"\xff\xff", Compression.NONE) == ErrorCode.INVALID_RECORD
+        assert await push(b"", Compression.NONE, subscription_id=0) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+        assert await push(b"", Compression.NONE, client_instance_id=UUID(int=0)) == ErrorCode.INVALID_REQUEST
+        labels = f'client_id="test",client_instance_id="{id_text(granted.client_instance_id)}"'
+        shown = page(cluster)
+        assert f"org_apache_kafka_producer_connection_creation_total{{{labels}}} 5\n" in shown
+        assert "kafka_server_client_metrics_plugin_error_total 2\n" in shown
+        asking = GetTelemetrySubscriptionsRequest(client_instance_id=granted.client_instance_id)
+        answers = [(await client.request(asking)).error_code for _ in range(2)]
+        assert answers == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED], (
+            "one retry after an unknown subscription"
+        )
+
+    run_cluster(scenario, telemetry_max_bytes="2000")
+
+
+def test_without_the_library_nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.proto.metrics.v1.metrics_pb2", None)
+    monkeypatch.delitem(sys.modules, "moldau_broker.server.client_metrics.otlp", raising=False)
+
+    async def scenario(cluster: Cluster) -> None:
+        answer = await cluster.client(1).request(
+            ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        )
+        offered = {entry.api_key for entry in answer.api_keys}
+        assert ApiKey.LIST_CONFIG_RESOURCES in offered
+        assert not offered & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+
+    run_cluster(scenario)
