@@ -1,4 +1,4 @@
-"""Goal: the list of commands is right and cheap. Method: it is compared with the commands; imports are looked at."""
+"""Goal: the list of commands is right and cheap. Method: it is compared with the commands, and imports are counted."""
 
 import subprocess
 import sys
