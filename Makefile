@@ -9,12 +9,12 @@ INSTALLED := $(VENV)/.moldau-installed
 EXTRAS := jobs,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --durations=10
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging and not proof' --durations=10
 
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
+.PHONY: demo test test-proof test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -32,6 +32,11 @@ CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records test
 	tests/moldau_broker/replication tests/moldau_broker/coordinator tests/moldau_jepsen/checkers
 check: lint
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m 'not spark' $(CHECKED)
+
+# The long tests of the tests: planted bugs that campaigns must find, negative controls, kept runs with planted bugs, Spark
+# under kill -9, and the comparison with Spark's own connector. Run it after changes of the kit, and before a release.
+test-proof: install
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m proof --durations=10
 
 # Wheels and the source archive, installed into environments of their own; the demo and the plugin run from them.
 test-packaging: install

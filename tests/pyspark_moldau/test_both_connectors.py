@@ -19,6 +19,7 @@ from support.spark.jvm_connector import connector_jars
 from support.spark.shared import shared_session
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.spark,
     pytest.mark.processes,
     pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found"),

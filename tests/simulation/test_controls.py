@@ -18,6 +18,8 @@ from moldau_jepsen.simulation.campaign.controls import CONTROLS, control_names, 
 from moldau_jepsen.simulation.campaign.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize("name", list(CONTROLS))
 def test_each_control_is_convicted(name):

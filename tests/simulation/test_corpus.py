@@ -32,7 +32,10 @@ def reported(verdict: CaseVerdict) -> str:
     return "\n".join([f"wanted {wanted}: {verdict.text}", verdict.case.why, *verdict.result.timeline[-200:]])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.proof] if case.mutant else [], id=case.name) for case in CASES],
+)
 def test_kept_runs_end_as_they_must(case):
     verdict = run_case(case)
     assert verdict.kept, reported(verdict)

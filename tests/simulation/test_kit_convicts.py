@@ -8,6 +8,8 @@ from moldau_jepsen.simulation import run_seed
 from moldau_jepsen.simulation.campaign.shrink import shrink_seed
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
 
+pytestmark = pytest.mark.proof
+
 FIRST_SEEDS = {"metadata-configuration-late": 9}
 """Of those that show soon, but not within the first seeds."""
 SEEDS_MAX = 8

@@ -199,6 +199,7 @@ BUGS = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name):
     model, scope = BUGS[name]

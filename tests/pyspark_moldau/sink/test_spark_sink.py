@@ -159,6 +159,7 @@ def test_errors_name_option_or_column(spark, brokers):
         sink_of(frame.selectExpr("value", "5 partition"), brokers, topic="errors").save()
 
 
+@pytest.mark.proof
 def test_kills_leave_each_row_once():
     """The driver and a leader are killed in the middle of a query; ``make campaign-spark`` kills more of them."""
     figures = sink_campaign.run(2, 11, kinds=("driver", "leader"))

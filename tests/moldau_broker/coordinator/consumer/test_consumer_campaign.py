@@ -101,6 +101,7 @@ def epochs_are_not_in_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(records, "_parse_current", parse)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "plant",
     [

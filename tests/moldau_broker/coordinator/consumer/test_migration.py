@@ -363,6 +363,7 @@ def downgrade_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "may_downgrade", lambda group, config: False)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "plant",
     [

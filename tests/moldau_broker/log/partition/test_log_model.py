@@ -126,6 +126,7 @@ FIRST_SEEDS = {"crc-not-checked": 200}
 """Of a bug that one seed in a hundred shows: a batch must be torn in the middle, and have a sound header."""
 
 
+@pytest.mark.proof
 def test_planted_bug_of_the_swap_is_found() -> None:
     """Only a crash between two renames shows it: every one of them is tried."""
     crash_after_each_write(swap, compact=True, power_lost=False)
@@ -138,6 +139,7 @@ def _crash_the_swap() -> None:
         crash_after_each_write(swap, compact=True, power_lost=power_lost)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("name", "kind"), KIND_OF.items())
 def test_planted_bug_is_found(name: str, kind: str) -> None:
     first = FIRST_SEEDS.get(name, 0)

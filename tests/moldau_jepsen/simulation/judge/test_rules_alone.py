@@ -65,6 +65,7 @@ def test_what_another_rule_would_find_is_passed_over():
     assert not run_mutant(MUTANTS["acknowledged-at-once"], [1], rule="one-leader").found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("rule", ["partition-state", "elr-entry-valid", "isr-change-asked"])
 def test_rules_that_convict_alone_at_once(rule):
     """The others are measured by ``moldau sim mutants``, which takes longer."""

@@ -25,6 +25,7 @@ FIRST_SEEDS = {"vote-not-synced": 54, "snapshot-pieces-mixed": 8, "log-kept-behi
 """Where the search begins for bugs that no earlier seed finds: a few seeds before the first that does."""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name",
     [
