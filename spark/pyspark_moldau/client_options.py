@@ -85,12 +85,10 @@ WITHOUT_EFFECT: Final = (
     "ssl.cipher.suites",
     "ssl.engine.factory.class",
     "ssl.keymanager.algorithm",
-    "ssl.keystore.password",
     "ssl.protocol",
     "ssl.provider",
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
-    "ssl.truststore.password",
 )
 """Keys of Kafka's consumer that are accepted and change nothing here."""
 

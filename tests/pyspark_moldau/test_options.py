@@ -100,7 +100,6 @@ ACCEPTED_AS_BY_SPARK = {
     "fetchOffset.numRetries": "2",
     "fetchOffset.retryIntervalMs": "10",
     "kafkaConsumer.pollTimeoutMs": "9000",
-    "kafka.ssl.truststore.password": "unused",
 }
 
 
@@ -115,7 +114,6 @@ def test_keys_that_spark_accepts_are_obeyed_or_warned_of(caplog):
         "metadata.max.age.ms",
         "session.timeout.ms",
         "zzz",
-        "ssl.truststore.password",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
     }

@@ -420,8 +420,8 @@ def problems(schema, given):
     ("changes", "reported"),
     [
         ({}, "ssl.keystore.location: listener SSL speaks TLS and needs a key"),
-        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type = 'JKS': must be one of PEM"),
-        ({"ssl.truststore.type": "PKCS12"}, "ssl.truststore.type = 'PKCS12': must be one of PEM"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type = 'JKS': must be one of PEM, PKCS12"),
+        ({"ssl.truststore.type": "PKCS12"}, "ssl.truststore.type = PKCS12: needs ssl.truststore.location"),
         ({"ssl.keystore.key": "k"}, "one needs the other"),
         ({"ssl.keystore.location": "f", "ssl.keystore.key": "k"}, "cannot be combined"),
         (
@@ -482,7 +482,7 @@ def test_files_and_texts_are_the_same_and_bad_ones_are_named(tmp_path):
     for changes, reported in (
         ({"keystore_location": str(tmp_path / "none.pem")}, "ssl.keystore.location = .*cannot be read: No such file"),
         ({"keystore_location": str(tmp_path / "trust.pem")}, "ssl.keystore.location: no private key"),
-        ({"keystore_location": str(tmp_path / "store.jks")}, "is no PEM file; other types of stores are not served"),
+        ({"keystore_location": str(tmp_path / "store.jks")}, "a PKCS12 store needs ssl.keystore.type=PKCS12"),
         ({"truststore_location": str(tmp_path / "store.jks")}, "ssl.truststore.location = .*is no PEM file"),
         ({"trusted_certificates": "nothing"}, "ssl.truststore.certificates: holds no certificates in PEM form"),
         ({"certificate_chain": chain, "key": authority().issue("other")[1]}, "KEY_VALUES_MISMATCH"),

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 
 CA_LOCATION: Final = "ssl.ca.location"
 _STORES: Final = (
-    ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
-    ("ssl.truststore.location", "ssl.truststore.certificates"),
+    (
+        "ssl.keystore.location",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.type",
+        "ssl.keystore.password",
+    ),
+    ("ssl.truststore.location", "ssl.truststore.certificates", "ssl.truststore.type", "ssl.truststore.password"),
 )
 """The keys of each store; any of them names the whole store."""
 
@@ -35,6 +41,10 @@ class TlsSettings:
     checks_host_name: bool  # of clients
     protocols: tuple[str, ...]
     prefix: str  # of the keys, for messages
+    keystore_type: str = "PEM"  # or PKCS12, of the file
+    keystore_password: str | None = None  # of a PKCS12 store
+    truststore_type: str = "PEM"
+    truststore_password: str | None = None
 
     @property
     def has_certificate(self) -> bool:
@@ -78,6 +88,10 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         client_auth=(text("ssl.client.auth") or "none") if "ssl.client.auth" in config else "none",
         checks_host_name=text("ssl.endpoint.identification.algorithm") == "https",
         protocols=protocols,
+        keystore_type=text("ssl.keystore.type") or "PEM",
+        keystore_password=text("ssl.keystore.password"),
+        truststore_type=text("ssl.truststore.type") or "PEM",
+        truststore_password=text("ssl.truststore.password"),
         prefix=prefix if any(name.startswith(prefix + "ssl.") for name in config.explicit()) else "",
     )
 
@@ -92,6 +106,12 @@ def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[st
         problems.append(f"{at}ssl.keystore.certificate.chain and {at}ssl.keystore.key: one needs the other")
     if settings.truststore_location is not None and settings.trusted_certificates is not None:
         problems.append(f"{at}ssl.truststore.location: cannot be combined with {at}ssl.truststore.certificates")
+    for store, kind, location in (
+        ("keystore", settings.keystore_type, settings.keystore_location),
+        ("truststore", settings.truststore_type, settings.truststore_location),
+    ):
+        if kind != "PEM" and location is None:
+            problems.append(f"{at}ssl.{store}.type = {kind}: needs {at}ssl.{store}.location")
     if not settings.protocols:
         problems.append(f"{at}ssl.enabled.protocols: must name TLSv1.2, TLSv1.3 or both")
     if server is None or problems:

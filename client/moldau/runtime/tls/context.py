@@ -1,4 +1,4 @@
-"""TLS from configuration: contexts made of PEM texts, and the network that opens a node's connections.
+"""TLS from configuration: contexts made of PEM texts or PKCS#12 stores, and the network of a node's connections.
 
 Files are read through the ``Disk`` port, so that a simulated node has its certificates on its virtual disk. OpenSSL
 takes a private key from a file only: texts reach it through an anonymous file in memory, and never touch a disk.
@@ -27,13 +27,14 @@ from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import SaslNetwork, with_login
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
 from moldau.runtime.tls.reloading import ReloadingContext
+from moldau.runtime.tls.stores import read_pkcs12
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
     from moldau.runtime.config.tls import TlsSettings
     from moldau.runtime.ports.environment import Clock, Connection, Disk, Environment, Listener, Network
 
-PEM_BYTES_MAX: Final = 1 << 20
+STORE_BYTES_MAX: Final = 1 << 20
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -81,8 +82,11 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> No
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
     key = f"{settings.prefix}ssl.truststore." + ("certificates" if settings.truststore_location is None else "location")
     text = settings.trusted_certificates
-    if settings.truststore_location is not None:
-        text = _read(disk, key, settings.truststore_location)
+    if settings.truststore_location is not None and settings.truststore_type == "PKCS12":
+        content = _read(disk, key, settings.truststore_location)
+        text = read_pkcs12(content, settings.truststore_password, key).certificates
+    elif settings.truststore_location is not None:
+        text = _read_pem(disk, key, settings.truststore_location)
     if text is None:
         return
     try:
@@ -93,8 +97,15 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
     key = f"{settings.prefix}ssl.keystore." + ("key" if settings.keystore_location is None else "location")
-    if settings.keystore_location is not None:
-        text = _read(disk, key, settings.keystore_location)
+    password = settings.key_password or ""
+    if settings.keystore_location is not None and settings.keystore_type == "PKCS12":
+        content = _read(disk, key, settings.keystore_location)
+        found = read_pkcs12(content, settings.keystore_password, key).certificate_and_key
+        if found is None:
+            raise ConfigError([f"{key} = {settings.keystore_location!r}: holds no private key"])
+        text, password = found, ""
+    elif settings.keystore_location is not None:
+        text = _read_pem(disk, key, settings.keystore_location)
     elif settings.certificate_chain is not None and settings.key is not None:
         text = f"{settings.certificate_chain}\n{settings.key}\n"
     else:
@@ -102,7 +113,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
     try:
         with private_file(text) as path:
             # Without a password OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(path, password=settings.key_password or "")
+            context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise ConfigError(
             [
@@ -116,18 +127,23 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or error)
 
 
-def _read(disk: Disk, key: str, location: str) -> str:
+def _read(disk: Disk, key: str, location: str) -> bytes:
     try:
         file = disk.open(os.path.abspath(location), OpenMode.READ)
         try:
-            content = file.read(0, PEM_BYTES_MAX)
+            return bytes(file.read(0, STORE_BYTES_MAX))
         finally:
             file.close()
-        return content.decode("ascii")
     except OSError as error:
         raise ConfigError([f"{key} = {location!r}: cannot be read: {error.strerror or error}"]) from error
+
+
+def _read_pem(disk: Disk, key: str, location: str) -> str:
+    try:
+        return _read(disk, key, location).decode("ascii")
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{key} = {location!r}: is no PEM file; other types of stores are not served"]) from error
+        kind = key.removesuffix("location") + "type"
+        raise ConfigError([f"{key} = {location!r}: is no PEM file; a PKCS12 store needs {kind}=PKCS12"]) from error
 
 
 class TlsNetwork:

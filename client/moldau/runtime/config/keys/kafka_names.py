@@ -155,12 +155,10 @@ sasl.login.refresh.window.jitter
 sasl.server.callback.handler.class
 ssl.engine.factory.class
 ssl.keymanager.algorithm
-ssl.keystore.password
 ssl.protocol
 ssl.provider
 ssl.secure.random.implementation
 ssl.trustmanager.algorithm
-ssl.truststore.password
 """
 
 _CLUSTER_WIDE: Final = """

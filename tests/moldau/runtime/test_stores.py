@@ -1,0 +1,88 @@
+"""Goal: PKCS12 stores serve as PEM files do. Method: stores are written with the library, and both ends shake hands."""
+
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_java_truststore as truststore
+
+from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.tls import tls_problems
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tls.context import client_context, server_context
+from support.certificates import authority
+
+PASSWORD = "päss word"
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """A key store for ``node.test``, and a trust store as keytool writes it."""
+    chain, key = authority().issue("node.test")
+    own, *others = x509.load_pem_x509_certificates(chain.encode())
+    encryption = BestAvailableEncryption(PASSWORD.encode())
+    private = load_pem_private_key(key.encode(), None)
+    (tmp_path / "node.p12").write_bytes(serialize_key_and_certificates(b"node", private, own, others, encryption))
+    trusted = [PKCS12Certificate(x509.load_pem_x509_certificate(authority().trust.encode()), b"authority")]
+    (tmp_path / "trust.p12").write_bytes(truststore(trusted, encryption))
+    return tmp_path
+
+
+def settings(**changes):
+    given = {"certificate_chain": None, "key": None, "trusted_certificates": None}
+    return authority().settings(**{**given, **changes})
+
+
+def key_store(stores, **changes):
+    given = {"keystore_location": str(stores / "node.p12"), "keystore_type": "PKCS12", "keystore_password": PASSWORD}
+    return settings(**{**given, **changes})
+
+
+def shake_hands(server, client):
+    """Passes records between both ends in memory; returns the names in the server's certificate."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="node.test"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = list(ends)
+    for _ in range(10):
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(end)
+    assert not waiting
+    return [name for _, name in ends[0].getpeercert()["subjectAltName"]]
+
+
+def test_both_ends_use_pkcs12_stores(stores):
+    disk = real_environment().disk
+    trust = {"truststore_location": str(stores / "trust.p12"), "truststore_type": "PKCS12"}
+    client = client_context(settings(**trust, truststore_password=PASSWORD), disk)
+    assert shake_hands(server_context(key_store(stores), disk), client) == ["node.test"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        ({"keystore_password": "wrong"}, "is no PKCS12 store, or ssl.keystore.password does not open it"),
+        ({"keystore_password": None}, "is no PKCS12 store, or ssl.keystore.password does not open it"),
+        ({"keystore_type": "PEM"}, "is no PEM file; a PKCS12 store needs ssl.keystore.type=PKCS12"),
+        ({"keystore_location": "trust.p12"}, "holds no private key"),
+    ],
+)
+def test_an_unusable_store_is_refused_by_its_key(stores, changes, reported, monkeypatch):
+    monkeypatch.chdir(stores)
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.location") as caught:
+        server_context(key_store(stores, **changes), real_environment().disk)
+    assert reported in "\n".join(caught.value.problems)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_store_needs_its_file():
+    found = tls_problems(settings(keystore_type="PKCS12", trusted_certificates="c"))
+    assert found == ["ssl.keystore.type = PKCS12: needs ssl.keystore.location"]
