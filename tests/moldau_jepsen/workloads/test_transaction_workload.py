@@ -204,7 +204,7 @@ def first_of(transaction):
     ("bug", "seed", "poll_share", "kinds"),
     [
         ("last-stable-offset-ignored", 7, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
-        ("newest-transaction-holds-back", 3, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
+        ("newest-transaction-holds-back", 1, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
     ],
 )
 def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share, kinds):
