@@ -100,7 +100,12 @@ class RecordIntake:
         self._sender = sender
         self._transactions = transactions
 
-    def _opened(self) -> tuple[ClusterClient, Sender]:
+    def opened(self) -> tuple[ClusterClient, Sender]:
+        """Returns the client and the sender of an open producer.
+
+        Raises:
+            RuntimeError: the producer is not open, or another thread calls.
+        """
         self._caller.check()
         if self._client is None or self._sender is None:
             self._caller.refuse()
@@ -194,7 +199,7 @@ class RecordIntake:
         timestamp: int | None,
     ) -> Delivery:
         """Appends a record; waits for metadata and memory, together at most ``max.block.ms``."""
-        client, sender = self._opened()
+        client, sender = self.opened()
         deadline_ms = client.now_ms + self._max_block_ms
         await self.topics.wait_for(client, topic, partition, deadline_ms)
         self._accumulator.memory_waiters += 1
@@ -214,7 +219,7 @@ class RecordIntake:
 
     async def append_columns(self, topic: str, columns: RowColumns, partitions: Buffer | None) -> tuple[Delivery, ...]:
         """Appends rows of columns as records; ``Producer.send_columns`` documents the arguments and the errors."""
-        client, sender = self._opened()
+        client, sender = self.opened()
         if self._partitioner is not None:
             raise ValueError("send_columns: a producer with a partitioner function takes no columns")
         if self.is_closed:
@@ -245,7 +250,7 @@ class RecordIntake:
 
     async def _wait_memory(self, topic: str, deadline_ms: float) -> None:
         """Waits until a batch is settled, because ``buffer.memory`` is full."""
-        client, sender = self._opened()
+        client, sender = self.opened()
         self._accumulator.memory_waiters += 1
         try:
             with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
@@ -262,7 +267,7 @@ class RecordIntake:
         )
 
     def _draw(self) -> int:
-        return self._opened()[0].environment.random.getrandbits(31)
+        return self.opened()[0].environment.random.getrandbits(31)
 
     def _custom(self, topic: str, key: Buffer | None, value: Buffer | None, count: int) -> int:
         assert self._partitioner is not None

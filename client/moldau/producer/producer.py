@@ -151,7 +151,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if self._intake.is_closed:
             await trio.lowlevel.checkpoint()
             return
-        accumulator, sender = self._accumulator, self._opened()[1]
+        accumulator, sender = self._accumulator, self._intake.opened()[1]
         await self._abort_open_transaction(timeout_ms)
         self._intake.is_closed = True
         accumulator.is_closing = True
@@ -188,12 +188,6 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             self._client.close()
         self._background.cancel()
 
-    def _opened(self) -> tuple[ClusterClient, Sender]:
-        self._caller.check()
-        if self._client is None or self._sender is None:
-            self._caller.refuse()
-        return self._client, self._sender
-
     # --- sending
 
     async def send(
@@ -220,7 +214,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             TypeError: an argument is of a wrong type.
         """
         if not self._is_plain:
-            self._opened()
+            self._intake.opened()
             record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
             return await self._encoding.send(record, self.send_bytes)
         if headers.__class__ is not tuple:
@@ -296,7 +290,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
                 partition=partition,
                 timestamp=timestamp,
             )
-        self._opened()
+        self._intake.opened()
         record: OutputRecord[Any, Any] = OutputRecord(
             topic, value, key, tuple(arguments.headers("send_nowait", headers)), partition, timestamp
         )
@@ -336,7 +330,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             InvalidRecordError: a row cannot be encoded; rows before it were taken.
             ValueError: ``partitions`` names one that does not exist, or the producer has a custom partitioner.
         """
-        self._opened()
+        self._intake.opened()
         return await self._intake.append_columns(topic, columns, partitions)
 
     # --- metadata
@@ -347,7 +341,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         Raises:
             KafkaError: the topic does not exist, or its metadata did not arrive in time.
         """
-        client = self._opened()[0]
+        client = self._intake.opened()[0]
         arguments.text("partitions_for", "topic", topic)
         info = await self._intake.topics.wait_for(client, topic, None, client.now_ms + self._max_block_ms)
         return info.partitions
@@ -355,7 +349,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
     # --- transactions
 
     def _transactional(self) -> Transactions:
-        self._opened()
+        self._intake.opened()
         if self._transactions is None:
             raise ConfigError(["transactional.id: needed for transactions"])
         if self._intake.is_closed:
@@ -490,7 +484,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
     async def _abort_open_transaction(self, timeout_ms: float) -> None:
         if self._transactions is not None and self._transactions.is_abortable:
-            self._opened()
+            self._intake.opened()
             await self._transactions.abort_open(timeout_ms)
 
     # --- flushing
@@ -503,7 +497,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         Raises:
             trio.TooSlowError: records are pending after ``timeout_ms``.
         """
-        sender = self._opened()[1]
+        sender = self._intake.opened()[1]
         arguments.milliseconds("flush", timeout_ms)
         accumulator = self._accumulator
         accumulator.flushes += 1
@@ -520,7 +514,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
     def statistics(self) -> ProducerStatistics:
         """Returns the producer's numbers, under the names of Kafka's producer metrics."""
-        client, sender = self._opened()
+        client, sender = self._intake.opened()
         return sender.counters.statistics(
             client.now_ms,
             total=self._limits.buffer_memory,
@@ -535,7 +529,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
     def has_leader(self, topic: str, partition: int) -> bool:
         """Returns whether the partition's leader is known now."""
-        info = self._opened()[0].cluster_metadata.partition_info(TopicPartition(topic, partition))
+        info = self._intake.opened()[0].cluster_metadata.partition_info(TopicPartition(topic, partition))
         return info is not None and info.leader != NO_LEADER
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -15,7 +13,7 @@ from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, 
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.sasl.core.server import illegal_sasl_state
-from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_broker.server.handlers.forwarded import forward, until_visible
 from moldau_quorum.controller.entities.scram import described_credentials
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     )
     from moldau_broker.server.handlers.context import BrokerContext, Call
 
-FORWARD_TIMEOUT_MS = 30_000.0
-VISIBILITY_TIMEOUT_MS = 2_000.0
 CREDENTIALS_MAX = 1_000
 """Changes in one request, each of which costs the controller three digests and a record."""
 
@@ -41,18 +37,9 @@ async def handle_alter_user_scram_credentials(
             AlterUserScramCredentialsResponse, request, ErrorCode.INVALID_REQUEST, why, version=call.version
         )
     before = context.metadata.image.scram_credentials
-    try:
-        response = await context.controller.request(
-            request, AlterUserScramCredentialsResponse, timeout_ms=FORWARD_TIMEOUT_MS, client=call.forwarded
-        )
-    except ControllerUnavailableError:
-        why = "no active controller answered in time; the change may still happen"
-        return refusal_of(
-            AlterUserScramCredentialsResponse, request, ErrorCode.REQUEST_TIMED_OUT, why, version=call.version
-        )
+    response, _ = await forward(context, request, AlterUserScramCredentialsResponse, call)
     if any(result.error_code == ErrorCode.NONE for result in response.results):
-        with trio.move_on_after(VISIBILITY_TIMEOUT_MS / 1000):
-            await context.follower.wait_until(lambda image: image.scram_credentials is not before)
+        await until_visible(context, lambda image: image.scram_credentials is not before)
     return response
 
 

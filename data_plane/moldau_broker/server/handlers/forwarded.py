@@ -77,11 +77,11 @@ class ForwardingContext(LoggersContext, Protocol):
 
 async def relay(context: ForwardingContext, request: Request, call: Call) -> Response:
     """Forwards a request whose answer needs no work of this broker."""
-    response, _ = await _forward(context, request, APIS[request.__api_key__].response, call)
+    response, _ = await forward(context, request, APIS[request.__api_key__].response, call)
     return response
 
 
-async def _forward(context: ForwardingContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
+async def forward(context: ForwardingContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
     """Returns the controller's answer and True, or a refusal and False.
 
     A version that does not know THROTTLING_QUOTA_EXCEEDED is forwarded as it is, so that the controller knows it too.
@@ -109,7 +109,8 @@ def _timeout_ms(request: Request) -> float:
     return float(min(max(1_000, wanted or FORWARD_TIMEOUT_MS), FORWARD_TIMEOUT_MS))
 
 
-async def _until_visible(context: ForwardingContext, condition: Callable[[MetadataImage], bool]) -> None:
+async def until_visible(context: ForwardingContext, condition: Callable[[MetadataImage], bool]) -> None:
+    """Waits up to ``VISIBILITY_TIMEOUT_MS`` until this broker's metadata meet the condition."""
     with trio.move_on_after(VISIBILITY_TIMEOUT_MS / 1000):
         await context.follower.wait_until(condition)
 
@@ -126,10 +127,10 @@ async def handle_create_topics(
             topic.num_partitions = context.config.get_int("num.partitions")
         if topic.replication_factor == -1 and not topic.assignments:
             topic.replication_factor = context.config.get_int("default.replication.factor")
-    response, answered = await _forward(context, request, CreateTopicsResponse, call)
+    response, answered = await forward(context, request, CreateTopicsResponse, call)
     if answered and not request.validate_only:
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
-        await _until_visible(context, lambda image: all(name in image.topics_by_name for name in created))
+        await until_visible(context, lambda image: all(name in image.topics_by_name for name in created))
     return response
 
 
@@ -150,10 +151,10 @@ async def handle_delete_topics(
             "delete.topic.enable is false",
             version=call.version,
         )
-    response, answered = await _forward(context, request, DeleteTopicsResponse, call)
+    response, answered = await forward(context, request, DeleteTopicsResponse, call)
     if answered:
         gone = [topic for topic in response.responses if topic.error_code == ErrorCode.NONE]
-        await _until_visible(context, lambda image: not any(_has_topic(image, topic) for topic in gone))
+        await until_visible(context, lambda image: not any(_has_topic(image, topic) for topic in gone))
     return response
 
 
@@ -170,11 +171,11 @@ async def handle_create_partitions(
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
         return refusal_of(CreatePartitionsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
-    response, answered = await _forward(context, request, CreatePartitionsResponse, call)
+    response, answered = await forward(context, request, CreatePartitionsResponse, call)
     if answered and not request.validate_only:
         failed = {result.name for result in response.results if result.error_code != ErrorCode.NONE}
         grown = [(topic.name, topic.count) for topic in request.topics if topic.name not in failed]
-        await _until_visible(context, lambda image: all(_has_partitions(image, name, count) for name, count in grown))
+        await until_visible(context, lambda image: all(_has_partitions(image, name, count) for name, count in grown))
     return response
 
 
@@ -209,7 +210,7 @@ async def _alter_in_metadata(
     context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     before = context.metadata.image
-    response, answered = await _forward(context, request, IncrementalAlterConfigsResponse, call)
+    response, answered = await forward(context, request, IncrementalAlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
     return response
@@ -223,7 +224,7 @@ async def handle_alter_configs(
     if too_many is not None:
         return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     before = context.metadata.image
-    response, answered = await _forward(context, request, AlterConfigsResponse, call)
+    response, answered = await forward(context, request, AlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
     return response
@@ -242,7 +243,7 @@ async def handle_update_features(
     for update in request.feature_updates:
         if update.allow_downgrade and update.upgrade_type == _UPGRADE:
             update.upgrade_type = _SAFE_DOWNGRADE
-    response, _ = await _forward(context, request, UpdateFeaturesResponse, call)
+    response, _ = await forward(context, request, UpdateFeaturesResponse, call)
     response.results = [  # all updates of a request succeed or fail together
         UpdatableFeatureResult(
             feature=update.feature, error_code=response.error_code, error_message=response.error_message

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
-
 from moldau.protocol.api import APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from moldau_broker.server.handlers.forwarded import VISIBILITY_TIMEOUT_MS, relay
+from moldau_broker.server.handlers.forwarded import relay, until_visible
 from moldau_quorum.controller.entities.tokens import described_tokens
 from moldau_quorum.metadata.delegation_tokens import token_secret
 
@@ -34,8 +32,7 @@ async def change_token(context: BrokerContext, request: TokenChange, call: Call)
     response = await relay(context, request, call)
     assert isinstance(response, APIS[request.__api_key__].response)
     if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NONE:
-        with trio.move_on_after(VISIBILITY_TIMEOUT_MS / 1000):
-            await context.follower.wait_until(lambda image: image.delegation_tokens is not before)
+        await until_visible(context, lambda image: image.delegation_tokens is not before)
     return response
 
 
