@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.protocol.framing import decode_request_header
-from moldau.runtime.net.answers import CloseConnection
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.real import real_environment
 from moldau_quorum.log.factory import metadata_log
 from moldau_quorum.log.port import (

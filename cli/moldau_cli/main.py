@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         if missing := missing_requirements("server"):
             complain(missing)
             return EXIT_USAGE
-        from moldau_cli.server import serve_command
+        from moldau_cli.nodes.server import serve_command
 
         return serve_command(arguments[1:])
     if list(arguments) == ["--version"]:

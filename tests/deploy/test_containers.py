@@ -21,7 +21,7 @@ from moldau.runtime.config import (
     parse_server_config,
     quorum_voters,
 )
-from moldau_cli.server import _parse
+from moldau_cli.nodes.server import _parse
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

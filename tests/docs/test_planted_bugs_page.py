@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.simulation.mutants.judged import ALONE
 from moldau_jepsen.simulation.mutants.mutant_table import document
-from moldau_jepsen.simulation.mutants.planted.judged import ALONE
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 
 if TYPE_CHECKING:

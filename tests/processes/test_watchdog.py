@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from moldau.producer import Producer
-from moldau_cli.watchdog import BEATS_PER_LIMIT, SystemdNotifier, supervise
+from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT, SystemdNotifier, supervise
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
 from support.interop.clients import create_topic, wait_for, wait_until
@@ -93,7 +93,7 @@ def test_short_pause_kills_no_node(cluster):
 
 STUCK = """
 import time, trio
-from moldau_cli.watchdog import SystemdNotifier, supervise
+from moldau_cli.nodes.watchdog import SystemdNotifier, supervise
 
 async def main():
     async with trio.open_nursery() as nursery:

@@ -16,7 +16,12 @@ import trio
 from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Status, TopicPartition
-from moldau_jepsen.workloads.transaction_recorder import Content, OpenTransaction, TransactionRecorder, persist
+from moldau_jepsen.workloads.recording.transaction_recorder import (
+    Content,
+    OpenTransaction,
+    TransactionRecorder,
+    persist,
+)
 from support.cluster.story import TOPIC, tell
 
 PRODUCER = {

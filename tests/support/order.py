@@ -44,7 +44,7 @@ SECONDS: dict[str, float] = {
     "tests/moldau_cli/console/test_app.py": 12,
     "tests/moldau_jepsen/workloads/test_pipe_workload.py": 12,
     "tests/moldau_broker/log/files/test_damage.py": 11,
-    "tests/moldau/client/test_subscription_changes.py": 10,
+    "tests/moldau/client/consumer/test_subscription_changes.py": 10,
     "tests/moldau_jepsen/workloads/test_liveness.py": 10,
     "tests/moldau_cli/test_quorum_commands.py": 8,
     "tests/moldau_jepsen/chaos/test_chaos_clients.py": 8,

@@ -1,1 +1,1 @@
-"""Preparation of a node on its machine: its configuration file, its directories, and checks of the machine."""
+"""One node on its machine: preparation and checks, the process, its watchdog, and its metrics over HTTP."""

@@ -11,8 +11,8 @@ import trio
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
-from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.operations import ClusterOperations
+from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.register import ConfigRegister
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.workloads.questions import Nodes
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 TOPIC_TIMEOUT_S = 30.0
 REGISTER_CHANGES_PER_SECOND = 2.0

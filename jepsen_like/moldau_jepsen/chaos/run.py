@@ -44,7 +44,7 @@ from moldau_jepsen.places import place_of
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.reports.gather import PartitionsOverTime
 from moldau_jepsen.workloads.operations import ClusterOperations
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.faults.kinds import TargetedFault
     from moldau_jepsen.history import Operation
-    from moldau_jepsen.workloads.liveness import Liveness
     from moldau_jepsen.workloads.operations import PartitionsSample
+    from moldau_jepsen.workloads.phases.liveness import Liveness
 
 CLUSTER = "cluster"
 """Where a fresh cluster has its data and logs; removed after a run in which nothing was found."""

@@ -61,7 +61,7 @@ def spawn(node: Node, *, tied_to_parent: bool) -> None:
     command = ["ip", "netns", "exec", node.namespace] if node.namespace else []  # ip execs the node
     command += [sys.executable, "-P", "-m"]
     # Both modules start the same server; the second one gives it a disk and clocks that the harness controls.
-    command += ["moldau_cli.chaos_server", node.hostile] if node.hostile else ["moldau_cli", "server"]
+    command += ["moldau_cli.nodes.chaos_server", node.hostile] if node.hostile else ["moldau_cli", "server"]
     command.append(node.config)
     if tied_to_parent:
         command.append("--with-parent")

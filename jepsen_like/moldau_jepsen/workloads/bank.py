@@ -28,10 +28,10 @@ from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import Bank
 from moldau_jepsen.history import Audit, Kind, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
-from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
-from moldau_jepsen.workloads.payload import says_of
+from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
-from moldau_jepsen.workloads.transaction_recorder import (
+from moldau_jepsen.workloads.recording.payload import says_of
+from moldau_jepsen.workloads.recording.transaction_recorder import (
     Content,
     OpenTransaction,
     TransactionRecorder,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 _LEG = struct.Struct(">QIq")
 _REQUEST = struct.Struct(">QIIq")

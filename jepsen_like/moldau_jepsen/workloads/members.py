@@ -18,16 +18,16 @@ from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
-from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
-from moldau_jepsen.workloads.payload import send_payload
-from moldau_jepsen.workloads.recorder import Rebalances, acknowledgements
+from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, polled, read_everything
+from moldau_jepsen.workloads.recording.payload import send_payload
+from moldau_jepsen.workloads.recording.recorder import Rebalances, acknowledgements
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
     from moldau.runtime.ports.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 BREAK_PROBABILITY = 0.04
 """Of a break in polling, after a poll."""

@@ -24,16 +24,16 @@ from moldau.producer.core.transaction_values import FatalTransactionError, Trans
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
-from moldau_jepsen.workloads.final_read import (
+from moldau_jepsen.workloads.phases.final_read import (
     POLL_TIMEOUT_MS,
     RETRY_S,
     end_offsets,
     polled,
     read_everything,
 )
-from moldau_jepsen.workloads.payload import number_of, send_payload
-from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
-from moldau_jepsen.workloads.transaction_recorder import (
+from moldau_jepsen.workloads.recording.payload import number_of, send_payload
+from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder, acknowledgements
+from moldau_jepsen.workloads.recording.transaction_recorder import (
     Content,
     OpenTransaction,
     TransactionRecorder,

@@ -20,9 +20,9 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Seek, Send, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
-from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
-from moldau_jepsen.workloads.payload import send_payload
-from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
+from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, polled, read_everything
+from moldau_jepsen.workloads.recording.payload import send_payload
+from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder, acknowledgements
 from moldau_jepsen.workloads.seeks import Seeker
 
 if TYPE_CHECKING:

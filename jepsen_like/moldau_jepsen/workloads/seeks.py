@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.consumer import ConsumedBatch, Consumer
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 REMEMBERED = 200
 """Records of each partition: far enough back for targets in older segments."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.questions import Nodes
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 TOPIC = "made-again"
 PARTITIONS = 2

@@ -25,8 +25,8 @@ from moldau.producer.core.transaction_values import FatalTransactionError, Trans
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
-from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.transaction_recorder import (
+from moldau_jepsen.workloads.phases.final_read import polled
+from moldau_jepsen.workloads.recording.transaction_recorder import (
     Content,
     OpenTransaction,
     TransactionRecorder,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from moldau.runtime.ports.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 _FLUSH_SHARE = 0.8
 """Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""

@@ -26,9 +26,9 @@ from moldau.protocol.messages.api_versions import (
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.refusals import refusal
-from moldau.runtime.net.answer_limit import encode_answer
-from moldau.runtime.net.answers import CloseConnection, ResponsePart
-from moldau.runtime.net.entry_limit import decode_limited
+from moldau.runtime.net.serving.answer_limit import encode_answer
+from moldau.runtime.net.serving.answers import CloseConnection, ResponsePart
+from moldau.runtime.net.serving.entry_limit import decode_limited
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.authorization.checks import CONTROLLER_CHECKS, SECURITY_APIS, Verdict, check, disabled

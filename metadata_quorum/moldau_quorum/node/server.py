@@ -28,8 +28,8 @@ from moldau.runtime.config import (
     quorum_voters,
 )
 from moldau.runtime.config.sasl import bootstrap_credentials
-from moldau.runtime.net.connection_tally import ConnectionTally
-from moldau.runtime.net.server import Server, ServerLimits, serve
+from moldau.runtime.net.serving.connection_tally import ConnectionTally
+from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
@@ -65,8 +65,8 @@ from moldau_quorum.node.voter_address import QuorumSearch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.runtime.net.answers import HandlerFactory
-    from moldau.runtime.net.request_times import RequestTimes
+    from moldau.runtime.net.serving.answers import HandlerFactory
+    from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.ports.environment import Connection, Environment, Listener
     from moldau.runtime.sasl.core.identity import Peer
     from moldau_quorum.log.port import MetadataLog

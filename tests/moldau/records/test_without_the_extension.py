@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[3]
 SUITES = (
     "tests/moldau/records/test_batch.py",
     "tests/moldau/records/test_codec_contract.py",
-    "tests/moldau/client/test_accumulator.py",
-    "tests/moldau/client/test_producer.py",
+    "tests/moldau/client/producer/test_accumulator.py",
+    "tests/moldau/client/producer/test_producer.py",
     "tests/moldau_broker/log/partition/test_validator.py",
     "tests/moldau_broker/log/cleaner/test_cleaner.py",
 )

@@ -13,9 +13,9 @@ import trio.testing
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError
 from moldau.runtime.config.tls import tls_settings
-from moldau.runtime.net.handshakes import PATIENCE_MS
 from moldau.runtime.net.rpc import RpcConnection
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.handshakes import PATIENCE_MS
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.connection import TlsConnection, TlsHandshakeError

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from moldau.runtime.net.answers import CloseConnection, Preparation
-from moldau.runtime.net.connection_loop import HEAVY_BYTES, REQUESTS_PER_TURN
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.answers import CloseConnection, Preparation
+from moldau.runtime.net.serving.connection_loop import HEAVY_BYTES, REQUESTS_PER_TURN
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.real import real_environment
 
 HEAVY_PEERS = 50

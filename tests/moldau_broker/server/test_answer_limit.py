@@ -24,9 +24,9 @@ from moldau.protocol.messages.describe_transactions import DescribeTransactionsR
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.refusals import has_code, refusal
-from moldau.runtime.net import answer_limit
-from moldau.runtime.net.answer_limit import encode_answer
-from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.serving import answer_limit
+from moldau.runtime.net.serving.answer_limit import encode_answer
+from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.apis import CONTROLLER_APIS

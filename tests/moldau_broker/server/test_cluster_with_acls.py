@@ -29,8 +29,8 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.protocol.schema import Struct
 from moldau.records import Compression, encode_batch
 from moldau.runtime.config import ADMIN_CONFIG
-from moldau.runtime.net.answers import CloseConnection, Preparation
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.serving.answers import CloseConnection, Preparation
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.tls.context import client_environment
 from moldau_broker.server.data_path import produce as produce_module

@@ -28,7 +28,7 @@ from moldau_jepsen.launcher import LauncherUsageError, Node
 from moldau_jepsen.launcher.spec import Door
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.transactions import TransactionOptions
 from support.cluster.broker_cluster import BROKER_PORT, CONTROLLER_PORT, run_cluster
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind
 from moldau_jepsen.history import Kind, Poll, Send
-from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.payload import digest_of, digest_of_record, number_of, payload_of, says_of
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.phases.final_read import polled
+from moldau_jepsen.workloads.recording.payload import digest_of, digest_of_record, number_of, payload_of, says_of
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.kit.golden_histories import P0, P1, Story
 
 K = AnomalyKind

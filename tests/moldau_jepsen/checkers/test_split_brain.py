@@ -37,7 +37,7 @@ from moldau_jepsen.history import Evidence, HistoryFile, Kind, Lead, Send, Statu
 from moldau_jepsen.launcher import Node
 from moldau_jepsen.launcher.probe import LIST_OFFSETS_VERSION, ask_for_ends
 from moldau_jepsen.launcher.process import ProcessState
-from moldau_jepsen.workloads.recorder import Recorder, acknowledgements
+from moldau_jepsen.workloads.recording.recorder import Recorder, acknowledgements
 from support.cluster.broker_cluster import BROKER_PORT, CONTROLLER_PORT, run_cluster
 from support.kit.golden_histories import P0, P1, Story, assert_same, good
 

@@ -17,7 +17,7 @@ from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, planted
 from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.cluster.broker_cluster import run_cluster
 
 SESSION = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}

@@ -14,8 +14,8 @@ import trio.testing
 from moldau.records import Record
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
-from moldau_jepsen.workloads.final_read import read_everything
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.phases.final_read import read_everything
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.kit.golden_histories import Story
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -15,8 +15,8 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.workloads.group_read import read_in_group
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.phases.group_read import read_in_group
+from moldau_jepsen.workloads.recording.recorder import Recorder
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
 AGAIN = "again"

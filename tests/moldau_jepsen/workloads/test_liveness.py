@@ -22,9 +22,9 @@ from moldau_jepsen.cluster.simulated import SimulatedCluster
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
 from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.campaign.profiles import PROFILES
-from moldau_jepsen.workloads.liveness import Liveness
+from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.queue import QueueOptions
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.transactions import TransactionOptions
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
 

@@ -19,7 +19,7 @@ from moldau_broker.coordinator.group.core.offsets import OffsetStore
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.cluster.broker_cluster import run_cluster
 
 OPTIONS = PipeOptions(

@@ -18,7 +18,7 @@ from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Status
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 
 ASSIGNED, AGAIN = object(), object()
 REPEATS = (ASSIGNED, [0, 1], [2, 3], AGAIN, [2, 3], [4])

@@ -12,7 +12,7 @@ import trio
 from moldau.cluster.metadata import TopicPartition
 from moldau.records import Record
 from moldau_jepsen.history import Kind
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.seeks import BEGINNING_MAX, NONE_FOUND, Seeker
 
 PLACE = TopicPartition("queue", 0)

@@ -10,7 +10,7 @@ import trio
 
 from moldau_jepsen.checkers import CheckOptions, TopicRead, TopicWrite, check_history, check_topics
 from moldau_jepsen.history import Evidence
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
 

@@ -15,7 +15,7 @@ from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Send, Status
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, planted
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 from support.cluster.broker_cluster import run_cluster
 

@@ -8,7 +8,7 @@ import logging
 
 import trio
 
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau_jepsen.world.world import run_world
 
 

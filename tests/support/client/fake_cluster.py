@@ -42,8 +42,8 @@ from moldau.records import (
     set_base_offset,
     set_partition_leader_epoch,
 )
-from moldau.runtime.net.answers import CloseConnection
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import LeaderEpoch
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request, Response
     from moldau.records import Record
-    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Connection, Environment
     from moldau_broker.replication.fetch_session import FetchContext
     from moldau_jepsen.world.world import World

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.real import real_environment
 from support.client.fake_cluster import FakeCluster, Handler
 

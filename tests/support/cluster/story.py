@@ -22,9 +22,9 @@ from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
-from moldau_jepsen.workloads.final_read import polled
+from moldau_jepsen.workloads.phases.final_read import polled
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:

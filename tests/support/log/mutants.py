@@ -17,8 +17,8 @@ from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.files.transaction_index import TransactionIndex
 from moldau_broker.log.partition import loader, retention
 from moldau_broker.log.partition.partition_log import PartitionLog
-from moldau_broker.log.partition.producer_state import ProducerEntry
 from moldau_broker.log.partition.segment_list import SegmentList
+from moldau_broker.log.producers.producer_state import ProducerEntry
 from moldau_jepsen.planted_bug import Patch, PlantedBug
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.net.serving.throttle import Throttle
 from moldau_jepsen.planted_bug import Patch, PlantedBug
 from moldau_quorum.quotas import precedence
 from moldau_quorum.quotas.client_quotas import ClientQuotas

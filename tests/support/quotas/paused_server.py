@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.net.server import ServerLimits, serve
-from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.net.serving.server import ServerLimits, serve
+from moldau.runtime.net.serving.throttle import Throttle
 from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from moldau.runtime.net.answers import Answer, HandlerFactory
-    from moldau.runtime.net.server import Server
+    from moldau.runtime.net.serving.answers import Answer, HandlerFactory
+    from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener
     from moldau_jepsen.world.world import World
 

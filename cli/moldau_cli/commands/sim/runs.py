@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
     from moldau_jepsen.simulation import Result, RunOptions
     from moldau_jepsen.simulation.campaign.shrink import Shrunk
+    from moldau_jepsen.simulation.mutants.mutant import Mutant
     from moldau_jepsen.simulation.mutants.mutants import MutantVerdict
-    from moldau_jepsen.simulation.mutants.planted.mutant import Mutant
 
 commands = typer.Typer(help="Run clusters in the deterministic simulation.", rich_markup_mode=None)
 commands.add_typer(sim_corpus.commands, name="corpus")
@@ -428,8 +428,8 @@ def mutants(
 
     Then each rule is put on trial: alone, with a bug that it must convict.
     """
+    from moldau_jepsen.simulation.mutants.judged import ALONE
     from moldau_jepsen.simulation.mutants.mutants import run_mutants
-    from moldau_jepsen.simulation.mutants.planted.judged import ALONE
     from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 
     chosen = list(dict.fromkeys(name or (() if rule else MUTANTS)))

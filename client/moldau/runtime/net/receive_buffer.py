@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from moldau.runtime.net.held import HeldBytes
+    from moldau.runtime.net.serving.held import HeldBytes
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.tasks.sync import ByteBudget
 

@@ -32,8 +32,8 @@ from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.frames import BadFrameError, ResponseFrames
 from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
-from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.net.served_versions import ServedVersions
+from moldau.runtime.net.serving.renewal import Renewal
 from moldau.runtime.sasl.core.client import SaslAuthenticationError, Send
 from moldau.runtime.sasl.network import SaslNetwork
 from moldau.runtime.tasks.sync import Signal

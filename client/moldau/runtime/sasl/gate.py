@@ -17,8 +17,8 @@ from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from moldau.runtime.net.answers import CloseConnection, Preparation
-from moldau.runtime.net.throttle import throttle_of
+from moldau.runtime.net.serving.answers import CloseConnection, Preparation
+from moldau.runtime.net.serving.throttle import throttle_of
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.sasl.core.server import Answer, Event, Input, PassOn, RawAnswer, Refuse, SaslSession, State
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.protocol.framing import RequestHeader
-    from moldau.runtime.net.answers import Answer as WireAnswer
-    from moldau.runtime.net.answers import ConnectionHandler, ResponsePart
+    from moldau.runtime.net.serving.answers import Answer as WireAnswer
+    from moldau.runtime.net.serving.answers import ConnectionHandler, ResponsePart
     from moldau.runtime.ports.environment import Clock, Connection
     from moldau.runtime.sasl.core.mechanism import Rejected
     from moldau.runtime.sasl.core.server import Effect
@@ -46,7 +46,7 @@ PeerHandlerFactory = "Callable[[Connection, Peer], ConnectionHandler]"
 
 
 class SaslGate:
-    """Serves one connection of a listener with SASL; see ``moldau.runtime.net.answers.ConnectionHandler``."""
+    """Serves one connection of a listener with SASL; see ``moldau.runtime.net.serving.answers.ConnectionHandler``."""
 
     def __init__(
         self,

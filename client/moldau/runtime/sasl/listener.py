@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.runtime.config.sasl import SCRAM_MECHANISMS, BootstrapCredential, listener_sasl, principal_rules
-from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.sasl.core.oauth import OauthServer
 from moldau.runtime.sasl.core.plain import PlainServer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.runtime.config import Config, SecurityProtocol
-    from moldau.runtime.net.answers import Answer, ConnectionHandler, HandlerFactory
+    from moldau.runtime.net.serving.answers import Answer, ConnectionHandler, HandlerFactory
     from moldau.runtime.ports.environment import Connection, Environment
     from moldau.runtime.sasl.core.mechanism import Rejected, ServerExchange
     from moldau.runtime.telemetry.log import EventLogger

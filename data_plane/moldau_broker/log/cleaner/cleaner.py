@@ -42,8 +42,8 @@ from moldau_broker.log.files.batches import (
 from moldau_broker.log.files.names import CLEANED_SUFFIX, SWAP_SUFFIX
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.files.segment_files import SegmentFiles
-from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_broker.log.partition.timestamps import unpacked_bytes_max
+from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_broker.log.values import StagedBatch
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ from moldau_broker.log.files.names import (
     segment_file,
 )
 from moldau_broker.log.files.transaction_index import ENTRY as TRANSACTION_ENTRY
-from moldau_broker.log.partition.producer_state import decode_snapshot
+from moldau_broker.log.producers.producer_state import decode_snapshot
 from moldau_broker.log.values import NO_PRODUCER_ID
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""The log of one partition: segments in order, watermarks, leader epochs, producers."""
+"""The log of one partition: segments in order, watermarks, leader epochs."""

@@ -8,7 +8,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import CorruptRecordError, iterate_batches
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
 from moldau_broker.log.files.batches import CONTROL_BIT, batch_problem
-from moldau_broker.log.partition.end_markers import decode_marker
+from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_broker.log.values import AppendInfo, StagedBatch
 
 if TYPE_CHECKING:

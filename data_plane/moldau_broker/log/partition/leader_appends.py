@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_broker.log.files.batches import CONTROL_BIT
-from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_broker.log.partition.validator import LOG_APPEND_TIME, assign, validate_batch
+from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, StagedBatch
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
     from moldau.values import Buffer, LeaderEpoch
-    from moldau_broker.log.partition.producer_state import EndMarker
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.staged_writes import StagedWrites
     from moldau_broker.log.partition.validator import BatchValidation
+    from moldau_broker.log.producers.producer_state import EndMarker
 
 
 class LeaderAppends:

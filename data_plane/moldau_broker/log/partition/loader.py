@@ -40,14 +40,14 @@ from moldau_broker.log.files.names import (
 )
 from moldau_broker.log.files.open_files import FILES_PER_SEGMENT, OpenFiles
 from moldau_broker.log.files.segment import LogSegment
-from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.log.partition.partition_log import PartitionLog
-from moldau_broker.log.partition.producer_snapshots import ProducerSnapshots
-from moldau_broker.log.partition.producer_state import ProducerStateManager, decode_snapshot
 from moldau_broker.log.partition.recovery_point import RecoveryPoint
 from moldau_broker.log.partition.segment_list import SegmentList
 from moldau_broker.log.partition.segmented_log import SegmentedLog
+from moldau_broker.log.producers.end_markers import decode_marker
+from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
+from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
 
 if TYPE_CHECKING:
     import uuid

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
-    from moldau_broker.log.partition.producer_snapshots import ProducerSnapshots
-    from moldau_broker.log.partition.producer_state import EndMarker, ProducerStateManager
     from moldau_broker.log.partition.recovery_point import RecoveryPoint
     from moldau_broker.log.partition.segment_list import SegmentList
+    from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
+    from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateManager
     from moldau_broker.log.values import ReadResult, StagedBatch, TopicPartition
 
 

@@ -13,9 +13,9 @@ from moldau_broker.log.errors import LogStorageError
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
     from moldau.values import Buffer
-    from moldau_broker.log.partition.producer_state import EndMarker
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.watermarks import Watermarks
+    from moldau_broker.log.producers.producer_state import EndMarker
     from moldau_broker.log.values import StagedBatch
 
 _BUFFERS_MAX = 1024

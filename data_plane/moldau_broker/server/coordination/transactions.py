@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.runtime.effects import Marker
-    from moldau_broker.log.partition.producer_state import ProducerStateManager
+    from moldau_broker.log.producers.producer_state import ProducerStateManager
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager

@@ -20,9 +20,9 @@ from moldau.protocol.framing import decode_request_header, encode_response, skip
 from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from moldau.runtime.config import broker_listeners
-from moldau.runtime.net.answers import CloseConnection, Preparation
-from moldau.runtime.net.entry_limit import decode_limited
-from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.net.serving.answers import CloseConnection, Preparation
+from moldau.runtime.net.serving.entry_limit import decode_limited
+from moldau.runtime.net.serving.throttle import Throttle
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.framing import RequestHeader
     from moldau.protocol.schema import Request
-    from moldau.runtime.net.answers import Answer
+    from moldau.runtime.net.serving.answers import Answer
     from moldau.runtime.ports.environment import Connection
     from moldau.runtime.sasl.core.identity import Peer
     from moldau_broker.server.handlers.apis import ServedApi
@@ -168,7 +168,7 @@ class CheckedProduce(Preparation):
 
 
 class BrokerConnection:
-    """Serves one connection; see ``moldau.runtime.net.answers.ConnectionHandler``."""
+    """Serves one connection; see ``moldau.runtime.net.serving.answers.ConnectionHandler``."""
 
     __slots__ = (
         "_account",

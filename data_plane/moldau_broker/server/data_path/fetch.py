@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
-from moldau.runtime.net.answers import FileRange, ResponsePart
+from moldau.runtime.net.serving.answers import FileRange, ResponsePart
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.protocol.hot import NodeEndpointResult
-    from moldau.runtime.net.answers import Answer
+    from moldau.runtime.net.serving.answers import Answer
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.replication.fetch_session import FetchPartition
     from moldau_broker.replication.purgatory import Delayed

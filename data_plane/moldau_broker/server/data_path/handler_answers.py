@@ -9,7 +9,7 @@ import trio
 
 from moldau.protocol.codec import decode
 from moldau.protocol.schema import Response
-from moldau.runtime.net.answer_limit import encode_answer
+from moldau.runtime.net.serving.answer_limit import encode_answer
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.handlers.context import LongAnswer
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from moldau.protocol.schema import Request
-    from moldau.runtime.net.answers import ResponsePart
-    from moldau.runtime.net.throttle import Throttle
+    from moldau.runtime.net.serving.answers import ResponsePart
+    from moldau.runtime.net.serving.throttle import Throttle
     from moldau_broker.server.handlers.apis import ServedApi
     from moldau_broker.server.handlers.context import BrokerContext, Call
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas

@@ -16,7 +16,7 @@ from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
-from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from moldau.protocol.hot import NodeEndpointResult, ProduceRequestView
-    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
     from moldau_broker.server.data_path.fetch import Hints

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.config import Config, ListenerEndpoint
-    from moldau.runtime.net.answers import ConnectionHandler, HandlerFactory
+    from moldau.runtime.net.serving.answers import ConnectionHandler, HandlerFactory
     from moldau.runtime.ports.environment import Connection, Environment
     from moldau.runtime.sasl.core.identity import Peer
     from moldau.runtime.telemetry.log import EventLogger

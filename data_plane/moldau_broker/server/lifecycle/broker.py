@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from moldau.runtime.config import Config
-    from moldau.runtime.net.request_times import RequestTimes
-    from moldau.runtime.net.server import Server
+    from moldau.runtime.net.serving.request_times import RequestTimes
+    from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.metrics import Histogram
     from moldau_broker.log.directories.manager import LogManager

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.access import Listeners
 from moldau.runtime.config import ConfigError, broker_listeners
-from moldau.runtime.net.connection_tally import ConnectionTally
-from moldau.runtime.net.server import serve
+from moldau.runtime.net.serving.connection_tally import ConnectionTally
+from moldau.runtime.net.serving.server import serve
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import listener_tls
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import trio
 
     from moldau.runtime.config import Config, ListenerEndpoint
-    from moldau.runtime.net.request_times import RequestTimes
-    from moldau.runtime.net.server import Server
+    from moldau.runtime.net.serving.request_times import RequestTimes
+    from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Environment, Listener
     from moldau.values import BrokerId
     from moldau_broker.server.handlers.context import BrokerContext

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
 from moldau.runtime.config.declaration import INT_MAX
-from moldau.runtime.net.server import ServerLimits
+from moldau.runtime.net.serving.server import ServerLimits
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.directories.manager import LogManager

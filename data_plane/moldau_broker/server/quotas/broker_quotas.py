@@ -21,7 +21,7 @@ from moldau_quorum.quotas.rate import Windows
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
-    from moldau.runtime.net.throttle import Throttle
+    from moldau.runtime.net.serving.throttle import Throttle
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.metadata.image import MetadataDelta
@@ -45,7 +45,7 @@ class BrokerQuotas:
         self.connections = ConnectionRates(windows)
 
     def arrived(self, listener: str, host: str, now_ms: float) -> tuple[int, int]:
-        """See ``moldau.runtime.net.connection_tally.AdmissionRates``."""
+        """See ``moldau.runtime.net.serving.connection_tally.AdmissionRates``."""
         return self.connections.arrived(listener, host, self.index.connection_rate(host), now_ms)
 
     def follow(self, delta: MetadataDelta) -> None:

@@ -15,7 +15,7 @@ from moldau_quorum.quotas.client_quotas import PERCENT_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator
 
-    from moldau.runtime.net.throttle import Throttle
+    from moldau.runtime.net.serving.throttle import Throttle
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
     from moldau_quorum.quotas.precedence import Limit
 

@@ -20,7 +20,7 @@ from moldau_broker.replication.purgatory import Delayed, Purgatory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau.runtime.net.answers import ResponsePart
+    from moldau.runtime.net.serving.answers import ResponsePart
     from moldau.runtime.ports.environment import Clock
     from moldau.values import LeaderEpoch, Offset
     from moldau_broker.server.replicas.partition import Partition

@@ -17,9 +17,9 @@ import trio
 from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.workloads.bank import BankWorkload
-from moldau_jepsen.workloads.group_read import GroupRead, read_in_group
-from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.members import MembersWorkload
+from moldau_jepsen.workloads.phases.group_read import GroupRead, read_in_group
+from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.campaign.options import RunOptions
-    from moldau_jepsen.workloads.recorder import Rebalances, Recorder
+    from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder
     from moldau_jepsen.world.world import World
 
 CLIENT_HOST = "client"

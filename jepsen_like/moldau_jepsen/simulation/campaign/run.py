@@ -35,7 +35,7 @@ from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_fi
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.watch import StepGuard
-from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.node.directory import NodeDirectoryError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.campaign.options import RunOptions
     from moldau_jepsen.simulation.judge.watch import LogLines
-    from moldau_jepsen.workloads.liveness import Liveness
+    from moldau_jepsen.workloads.phases.liveness import Liveness
     from moldau_jepsen.world.world import World
 
 WATCH_SECONDS = 0.05

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.planted_bug import owner_of, planted
 from moldau_jepsen.simulation.campaign.campaign import kit_failed, run_seed
-from moldau_jepsen.simulation.mutants.planted.judged import ALONE
+from moldau_jepsen.simulation.mutants.judged import ALONE
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workers import workers
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from moldau_jepsen.simulation.campaign.options import Result, RunOptions
-    from moldau_jepsen.simulation.mutants.planted.mutant import Mutant
+    from moldau_jepsen.simulation.mutants.mutant import Mutant
 
 
 __all__ = [

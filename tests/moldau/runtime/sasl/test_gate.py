@@ -18,7 +18,7 @@ from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from moldau.runtime.config import BROKER_CONFIG, SecurityProtocol
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.sasl.core.identity import ANONYMOUS
 from moldau.runtime.sasl.listener import SaslListener
 from moldau.runtime.telemetry.log import EventLogger

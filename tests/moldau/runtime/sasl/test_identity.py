@@ -7,7 +7,7 @@ import pytest
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError, SecurityProtocol
 from moldau.runtime.config.providers import resolve
 from moldau.runtime.config.sasl import bootstrap_credentials, client_login, listener_sasl
-from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.sasl.core.identity import ANONYMOUS
 from moldau.runtime.sasl.listener import peer_handlers
 from support.sasl import PLAIN, node_config

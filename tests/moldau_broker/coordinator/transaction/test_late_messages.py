@@ -19,7 +19,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.records import encode_batch, encode_end_txn_marker, iterate_batches
 from moldau_broker.log.errors import LogError
-from moldau_broker.log.partition.producer_state import EndMarker, ProducerStateManager
+from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateManager
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.server.coordination.transactions import is_late
 from support.coordinator.transaction_world import Producer, TransactionDriver, add_request, code_of, end_request

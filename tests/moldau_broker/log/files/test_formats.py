@@ -34,7 +34,7 @@ from moldau_broker.log.files.names import (
     partition_directory,
     segment_file,
 )
-from moldau_broker.log.partition.producer_state import decode_snapshot
+from moldau_broker.log.producers.producer_state import decode_snapshot
 from moldau_broker.log.values import TopicPartition
 from support.log.model import PARTITION, START_MS, TOPIC_ID, VirtualMachine, make_batch
 

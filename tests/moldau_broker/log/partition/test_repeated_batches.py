@@ -12,7 +12,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.files.checkpoint import read_file
-from moldau_broker.log.partition.producer_state import BATCHES_KEPT, decode_snapshot
+from moldau_broker.log.producers.producer_state import BATCHES_KEPT, decode_snapshot
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import START_MS, create, open_manager, put, tick
 from support.log.model import VirtualMachine, make_batch

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from moldau.runtime.net.throttle import Throttle
+from moldau.runtime.net.serving.throttle import Throttle
 from moldau.runtime.sasl.core.identity import Identity
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
 from moldau_broker.server.quotas.toll import timed

@@ -22,7 +22,7 @@ from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_fi
 from moldau_jepsen.simulation.judge.watch import LogLines
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
-from moldau_jepsen.workloads.group_read import read_in_group
+from moldau_jepsen.workloads.phases.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)

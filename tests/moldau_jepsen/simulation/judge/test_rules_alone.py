@@ -15,8 +15,8 @@ from moldau_jepsen.checkers import AnomalyKind
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
 from moldau_jepsen.simulation.mutants import mutants
+from moldau_jepsen.simulation.mutants.judged import ALONE
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant, run_trial
-from moldau_jepsen.simulation.mutants.planted.judged import ALONE
 
 SOURCES = Path(moldau_jepsen.__file__).parent
 FIGURES = {"G0"}

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from moldau.protocol.framing import decode_request_header
-from moldau.runtime.net.answers import CloseConnection
-from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.tasks.sync import Signal
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.factory import metadata_log

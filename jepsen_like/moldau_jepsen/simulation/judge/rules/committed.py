@@ -19,7 +19,7 @@ from moldau_broker.coordinator.group.core.records import GroupRecord, OffsetReco
 from moldau_broker.coordinator.transaction.core.state import parse_transaction
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
-from moldau_broker.log.partition.end_markers import decode_marker
+from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.coordinators import GroupRules, TransactionRules
 
 if TYPE_CHECKING:

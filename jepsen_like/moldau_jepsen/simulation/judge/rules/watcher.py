@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from moldau.records import decode_records
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
-from moldau_broker.log.partition.end_markers import decode_marker
+from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.committed import CommittedReader, committed_batches
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
 from moldau_jepsen.simulation.judge.rules.housekeeping import CompactionRules, RetentionRules, SessionRules

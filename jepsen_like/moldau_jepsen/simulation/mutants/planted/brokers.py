@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
 from moldau.runtime.net.buffers import byte_count
-from moldau.runtime.net.connection_loop import ConnectionLoop
+from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.values import Offset
 from moldau_broker.replication.follower import StepKind
 from moldau_broker.replication.purgatory import Purgatory
@@ -18,7 +18,7 @@ from moldau_broker.server.replicas.replica_fetcher import _Source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.runtime.net.answers import Deferred, ResponsePart
+    from moldau.runtime.net.serving.answers import Deferred, ResponsePart
     from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed

@@ -16,7 +16,7 @@ from moldau_broker.coordinator.transaction.core.lifecycle import TransactionLife
 from moldau_broker.coordinator.transaction.core.state import Transaction, TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.partition.partition_log import PartitionLog
-from moldau_broker.log.partition.producer_state import ProducerStateManager
+from moldau_broker.log.producers.producer_state import ProducerStateManager
 from moldau_broker.server.coordination.transactions import TransactionMarkers
 from moldau_broker.server.replicas.replica_manager import ReplicaManager
 

@@ -11,7 +11,7 @@ from moldau_broker.log.directories.log_store import LogStore
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.partition.follower_appends import FollowerAppends
 from moldau_broker.log.partition.partition_log import PartitionLog
-from moldau_broker.log.partition.producer_state import ProducerStateManager
+from moldau_broker.log.producers.producer_state import ProducerStateManager
 
 if TYPE_CHECKING:
     import uuid

@@ -38,6 +38,7 @@ from moldau_jepsen.simulation.campaign.profiles import (
     RETENTION,
     TRANSACTIONS,
 )
+from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import (
     brokers,
     coordinators,
@@ -53,8 +54,7 @@ from moldau_jepsen.simulation.mutants.planted import (
     truncation,
     watermarks,
 )
-from moldau_jepsen.simulation.mutants.planted.mutant import Mutant
-from moldau_jepsen.simulation.mutants.planted.pressed import SLOW_READERS, SMALL_BATCHES
+from moldau_jepsen.simulation.mutants.pressed import SLOW_READERS, SMALL_BATCHES
 
 QUORUM = (
     Mutant(

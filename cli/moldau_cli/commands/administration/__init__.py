@@ -1,0 +1,1 @@
+"""Commands that change or show what the metadata log holds: identities, limits, configuration, replicas, quorum."""

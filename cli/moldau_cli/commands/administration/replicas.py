@@ -1,0 +1,339 @@
+"""``moldau reassign``, ``moldau elect`` and ``moldau logdirs``: placement and leadership of replicas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin, TopicPartition
+    from moldau.admin import LogDirDescription, PartitionReassignment
+
+reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
+logdirs = typer.Typer(help="Inspect log directories.", rich_markup_mode=None)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="File written by plan.")]
+Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
+
+
+def parse_brokers(text: str) -> list[int]:
+    """Parses broker ids such as ``1,2,3``.
+
+    Raises:
+        UsageError: a word is not a number, or a broker is named twice.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"expected different broker ids such as 1,2,3, not {text!r}")
+    return [int(word) for word in words]
+
+
+@reassign.command()
+def start(
+    topic: Topic,
+    partition: Number,
+    brokers: Annotated[str, typer.Argument(metavar="BROKERS", help="New replicas, the preferred leader first: 1,2,3")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Start to move a partition to other brokers; the old replicas serve until the new ones have caught up."""
+    replicas = parse_brokers(brokers)
+
+    async def work(admin: Admin) -> None:
+        await admin.alter_partition_reassignments({(topic, partition): replicas})
+
+    with_admin(bootstrap_server, work)
+    output.answer(
+        {"topic": topic, "partition": partition, "replicas": list(replicas)},
+        f"{topic}-{partition} moves to {','.join(map(str, replicas))}",
+    )
+
+
+@reassign.command()
+def cancel(topic: Topic, partition: Number, bootstrap_server: BootstrapServer = None) -> None:
+    """Cancel a move in progress."""
+
+    async def work(admin: Admin) -> None:
+        await admin.alter_partition_reassignments({(topic, partition): None})
+
+    with_admin(bootstrap_server, work)
+    output.answer({"topic": topic, "partition": partition}, f"the move of {topic}-{partition} is cancelled")
+
+
+@reassign.command()
+def status(bootstrap_server: BootstrapServer = None) -> None:
+    """List the moves in progress."""
+
+    async def work(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
+        return await admin.list_partition_reassignments()
+
+    found = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "reassignments",
+        ["topic", "partition", "replicas", "adding", "removing"],
+        [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "replicas": list(move.replicas),
+                "adding": list(move.adding),
+                "removing": list(move.removing),
+            }
+            for where, move in sorted(found.items())
+        ],
+    )
+
+
+@reassign.command()
+def plan(
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="IDS", help="Brokers that will hold the replicas: 1,2,3")
+    ],
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics; default: all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the plan; default: stdout.")] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Compute moves that spread replicas and leaders evenly over brokers; nothing moves yet."""
+    from moldau_cli.plans.reassignment import plan_document, plan_moves
+
+    wanted = parse_brokers(brokers)
+
+    async def work(admin: Admin) -> dict[tuple[str, int], list[int]]:
+        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        missing = [broker for broker in wanted if broker not in known]
+        if missing:
+            raise UsageError(f"no live broker {missing[0]}; live brokers are {','.join(map(str, known))}")
+        names = topic or [one.name for one in await admin.list_topics()]
+        return {
+            (name, part.partition): list(part.replicas)
+            for name, described in (await admin.describe_topics(names)).items()
+            for part in described.partitions
+        }
+
+    document = plan_document(plan_moves(with_admin(bootstrap_server, work), wanted))
+    text = json.dumps(document, indent=2)
+    if out is None:
+        output.write_line(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    output.answer({"plan": str(out)}, f"plan written to {out}; moldau reassign execute {out}")
+
+
+@reassign.command()
+def execute(
+    plan_file: Plan,
+    throttle: Annotated[
+        int | None, typer.Option(min=1, help="Bytes per second that each broker may send and receive for the moves.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Start all moves of a plan; ``status`` lists those in progress. Repeat it to change the throttle."""
+    moves = _read_plan(plan_file)
+
+    async def work(admin: Admin) -> None:
+        if throttle is not None:
+            await _throttle(admin, moves, throttle)
+        if moves:
+            await admin.alter_partition_reassignments(moves)
+
+    with_admin(bootstrap_server, work)
+    ending = f"; moldau reassign verify {plan_file} lifts the throttle" if throttle is not None else ""
+    output.answer(
+        {"moves": len(moves), "throttle": throttle},
+        f"{len(moves)} partitions move; moldau reassign status{ending}",
+    )
+
+
+@reassign.command()
+def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
+    """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done."""
+    from moldau_cli.plans.throttle import DONE, states
+
+    moves = _read_plan(plan_file)
+
+    async def work(admin: Admin) -> dict[tuple[str, int], str]:
+        moving = {(one.topic, one.partition) for one in await admin.list_partition_reassignments()}
+        found = states(await _replicas(admin, [topic for topic, _ in moves]), moves, moving)
+        await _lift_throttle(admin, [where for where in moves if where not in moving], any_moves=bool(moving))
+        return found
+
+    found = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "moves",
+        ["topic", "partition", "replicas", "state"],
+        [
+            {"topic": topic, "partition": number, "replicas": list(moves[topic, number]), "state": state}
+            for (topic, number), state in found.items()
+        ],
+    )
+    left = sum(state != DONE for state in found.values())
+    if left:
+        raise CommandError(f"{left} of {len(found)} moves are not done")
+
+
+def _read_plan(plan_file: Path) -> dict[tuple[str, int], list[int]]:
+    from moldau_cli.plans.reassignment import parse_plan
+
+    try:
+        text = plan_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {plan_file}: {getattr(error, 'strerror', None) or error}") from error
+    return parse_plan(text, str(plan_file))
+
+
+async def _replicas(admin: Admin, topics: list[str]) -> dict[tuple[str, int], list[int]]:
+    described = await admin.describe_topics(list(dict.fromkeys(topics))) if topics else {}
+    return {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
+
+
+async def _throttle(admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int) -> None:
+    """Limits the copies of moves, before the moves begin."""
+    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
+    from moldau_cli.plans.throttle import FOLLOWER_RATE, LEADER_RATE, involved_brokers, throttled_replicas
+
+    current = await _replicas(admin, [topic for topic, _ in moves])
+    unknown = [f"{topic}-{number}" for topic, number in moves if (topic, number) not in current]
+    if unknown:
+        raise UsageError(f"there is no partition {unknown[0]}")
+    moving = await admin.list_partition_reassignments()
+    settled = {where: held for where, held in current.items() if where not in {(m.topic, m.partition) for m in moving}}
+    starting = {where: targets for where, targets in moves.items() if where in settled}
+    changes: dict[ConfigResource, list[ConfigAlteration]] = {
+        ConfigResource(type=ResourceType.TOPIC, name=topic): [
+            ConfigAlteration(name=key, value=",".join(entries), operation=ConfigOperation.APPEND)
+            for key, entries in lists.items()
+        ]
+        for topic, lists in throttled_replicas(settled, starting).items()
+    }
+    for broker in involved_brokers(current, moves):
+        changes[ConfigResource(type=ResourceType.BROKER, name=str(broker))] = [
+            ConfigAlteration(name=key, value=str(rate)) for key in (LEADER_RATE, FOLLOWER_RATE)
+        ]
+    if changes:
+        await admin.alter_configs(changes)
+
+
+async def _lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves: bool) -> None:
+    """Takes partitions that do not move off the lists of their topics, and the rates off brokers when nothing moves."""
+    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
+    from moldau.runtime.config import ConfigSource
+    from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
+
+    topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
+    changes: dict[ConfigResource, list[ConfigAlteration]] = {}
+    for resource, entries in (await admin.describe_configs(topics) if topics else {}).items():
+        numbers = [number for topic, number in ended if topic == resource.name]
+        for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
+            listed = entries[key].value or ""
+            gone = entries_of(listed, numbers)
+            if not gone:
+                continue
+            operation = ConfigOperation.DELETE if len(gone) == len(listed.split(",")) else ConfigOperation.SUBTRACT
+            value = None if operation is ConfigOperation.DELETE else ",".join(gone)
+            change = ConfigAlteration(name=key, value=value, operation=operation)
+            changes.setdefault(resource, []).append(change)
+    if not any_moves:
+        nodes = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        brokers = [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in nodes]
+        for resource, entries in (await admin.describe_configs(brokers)).items():
+            for key in (LEADER_RATE, FOLLOWER_RATE):
+                if entries[key].source is ConfigSource.DYNAMIC_BROKER:
+                    change = ConfigAlteration(name=key, operation=ConfigOperation.DELETE)
+                    changes.setdefault(resource, []).append(change)
+    if changes:
+        await admin.alter_configs(changes)
+
+
+def elect(
+    topic: Annotated[str | None, typer.Option(help="Only this topic; default: all.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition (needs --topic).")] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Allow a leader that may lack acknowledged records (needs --topic).")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Move leadership back to the preferred replicas."""
+    if topic is None and (partition is not None or unclean):
+        raise UsageError("--partition and --unclean need --topic")
+
+    async def work(admin: Admin) -> list[TopicPartition]:
+        if topic is None:
+            return await admin.elect_leaders()
+        described = (await admin.describe_topics([topic]))[topic]
+        numbers = [one.partition for one in described.partitions]
+        if partition is not None and partition not in numbers:
+            raise UsageError(f"topic {topic} has partitions 0 to {len(numbers) - 1}, not {partition}")
+        wanted = [(topic, number) for number in numbers if partition in (None, number)]
+        return await admin.elect_leaders(wanted, unclean=unclean)
+
+    changed = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "elected",
+        ["topic", "partition"],
+        [{"topic": one.topic, "partition": one.partition} for one in sorted(changed)],
+    )
+
+
+@logdirs.command()
+def describe(
+    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers.")] = None,
+    partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the log directories of brokers, with sizes."""
+
+    async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
+        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        return await admin.describe_log_dirs(broker or known)
+
+    found = with_admin(bootstrap_server, work)
+    if partitions:
+        output.answer_rows(
+            "partitions",
+            ["broker", "topic", "partition", "size_bytes", "offset_lag"],
+            [
+                {
+                    "broker": node,
+                    "topic": part.topic_partition.topic,
+                    "partition": part.topic_partition.partition,
+                    "size_bytes": part.size_bytes,
+                    "offset_lag": part.offset_lag,
+                    "path": one.path,
+                }
+                for node, directories in sorted(found.items())
+                for one in directories
+                for part in sorted(one.partitions, key=lambda each: each.topic_partition)
+            ],
+        )
+        return
+    output.answer_rows(
+        "log_dirs",
+        ["broker", "path", "state", "partitions", "size_bytes", "usable_bytes"],
+        [
+            {
+                "broker": node,
+                "path": one.path,
+                "state": "online" if one.error == 0 else one.error.name.lower(),
+                "partitions": len(one.partitions),
+                "size_bytes": sum(part.size_bytes for part in one.partitions),
+                "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+            }
+            for node, directories in sorted(found.items())
+            for one in directories
+        ],
+    )
+
+
+@logdirs.callback()
+def group() -> None:
+    """Keeps ``describe`` a subcommand while it is the only one."""

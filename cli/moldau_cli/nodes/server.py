@@ -1,0 +1,339 @@
+"""``moldau server CONFIG``: runs one node of a cluster in the foreground until a signal stops it.
+
+A node loads only this module and its imports from the command line, without typer and rich. SIGTERM and SIGINT start a
+controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import stat
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from moldau.runtime.tasks.exceptions import leaves
+from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    import trio
+
+    from moldau.runtime.config import Config
+    from moldau.runtime.net.serving.request_times import RequestTimes
+    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.telemetry.log import EventLogger
+    from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_cli.nodes.telemetry import NodeTelemetry
+    from moldau_quorum.node.server import ControllerNode
+
+USAGE = "usage: moldau server CONFIG [--check] [--log-level LEVEL] [--with-parent]"
+HELP = f"""{USAGE}
+
+Run one node from a properties or TOML file (roles broker, controller, or both).
+MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is node.id.
+
+  --check            say whether the configuration can be used, and start nothing
+  --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
+  --with-parent      end when the process that started this one ends
+"""
+LOG_LEVELS = ("debug", "info", "warning", "error")
+PARENT_POLL_S = 1.0
+COLLECT_AFTER = 20_000
+"""Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
+every connection."""
+
+
+class _Usage(Exception):
+    """The command was used wrongly. The text is one line."""
+
+
+def serve_command(arguments: Sequence[str], make_environment: Callable[[], Environment] | None = None) -> int:
+    """Parses the arguments, runs the node and returns the exit code.
+
+    ``make_environment`` returns the node's environment; the default is that of the operating system.
+    """
+    if any(argument in ("-h", "--help") for argument in arguments):
+        sys.stdout.write(HELP)
+        return EXIT_DONE
+    try:
+        rest = [argument for argument in arguments if argument != "--check"]
+        path, level, with_parent = _parse(rest)
+        config = _read_config(path)
+    except _Usage as error:
+        sys.stderr.write(f"moldau: {error}\n")
+        return EXIT_USAGE
+    if len(rest) < len(arguments):
+        sys.stdout.write(f"{path}: node {config.get_int('node.id')} ({', '.join(config.get_list('process.roles'))})\n")
+        return EXIT_DONE
+    if make_environment is None:
+        from moldau.runtime.ports.real import real_environment
+
+        make_environment = real_environment
+    return _run_node(config, path, level, os.getppid() if with_parent else None, make_environment())
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
+    path: str | None = None
+    level = "info"
+    with_parent = False
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--with-parent":
+            with_parent = True
+        elif argument == "--log-level":
+            level = rest.pop(0).lower() if rest else ""
+            if level not in LOG_LEVELS:
+                raise _Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {level!r}; {USAGE}")
+        elif argument == "--json":
+            continue  # accepted everywhere; a server has no answer to give
+        elif argument.startswith("-"):
+            raise _Usage(f"unknown option {argument}; {USAGE}")
+        elif path is not None:
+            raise _Usage(f"one configuration file expected, got {path} and {argument}; {USAGE}")
+        else:
+            path = argument
+    if path is None:
+        raise _Usage(f"configuration file missing; {USAGE}")
+    return path, level, with_parent
+
+
+def _read_config(path: str) -> Config:
+    from moldau.runtime.config import ConfigError, parse_server_config
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        return parse_server_config(text, path, os.environ)
+    except OSError as error:
+        raise _Usage(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _Usage(f"{path} is not UTF-8 text: {error}") from error
+    except ConfigError as error:
+        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+
+
+def open_files(config: Config, path: str) -> list[str]:
+    """Returns the files with keys and passwords of a node that every user of this machine may read."""
+    from moldau.runtime.config import parse_config_text
+    from moldau.runtime.config.providers import files_of_secrets
+
+    with open(path, encoding="utf-8") as file:
+        given = parse_config_text(file.read(), path)
+    secrets = [name for name in given if name in config and config.schema.key(name).is_sensitive]
+    places = files_of_secrets(given, path, secrets)
+    places += [str(given[name]) for name in given if name.endswith("ssl.keystore.location")]
+    found = []
+    for place in places:
+        try:
+            if os.stat(place).st_mode & stat.S_IROTH:
+                found.append(place)
+        except OSError:
+            continue  # the reader of the file reports that it is missing
+    return found
+
+
+def _warn_of_open_files(config: Config, path: str) -> None:
+    from moldau.runtime.telemetry.log import EventLogger
+
+    for place in open_files(config, path):
+        EventLogger("moldau.server").warning("secrets-readable-by-all", file=place, change=f"chmod o-r {place}")
+
+
+def _run_node(config: Config, path: str, level: str, parent: int | None, environment: Environment) -> int:
+    import logging
+
+    import trio
+
+    from moldau.runtime.telemetry.log import LineFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+    handler.setFormatter(LineFormatter(line, datefmt="%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    _raise_limits()
+    _warn_of_open_files(config, path)
+    gc.set_threshold(COLLECT_AFTER, 20, 50)
+    node = _Node(environment, config, parent)
+    try:
+        trio.run(node.run, strict_exception_groups=True)
+    except BaseException as error:  # noqa: BLE001 - the process ends: every error is reported here
+        causes = list(leaves(error))
+        reported = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
+        if node.asked_to_stop and not node.ready and all(type(cause) is RuntimeError for cause in causes):
+            return EXIT_DONE  # stopped while starting: trio raises RuntimeError because a role never reported started
+        if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
+            sys.stderr.write(f"moldau: {path}: {reported}\n")
+            return EXIT_USAGE
+        # Any other error is a defect, or an unexpected failure of a disk: print the traceback, then one line.
+        if not all(isinstance(cause, _foreseen()) for cause in causes):
+            traceback.print_exception(error)
+        sys.stderr.write(f"moldau: {path}: the node failed: {reported}\n")
+        return EXIT_FAILED
+    return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
+
+
+def _raise_limits() -> None:
+    from moldau.runtime.ports.descriptors import COMFORTABLE
+    from moldau.runtime.ports.real import raise_open_files_limit
+    from moldau.runtime.telemetry.log import EventLogger
+
+    limit = raise_open_files_limit()
+    if limit < COMFORTABLE:
+        EventLogger("moldau.server").warning(
+            "open-files-limit-low",
+            limit=limit,
+            wanted=COMFORTABLE,
+            advice="raise the hard limit (ulimit -Hn, LimitNOFILE=): near it, partitions and connections are refused",
+        )
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Returns the errors with which a node refuses to start: a port in use, a foreign directory, a damaged file."""
+    from moldau_quorum.log.port import LogDamagedError
+    from moldau_quorum.node.directory import NodeDirectoryError
+
+    return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
+
+
+def _foreseen() -> type[Exception]:
+    """Returns the error that ends a node and needs no traceback."""
+    from moldau_broker.server import LogDirectoriesFailedError
+
+    return LogDirectoriesFailedError
+
+
+def _describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    expected = isinstance(error, _refusals())
+    return text if text and expected else f"{type(error).__name__} {text}".strip()
+
+
+class _Node:
+    """The roles of one process under one nursery, and the signals that end them."""
+
+    def __init__(self, environment: Environment, config: Config, parent: int | None) -> None:
+        self._environment = environment
+        self._config = config
+        self._parent = parent
+        self.ready = False
+        self.asked_to_stop = False
+        self._broker_runs = False
+        self._telemetry: NodeTelemetry | None = None  # None without ``metrics.listener``
+
+    async def run(self) -> None:
+        """Runs the roles until a signal arrives.
+
+        Each role then shuts down in order: the controller ends after the broker, which needs it.
+        """
+        import trio
+
+        from moldau.runtime.telemetry.log import EventLogger
+
+        log = EventLogger("moldau.server", node=self._config.get_int("node.id"))
+        work = trio.CancelScope()
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as watchers:
+                watchers.start_soon(self._watch_signals, signals, work)
+                if self._parent is not None:
+                    watchers.start_soon(_watch_parent, self._parent)
+                with work:
+                    await self._serve_telemetry(watchers, log)
+                    await self._run_roles(log, watchers)
+                watchers.cancel_scope.cancel()
+        log.info("stopped", asked=self.asked_to_stop)
+
+    async def _serve_telemetry(self, nursery: trio.Nursery, log: EventLogger) -> None:
+        from moldau.runtime.config import metrics_listener
+
+        address = metrics_listener(self._config)
+        if address is None:
+            return
+        from moldau_cli.nodes.telemetry import NodeTelemetry
+
+        self._telemetry = NodeTelemetry(self._environment, self._config)
+        host, port = await nursery.start(self._telemetry.run, *address)
+        log.info("metrics-served", address=f"{host}:{port}")
+
+    async def _run_roles(self, log: EventLogger, watchers: trio.Nursery) -> None:
+        import trio
+
+        from moldau.runtime.config import unserved_keys
+        from moldau_cli.nodes.watchdog import SystemdNotifier, supervise
+
+        unserved = unserved_keys(self._config)
+        if unserved:
+            log.warning("keys-not-served", keys=",".join(unserved), why="these keys of Kafka have no effect in Moldau")
+        roles = self._config.get_list("process.roles")
+        broker_ended = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._set_when_cancelled, broker_ended)
+            telemetry = self._telemetry
+            if "controller" in roles:
+                controller: ControllerNode = await nursery.start(self._run_controller, broker_ended)
+                if telemetry is not None:
+                    telemetry.controller_started(controller)
+            if "broker" in roles:
+                broker: Broker = await nursery.start(self._run_broker, broker_ended)
+                if telemetry is not None:
+                    telemetry.broker_started(broker)
+            gc.collect()
+            gc.freeze()
+            self.ready = True
+            notifier = SystemdNotifier(os.environ, os.getpid())
+            watchers.start_soon(supervise, self._config.get_int("node.watchdog.ms"), notifier, log)
+            log.info("ready", roles=",".join(roles), pid=os.getpid())
+
+    @property
+    def _requests(self) -> RequestTimes | None:
+        return None if self._telemetry is None else self._telemetry.requests
+
+    async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[ControllerNode]) -> None:
+        import trio
+
+        from moldau_quorum.node.server import run_controller
+
+        with trio.CancelScope(shield=True):
+            await run_controller(
+                self._environment, self._config, shutdown=shutdown, requests=self._requests, task_status=task_status
+            )
+
+    async def _run_broker(self, ended: trio.Event, task_status: trio.TaskStatus[Broker]) -> None:
+        from moldau_broker.server import run_broker
+
+        self._broker_runs = True
+        try:
+            await run_broker(self._environment, self._config, requests=self._requests, task_status=task_status)
+        finally:
+            self._broker_runs = False
+            ended.set()
+
+    async def _set_when_cancelled(self, broker_ended: trio.Event) -> None:
+        """Sets the event when a signal cancels the roles, unless a broker runs, which sets it itself at its end."""
+        import trio
+
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not self._broker_runs:
+                broker_ended.set()
+
+    async def _watch_signals(self, signals: AsyncIterator[int], work: trio.CancelScope) -> None:
+        async for number in signals:
+            if self.asked_to_stop:
+                os._exit(128 + number)
+            self.asked_to_stop = True
+            work.cancel()
+
+
+async def _watch_parent(parent: int) -> None:
+    """Ends the process at once when its parent has ended, which changes its parent process id."""
+    import trio
+
+    while os.getppid() == parent:  # noqa: ASYNC110 - trio has no event for the end of a parent process
+        await trio.sleep(PARENT_POLL_S)
+    os._exit(EXIT_FAILED)

@@ -1,0 +1,1 @@
+"""The last phases of a run: progress of clients, and the reads of whole topics."""

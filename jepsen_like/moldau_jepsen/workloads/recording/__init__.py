@@ -1,0 +1,1 @@
+"""What workloads share to record a history: records, operations, transactions."""

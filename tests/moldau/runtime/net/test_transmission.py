@@ -1,0 +1,86 @@
+"""Goal: if a file range cannot be sent, its owner gets a report exactly when the file is the cause.
+
+Method: a connection whose sendfile fails in each way that it can, over a file that can or cannot be read afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import trio
+
+from moldau.runtime.net.buffers import BufferPool
+from moldau.runtime.net.serving.answers import CloseConnection, FileRange
+from moldau.runtime.net.serving.server import ServerLimits
+from moldau.runtime.net.serving.transmission import Transmission
+from moldau.runtime.ports.real import real_environment
+
+BYTES = 1 << 20
+
+
+def failure(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class _Connection:
+    """Takes no byte of a file."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+    def send_nowait(self, buffers) -> int:
+        return sum(len(buffer) for buffer in buffers)
+
+    def send_file_nowait(self, file, position, count) -> int:
+        raise self.error
+
+
+class _File:
+    path = "/data/t-0/00000000000000000000.log"
+
+    def __init__(self, error: OSError | None) -> None:
+        self.error = error
+
+    def read(self, position: int, count: int) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return bytes(count)
+
+
+def sent(sendfile: OSError, read: OSError | None) -> tuple[list[OSError], BaseException]:
+    """What the owner of the file was told, and what the connection ends with."""
+    reported: list[OSError] = []
+    limits = ServerLimits()
+    transmission = Transmission(_Connection(sendfile), BufferPool(1 << 16, 2), real_environment(1).clock, limits)
+    part = FileRange(_File(read), 0, BYTES, lambda path, error: reported.append(error))
+    with pytest.raises((OSError, CloseConnection)) as raised:
+        trio.run(transmission.send, [b"head", part])
+    return reported, raised.value
+
+
+@pytest.mark.parametrize("read", [None, failure(errno.EIO)])
+def test_failing_device_is_reported_even_if_a_retry_works(read: OSError | None) -> None:
+    """Seed 205275: one read in a hundred failed, a check of the file did not, and the peer was blamed."""
+    error = failure(errno.EIO)
+    reported, ended = sent(error, read)
+    assert reported == [error]
+    assert isinstance(ended, CloseConnection)
+    assert "cannot be read: Input/output error" in ended.reason
+
+
+def test_unreadable_file_is_reported_whatever_sendfile_does() -> None:
+    """A file that cannot be read is reported, whatever error sendfile raises."""
+    unreadable = failure(errno.EIO)
+    reported, ended = sent(failure(errno.EINVAL), unreadable)
+    assert reported == [unreadable]
+    assert isinstance(ended, CloseConnection)
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH])
+def test_a_connection_that_fails_is_not_held_against_the_file(number: int) -> None:
+    error = failure(number)
+    reported, ended = sent(error, None)
+    assert reported == []
+    assert ended is error

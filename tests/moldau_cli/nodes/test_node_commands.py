@@ -1,0 +1,191 @@
+"""Goal: a node that ``moldau node`` prepared starts, and wrong machines, directories and clusters are found before.
+
+Method: commands in this process on real directories; one real node, which others are checked against.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.runtime.config import parse_server_config
+from moldau_cli.errors import UsageError
+from moldau_cli.nodes.checks import clock_offset_ms
+from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.commands import run_command
+from support.interop.clients import wait_until
+
+CLUSTER = "AyUshreRQAWssT7I_rBNBA"
+UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "moldau@.service"
+
+
+def init(directory, name, *more, voters, code=0):
+    """Writes a configuration whose data are below ``directory``; returns the file and what the command left."""
+    file = directory / f"{name}.properties"
+    done = run_command("node", "init", str(file), "--voters", voters, "--dir", str(directory / name), *more, "--json")
+    assert done.returncode == code, done
+    return file, done
+
+
+def findings(done):
+    return {(one["check"], one["state"]): one["detail"] for one in json.loads(done.stdout)["checks"]}
+
+
+@given(
+    roles=st.sampled_from([("broker",), ("controller",), ("broker", "controller")]),
+    cluster_id=st.sampled_from(["", CLUSTER]),
+    rack=st.sampled_from(["", "a"]),
+    metrics=st.sampled_from(["", "127.0.0.1:9644"]),
+    host=st.sampled_from(["b1.example", "10.0.0.1", "::1"]),
+)
+def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host):
+    """The file of each role parses, and has what was asked for; what was not asked for is a comment."""
+    node = NewNode(
+        roles=roles,
+        node_id=2 if "controller" in roles else 7,
+        voters=parse_voters("1@c1:9093,2@c2:9093,3@[::1]:9093"),
+        host=host,
+        port=9092,
+        directories=("/d1", "/d2"),
+        cluster_id=cluster_id,
+        rack=rack,
+        metrics=metrics,
+    )
+    config = parse_server_config(configuration_text(node), "node.properties", {})
+    assert config.get_list("process.roles") == roles
+    assert config.get_list("log.dirs") == ("/d1", "/d2")
+    assert (config.get_str_or_none("cluster.id") or "") == cluster_id
+    assert (config.get_str_or_none("metrics.listener") or "") == metrics
+    assert (config.get_str_or_none("broker.rack") or "") == (rack if "broker" in roles else "")
+    assert len(config.get_list("listeners")) == len(roles)
+
+
+def test_contradictions_are_named(tmp_path):
+    for voters, said in (
+        ("101", "expected id@host:port"),
+        ("1@a:1,1@b:2", "id 1 is there twice"),
+        ("2@127.0.0.1:1", "must have an entry 1@host:port"),
+    ):
+        _, done = init(tmp_path, "n", "--role", "controller", "--node-id", "1", voters=voters, code=2)
+        assert said in done.stderr
+    _, done = init(tmp_path, "n", "--role", "broker", "--node-id", "1", voters="1@127.0.0.1:1", code=2)
+    assert "a broker needs an id of its own" in done.stderr
+    with pytest.raises(UsageError, match="expected id@host:port"):
+        parse_voters("1@host")
+
+
+@given(
+    before=st.integers(0, 10**6), took=st.integers(0, 5_000), offset=st.integers(-(10**6), 10**6), at=st.floats(0, 1)
+)
+def test_a_clock_offset_is_certain_or_zero(before, took, offset, at):
+    """The offset has the true sign, and is never larger than the true one."""
+    after = before + took
+    leader = before + int(at * took) - offset
+    found = clock_offset_ms(before, leader, after)
+    assert abs(found) <= abs(offset)
+    assert abs(offset) - abs(found) <= took
+    assert found == 0 or (found > 0) == (offset > 0)
+
+
+def test_format_refuses_foreign_directories(tmp_path):
+    """Nothing is written when one of the directories belongs to others."""
+    port, other = take_free_ports(2)
+    file, _ = init(
+        tmp_path, "n", "--role", "both", "--node-id", "1", "--port", str(port), voters=f"1@127.0.0.1:{other}"
+    )
+    data = tmp_path / "n"
+
+    def formatted(*more, code=0):
+        done = run_command("node", "format", str(file), *more, "--json")
+        assert done.returncode == code, done
+        return done
+
+    assert "no cluster id" in formatted(code=2).stderr
+    data.mkdir()
+    (data / "thesis.tex").write_text("x")
+    assert "holds thesis.tex: give the node an empty directory" in formatted("--cluster-id", CLUSTER, code=2).stderr
+    assert sorted(one.name for one in data.iterdir()) == ["thesis.tex"]
+    (data / "thesis.tex").unlink()
+    rows = json.loads(formatted("--cluster-id", CLUSTER).stdout)["directories"]
+    assert [row["state"] for row in rows] == ["formatted", "formatted"]
+    assert f"cluster.id={CLUSTER}" in (data / "meta.properties").read_text()
+    assert f"cluster.id={CLUSTER}" in (data / "__cluster_metadata" / "meta.properties").read_text()
+    rows = json.loads(formatted("--cluster-id", CLUSTER).stdout)["directories"]
+    assert [row["state"] for row in rows] == ["unchanged", "unchanged"]
+    shutil.rmtree(data / "__cluster_metadata")
+    assert "this is cluster 'other'" in formatted("--cluster-id", "other", code=2).stderr
+    assert not (data / "__cluster_metadata").exists()
+    file.write_text(file.read_text() + f"cluster.id={CLUSTER}\n")
+    assert "contradicts cluster.id" in formatted("--cluster-id", "other", code=2).stderr
+
+
+def test_check_finds_what_is_wrong_with_the_machine(tmp_path):
+    port, other = take_free_ports(2)
+    file, done = init(
+        tmp_path, "n", "--role", "controller", "--node-id", "1", voters=f"1@127.0.0.1:{port},2@127.0.0.1:{other}"
+    )
+    assert findings(done)["voter", "warning"] == "no answer: Connection refused"
+    (tmp_path / "n").write_text("a file")
+    done = run_command("node", "check", str(file), "--json")
+    assert done.returncode == 1
+    assert "cannot write to" in findings(done)["directory", "problem"]
+    assert (
+        "exists; --force replaces it"
+        in init(tmp_path, "n", "--role", "controller", "--node-id", "1", voters="1@a:1", code=2)[1].stderr
+    )
+
+
+@pytest.mark.processes
+def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
+    """A formatted node serves; another node learns the cluster id from it, and sees its port, clock and cluster."""
+    controller, broker, second = take_free_ports(3)
+    voters = f"101@127.0.0.1:{controller}"
+    file, _ = init(
+        tmp_path, "a", "--role", "both", "--node-id", "101", "--host", "127.0.0.1", "--port", str(broker), voters=voters
+    )
+    assert run_command("node", "format", str(file), "--cluster-id", CLUSTER).returncode == 0
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        node = subprocess.Popen(
+            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent"], stderr=written
+        )
+        try:
+            wait_until(lambda: " ready " in log.read_text(), "the node serves")
+            options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(second))
+            other, done = init(tmp_path, "b", *options, voters=voters)
+            assert f"\ncluster.id={CLUSTER}\n" in other.read_text()
+            found = findings(done)
+            assert found["port", "ok"] == "free"
+            assert found["voter", "ok"] == f"cluster {CLUSTER}, leader 101"
+            assert found["clock", "ok"] == "agrees with the leader"
+            done = run_command("node", "check", str(file), "--json")
+            assert done.returncode == 1
+            assert findings(done)["port", "problem"] == "cannot listen: Address already in use"
+            other.write_text(other.read_text().replace(CLUSTER, "other"))
+            done = run_command("node", "check", str(other), "--json")
+            assert "but cluster.id is other" in findings(done)["voter", "problem"]
+            assert run_command("node", "format", str(file), "--cluster-id", CLUSTER).returncode != 0
+        finally:
+            node.terminate()
+            assert node.wait(timeout=30) == 0
+
+
+def test_the_unit_is_valid(tmp_path):
+    """systemd accepts the unit; the paths of an installation are replaced by those of this one."""
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = UNIT.read_text()
+    assert "Type=notify" in text
+    moldau = Path(sys.executable).with_name("moldau")
+    text = text.replace("/opt/moldau/bin/moldau", str(moldau if moldau.exists() else sys.executable))
+    unit = tmp_path / "moldau@broker.service"
+    unit.write_text(text.replace("User=moldau", "User=root").replace("Group=moldau", "Group=root"))
+    done = subprocess.run([systemd, "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,61 @@
+"""Goal: a plan moves no more replicas than balance needs, and errors name a damaged plan.
+
+Method: properties over random placements; hand-made files.
+"""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from moldau_cli.errors import UsageError
+from moldau_cli.plans.reassignment import parse_plan, plan_document, plan_moves
+
+placements = st.integers(1, 6).flatmap(
+    lambda brokers: st.lists(
+        st.permutations(range(1, brokers + 1)).flatmap(
+            lambda order: st.integers(1, min(3, len(order))).map(lambda count: list(order[:count]))
+        ),
+        max_size=12,
+    )
+)
+
+
+@example([[1, 2, 3], [1, 2, 3], [4], [4], [4]], {1, 2, 4})
+@given(placements, st.sets(st.integers(1, 9), min_size=3, max_size=6))
+def test_a_plan_keeps_the_factor_and_spreads_evenly(replicas: list[list[int]], targets: set[int]) -> None:
+    """A plan keeps the replication factor, spreads evenly, and uses only the given brokers."""
+    current = {("t", number): found for number, found in enumerate(replicas)}
+    moves = plan_moves(current, sorted(targets))
+    after = {**current, **moves}
+    load = dict.fromkeys(sorted(targets), 0)
+    for where, chosen in after.items():
+        assert len(chosen) == len(set(chosen)) == len(current[where])
+        for broker in chosen:
+            load[broker] += 1
+    total = sum(load.values())
+    assert max(load.values()) <= -(-total // len(load))
+    assert min(load.values()) >= total // len(load)
+    assert all(moves[where] != current[where] for where in moves)
+    assert parse_plan(json.dumps(plan_document(moves)), "plan") == moves
+
+
+def test_what_is_balanced_stays() -> None:
+    current = {("t", 0): [1, 2], ("t", 1): [2, 3], ("t", 2): [3, 1]}
+    assert plan_moves(current, [1, 2, 3]) == {}
+    assert plan_moves({("t", 0): [1, 4]}, [1, 2, 3]) == {("t", 0): [1, 2]}
+
+
+def test_too_few_brokers_and_damaged_plans_are_named() -> None:
+    with pytest.raises(UsageError, match="t-0 has 3 replicas, but only 2 brokers are given"):
+        plan_moves({("t", 0): [1, 2, 3]}, [1, 2])
+    for text, said in (
+        ("{", "is not JSON"),
+        ("[]", "is not a plan"),
+        ('{"version": 2, "partitions": []}', "is not a plan"),
+        ('{"version": 1, "partitions": [{"topic": "t"}]}', "expected topic, partition and different replicas"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "different replicas"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse_plan(text, "plan.json")
