@@ -5,7 +5,7 @@
 One broker, one controller and Moldau's consumers in the simulation. All times are virtual: what is measured is the
 protocol (round trips, heartbeat intervals, timeouts), not the processor. A topic has two partitions for each member.
 Three events: all members join at once; one more joins; one dies without a word. The group rests when every partition
-has a reader and nobody has to move. A partition without a reader delays the records that arrive meanwhile; with
+has a reader and no partition has to move. A partition without a reader delays the records that arrive meanwhile; with
 RATE records a second in each partition, "stalled" is their number.
 """
 
@@ -124,7 +124,7 @@ class Group:
                     raise
 
     def kill(self) -> None:
-        """A member dies: nobody is told, but nobody reads its partitions any more."""
+        """A member dies: its partitions have no reader until the coordinator notices."""
         number, scope = self.scopes.popitem()
         scope.cancel()
         self.readers.gave(number, [each for each, owner in list(self.readers.owner.items()) if owner == number])

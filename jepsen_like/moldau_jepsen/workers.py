@@ -131,7 +131,7 @@ def run_each(
 
 
 def _heard_of(busy: Iterable[_Worker[A, R]], seconds_max: float) -> list[_Worker[A, R]]:
-    """Waits for a while; returns the workers that told something, died, or were killed for being late."""
+    """Waits for a while; returns the workers that reported something, died, or were killed for being late."""
     waiting = {worker.connection: worker for worker in busy}
     left_s = min(worker.left_s(seconds_max) for worker in waiting.values())
     began = time.monotonic()
@@ -180,7 +180,7 @@ class _Worker(Generic[A, R]):
         return (seconds_max if self._has_begun else START_S) - self.seconds
 
     def listen(self) -> None:
-        """Takes what it told, or that it can tell nothing any more."""
+        """Takes its report, or notes that no further report can come."""
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionResetError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau import TopicPartition
 from moldau_cli.errors import UsageError
+from moldau_cli.plans.documents import partition_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,13 +141,9 @@ def parse_deletions(text: str, origin: str) -> Offsets:
     Raises:
         UsageError: the text is not such a file.
     """
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{origin} is not JSON: {error}") from error
-    entries = document.get("partitions") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or not entries or document.get("version", 1) != 1:
-        raise UsageError(f'{origin} must hold "version": 1 and a list "partitions"')
+    entries = partition_entries(text, origin)
+    if not entries:
+        raise UsageError(f"{origin} names no partitions")
     deletions: Offsets = {}
     for entry in entries:
         match entry:

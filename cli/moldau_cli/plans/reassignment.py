@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from moldau_cli.errors import UsageError
+from moldau_cli.plans.documents import partition_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,15 +94,8 @@ def parse_plan(text: str, origin: str) -> Replicas:
     Raises:
         UsageError: the text is not a valid plan.
     """
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{origin} is not JSON: {error}") from error
-    entries = document.get("partitions") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or document.get("version") != 1:
-        raise UsageError(f'{origin} is not a plan: it must hold "version": 1 and a list "partitions"')
     moves: Replicas = {}
-    for entry in entries:
+    for entry in partition_entries(text, origin):
         match entry:
             case {"topic": str(topic), "partition": int(partition), "replicas": list(replicas)} if (
                 replicas and all(type(broker) is int for broker in replicas) and len(set(replicas)) == len(replicas)

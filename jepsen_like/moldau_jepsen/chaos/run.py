@@ -290,7 +290,7 @@ class _Run:
                 limit_s = STUCK_DRAIN_S if self.deaths else DRAIN_S
                 clients.cancel_scope.deadline = trio.current_time() + limit_s
             if clients.cancel_scope.cancelled_caught and not self.client_failed:
-                self.deaths.append(f"stuck: clients had not ended {limit_s:g} s after they were told to")
+                self.deaths.append(f"stuck: clients had not ended {limit_s:g} s after they were asked to")
             if not self.client_failed:
                 self._progress("final read", options.duration_s, recorder)
                 await workload.final_read(options.final_read_s)
@@ -315,7 +315,7 @@ class _Run:
         """Clients answer every error of the cluster: an exception that leaves them is a finding, and ends the run."""
         try:
             await workload.run()
-        except* Exception as group:  # noqa: BLE001 - told with the place that it came from
+        except* Exception as group:  # noqa: BLE001 - reported with the place that it came from
             self.deaths.append(f"client-failed: {place_of(group)}")
             self.client_failed = True
             scope.cancel()

@@ -27,7 +27,7 @@ TAKEN_MAX = 5
 class WitnessKind(enum.Enum):
     """The relation of an operation to a record."""
 
-    TOLD = "told"  # it polled the record, or its send got the offset
+    SEEN = "seen"  # it polled the record, or its send got the offset
     SENT = "sent"  # it sent the value
     POLLED = "polled"  # a poll returned it
     READ = "read"  # a poll of the final phase returned it
@@ -102,7 +102,7 @@ class _Partition:
         if operation.status is not Status.OK or operation.aborted:
             return
         for search in self.offsets.get(send.offset, ()) if send.offset is not None else ():
-            if search.sought.how is WitnessKind.TOLD and search.sought.value in (ANY, send.value) and not search.ended:
+            if search.sought.how is WitnessKind.SEEN and search.sought.value in (ANY, send.value) and not search.ended:
                 search.answer(operation)
 
     def saw_poll(self, operation: Operation, pairs: Iterable[tuple[int, int]]) -> None:

@@ -1,7 +1,7 @@
 """What readers in groups noticed of a run: how soon they had what was acknowledged, and how often they were given it.
 
-The realtime lag of a record is the time from its acknowledgement, as its sender was told, to the first poll by a member
-of any group that returned it, as that one was told; where the reader was told first, it is 0. A rebalance sets a group
+The realtime lag of a record is the time from its acknowledgement at its sender to the first poll by a member
+of any group that returned it; where the poll came first, it is 0. A rebalance sets a group
 back to what it has committed, so its members may be given records again: that is allowed, and a figure.
 """
 
@@ -27,7 +27,7 @@ TICKS_MAX = (1 << 32) - 1
 MORE = 3
 
 _NOTHING = 0
-_POLLED_FIRST = 1  # by a group, before its sender was told
+_POLLED_FIRST = 1  # by a group, before its acknowledgement
 _COUNTED = 2
 _ACKNOWLEDGED = 3  # at this number of ticks and more: from 0 on
 

@@ -32,7 +32,7 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionRow:
-    """One transition; ``before`` is empty where only the state that was entered is told."""
+    """One transition; ``before`` is empty where only the state that was entered is known."""
 
     before: str
     after: str

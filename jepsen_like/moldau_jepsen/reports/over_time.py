@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.reports.load import Series
 
 LASTING_SHARE = 0.8
-"""A fault that lasts for more of the run is no stretch that could be told from the rest: it is not shaded."""
+"""A fault that lasts for more of the run does not stand out from the rest: it is not shaded."""
 PHASES_APART_SHARE = 0.03
 PARTITIONS_SHOWN = 24
 CHART = Size(left=LANE_LEFT, height=190)
@@ -40,7 +40,7 @@ class PartitionSeries:
     states: tuple[PartitionState, ...]
     """Each but the first unlike the one before."""
     high_watermarks: tuple[tuple[float, float | None], ...]
-    """Moments and offsets, as the leader of that moment told it; None where no node did."""
+    """Moments and offsets, as reported by the leader of that moment; None without a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _spans(run: RunSeries) -> list[Span]:
 
 
 def _marks(run: RunSeries) -> list[Mark]:
-    """The beginnings of phases; those that are too near each other to be told apart are one mark."""
+    """The beginnings of phases; those that are too near each other to be distinguished are one mark."""
     marks: list[Mark] = []
     for at_s, name in run.phases:
         if marks and at_s - marks[-1].at_s < PHASES_APART_SHARE * run.until_s:

@@ -163,8 +163,8 @@ class MembersWorkload:
     async def _member(self, slot: int, process: int, environment: Environment) -> None:
         draw, options, recorder = environment.random, self._options, self._recorder
         rebalances = Rebalances()
-        told = rebalances.reported
-        reader = Consumer(self._config(slot, draw), environment=environment, on_assigned=told, on_revoked=told)
+        report = rebalances.reported
+        reader = Consumer(self._config(slot, draw), environment=environment, on_assigned=report, on_revoked=report)
         async with mortal(reader, draw) as consumer:
             consumer.subscribe(self._topics(slot, draw))
             seen = (-1, 0)

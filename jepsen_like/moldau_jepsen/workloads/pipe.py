@@ -166,7 +166,7 @@ class PipeWorkload:
             try:
                 await self._feed(process)
             except KafkaError:
-                await trio.sleep(RETRY_S)  # the producer failed for good; each of its sends was told
+                await trio.sleep(RETRY_S)  # the producer failed for good; each of its sends has an outcome
         await self._drain()
 
     async def work(self, slot: int, environment: Environment) -> None:

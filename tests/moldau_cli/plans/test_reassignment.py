@@ -52,8 +52,8 @@ def test_too_few_brokers_and_damaged_plans_are_named() -> None:
         plan_moves({("t", 0): [1, 2, 3]}, [1, 2])
     for text, said in (
         ("{", "is not JSON"),
-        ("[]", "is not a plan"),
-        ('{"version": 2, "partitions": []}', "is not a plan"),
+        ("[]", 'must hold "version": 1'),
+        ('{"version": 2, "partitions": []}', 'must hold "version": 1'),
         ('{"version": 1, "partitions": [{"topic": "t"}]}', "expected topic, partition and different replicas"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "different replicas"),
     ):

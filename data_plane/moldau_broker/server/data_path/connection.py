@@ -193,7 +193,7 @@ class BrokerConnection:
         self.throttle = Throttle()
         self._account = ClientAccount(services.quotas, self.throttle)
         self._client_host, self._client_port = connection.peer_address[:2]
-        self._software = ("", "")  # name and version of the client's library, once it has told them
+        self._software = ("", "")  # name and version of the client's library, once its ApiVersions request had them
         self._held = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
         self._touched: dict[Partition, int] = {}  # staged into since the last flush, and their failure counts before

@@ -64,12 +64,12 @@ class Exchange:
 
         A response that the controller has throttled pauses the connection too.
         """
-        told: int = getattr(response, "throttle_time_ms", 0)
-        if told > 0:
-            self.quotas.pause(self.throttle, told)
+        announced_ms: int = getattr(response, "throttle_time_ms", 0)
+        if announced_ms > 0:
+            self.quotas.pause(self.throttle, announced_ms)
         if self.toll is not None:
             pause_ms = self.toll.due()
-            if pause_ms > told and hasattr(response, "throttle_time_ms"):
+            if pause_ms > announced_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = pause_ms
 
     async def finish(self, work: Awaitable[Response]) -> Sequence[ResponsePart]:

@@ -52,7 +52,7 @@ class Call:
     client_host: str
     client_port: int = 0
     software: tuple[str, str] = ("", "")
-    """Name and version of the client's library, if it told them with ApiVersions."""
+    """Name and version of the client's library, if its ApiVersions request had them."""
 
     listener_name: str
     identity: Identity

@@ -4,7 +4,7 @@ The router is one more namespace. A veth pair leads from it to each node, and on
 where the clients are. Nodes have their own addresses (``routes.Subnet``) and are reached at their own listeners: a cut
 loses packets, the two ends send them again by their own clocks, connects and handshakes are lost too, and a one-way cut
 loses the acknowledgements of the other direction. What the kernel cannot do (``netem``, ``htb``, ending a socket) is
-found out at the start and told in ``lacks``.
+found out at the start and listed in ``lacks``.
 
 Names carry the process id of the run and the start mark of that process. Whatever a killed run has left is removed by
 the next one, and nothing of a run that lives.

@@ -2,7 +2,7 @@
 
 Nothing looks into the processes, so this is less than a simulation knows. Partitions are looked at once a second, and
 what happens between two looks and is undone is missed; leaders of the quorum show themselves by what they claim; states
-of transactions and members of groups are those that clients were told.
+of transactions and members of groups come from answers to clients.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 LOOKED = (
     "Seen from outside: partitions once a second, the quorum by what controllers claim, transactions and members of "
-    "groups by what clients were told. Changes between two looks are missed; eligible leader replicas and the states "
+    "groups by answers to clients. Changes between two looks are missed; eligible leader replicas and the states "
     "inside of brokers are not observed."
 )
 NOT_LOOKED = (
-    "Seen from outside: transactions and members of groups by what clients were told. Partitions and the quorum are "
+    "Seen from outside: transactions and members of groups by answers to clients. Partitions and the quorum are "
     "not observed: the cluster was started elsewhere."
 )
 QUORUM_TOPIC = "__cluster_metadata"

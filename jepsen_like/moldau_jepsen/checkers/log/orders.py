@@ -73,7 +73,7 @@ class PartitionOrder:
         """Per value its marks."""
         self.highest_polled = NOTHING
         self.highest_sent = NOTHING
-        """Of the values that the history has told of so far."""
+        """Of the values that the history has so far."""
         self.is_read_at_end = False
         """Whether the final phase polled it."""
         self.early: dict[int, int] = {}
@@ -284,7 +284,7 @@ class Orders:
                 operations=(index,),
                 offsets=(offset,),
                 sought=(
-                    WitnessQuery(WitnessKind.TOLD, partition, offset, other_value),
+                    WitnessQuery(WitnessKind.SEEN, partition, offset, other_value),
                     WitnessQuery(WitnessKind.SENT, partition, value=other_value),
                     WitnessQuery(WitnessKind.SENT, partition, value=value),
                 ),
@@ -297,7 +297,7 @@ class Orders:
                 operations=(index,),
                 offsets=(other_offset, offset),
                 sought=(
-                    WitnessQuery(WitnessKind.TOLD, partition, other_offset, value),
+                    WitnessQuery(WitnessKind.SEEN, partition, other_offset, value),
                     WitnessQuery(WitnessKind.SENT, partition, value=value),
                 ),
             )

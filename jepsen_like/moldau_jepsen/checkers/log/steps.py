@@ -74,7 +74,7 @@ class StepChecker:
             text = f"offset {seek.offset} was named for time {timestamp}, with the earlier time {seek.found_timestamp}"
         else:
             return
-        named = (WitnessQuery(WitnessKind.TOLD, seek.partition, bound),) if bound != NOTHING else ()
+        named = (WitnessQuery(WitnessKind.SEEN, seek.partition, bound),) if bound != NOTHING else ()
         self._findings.add(
             AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,), sought=named
         )
@@ -95,7 +95,7 @@ class StepChecker:
                 partition=partition,
                 operations=(seek_operation, operation.index),
                 offsets=(offset, skipped) if skipped != NOTHING else (offset,),
-                sought=(WitnessQuery(WitnessKind.TOLD, partition, skipped),) if skipped != NOTHING else (),
+                sought=(WitnessQuery(WitnessKind.SEEN, partition, skipped),) if skipped != NOTHING else (),
             )
 
     # -- polls --------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class StepChecker:
                 partition=partition,
                 operations=behind,
                 offsets=(last, skipped, offset),
-                sought=(WitnessQuery(WitnessKind.TOLD, partition, skipped),),
+                sought=(WitnessQuery(WitnessKind.SEEN, partition, skipped),),
                 allowed=allowed,
             )
 

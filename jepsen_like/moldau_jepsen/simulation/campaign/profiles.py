@@ -45,7 +45,7 @@ class Profile:
     lengths: tuple[float, float] = (0.2, 3.0)
     """Shortest and longest fault, in virtual seconds."""
     story: tuple[tuple[FaultKind, float, float], ...] = ()
-    """Faults that belong together, with begin and end in seconds; told again and again, a little differently, while
+    """Faults that belong together, with begin and end in seconds; repeated, a little differently each time, while
     others strike."""
     story_seconds: float = 5.0
     """From one telling to the next."""

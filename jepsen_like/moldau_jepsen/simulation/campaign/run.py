@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.05
 DRAIN_SECONDS = 3_000.0
-"""How long clients may take to end after they were told to: longer than a pipe that gets on takes at most."""
+"""How long clients may take to end after they were asked to: longer than a pipe that gets on takes at most."""
 SYNCED_PROBABILITY = 0.6
 VARIETY_PROBABILITY = 0.8
 
@@ -184,7 +184,7 @@ class Run:
                 nursery.start_soon(self._watch, nursery.cancel_scope)
                 try:
                     await self._phases()
-                except* Exception as group:  # noqa: BLE001 - told as a violation, with the place it came from
+                except* Exception as group:  # noqa: BLE001 - reported as a violation, with its place
                     self._client_failure = place_of(group)
                 nursery.cancel_scope.cancel()
             self.collect()
@@ -221,7 +221,7 @@ class Run:
                     nursery.cancel_scope.cancel()
             if not stuck and not self._unread and nursery.cancel_scope.cancelled_caught:
                 late = ", ".join(clients.under_way)
-                stuck = [f"clients had not ended {DRAIN_SECONDS:g} s after they were told to: {late}"]
+                stuck = [f"clients had not ended {DRAIN_SECONDS:g} s after they were asked to: {late}"]
             elif not stuck and not self._unread:
                 stuck = await self._read_in_group("readers-at-the-end")
             if stuck and not options.by_history and options.may_convict("stuck"):

@@ -272,7 +272,7 @@ class ClusterInvariants:
                 self.acknowledged(key, offset)
 
     def acknowledged(self, key: PartitionKey, offset: int) -> None:
-        """A producer was told, with acks=all, that its record lies at ``offset``."""
+        """A producer got the answer, with acks=all, that its record lies at ``offset``."""
         record = self.partition(key)
         end = max(record.end, record.watermark)
         if offset >= end:

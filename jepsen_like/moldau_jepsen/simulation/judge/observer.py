@@ -41,7 +41,7 @@ class _ReplicaView:
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
         self.seen: tuple[bool, PartitionView | None, int, int, object] = (False, None, -1, -1, None)
         self.leader_epoch = -2  # of the leadership that was last judged
-        self.verified = -1  # batches below this offset were told to the judge; -1: none
+        self.verified = -1  # batches below this offset were given to the judge; -1: none
         self.log_end = 0
 
 

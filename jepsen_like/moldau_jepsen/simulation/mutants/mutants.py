@@ -93,7 +93,7 @@ def run_mutant(
             with planted(mutant):
                 result = run_seed(seed, _alone(chosen, rule) if rule else chosen)
             innocent = not result.violations or (passes or _passes)(seed, chosen)
-        except Exception as error:  # noqa: BLE001 - told in the verdict; the other mutants are hunted
+        except Exception as error:  # noqa: BLE001 - part of the verdict; the hunt for other mutants goes on
             detail = f"seed {seed}: {kit_failed(seed, error).violations[0]}"
             return dataclasses.replace(verdict, seeds=count, spoiled=spoiled, detail=detail)
         if on_result is not None:

@@ -74,7 +74,7 @@ async def read_everything(
             for part in partitions
             if position[part] < wanted[part]
         }
-        unsettled = "" if is_settled else ", and a transaction was open or no leader told the ends"
+        unsettled = "" if is_settled else ", and a transaction was open or no leader answered with the ends"
         text = f"not at the end after {timeout_s} s{unsettled}: {missing}"
         recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
 

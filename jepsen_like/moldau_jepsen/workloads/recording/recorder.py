@@ -143,7 +143,7 @@ class Rebalances:
     """
 
     def __init__(self) -> None:
-        """Nothing was told."""
+        """No answer came."""
         self.count = 0
 
     async def reported(self, _partitions: Sequence[TopicPartition]) -> None:

@@ -69,7 +69,7 @@ GROUP_KEYS = (
         minimum=MIB,
         doc=(
             "Greatest memory that the members of all groups of a broker may take, in bytes. Joins that would exceed it "
-            "are told COORDINATOR_NOT_AVAILABLE, and clients try again."
+            "are answered with COORDINATOR_NOT_AVAILABLE, and clients try again."
         ),
     ),
     names(

@@ -301,8 +301,8 @@ NETWORK_KEYS = (
         name="advertised.listeners",
         default=None,
         group="Network",
-        doc="Addresses that clients are told to use; without it those of listeners. A controller listener may be named "
-        "too, without effect.",
+        doc="Addresses that brokers name to clients; the addresses of listeners by default. A controller listener may "
+        "be named too, without effect.",
     ),
     names(
         name="listener.security.protocol.map",

@@ -110,7 +110,7 @@ Effect = PassOn | Answer | RawAnswer | Refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """What a listener demands. Mechanisms are in the order in which clients are told of them."""
+    """What a listener demands. Mechanisms are in the order in which answers list them."""
 
     exchanges: Mapping[str, Callable[[], ServerExchange]]
     reauthentication_ms: Mapping[str, int]  # by mechanism; 0: sessions have no end of their own

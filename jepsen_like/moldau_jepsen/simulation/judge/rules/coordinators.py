@@ -118,7 +118,7 @@ class GroupRules:
             del held[member_id]
 
     def ended(self, group_id: str) -> None:
-        """A group was deleted; its offsets are told one by one."""
+        """A group was deleted; its offsets are reported one by one."""
         group = self._groups.get(group_id)
         if group is not None:
             group.generation = -1

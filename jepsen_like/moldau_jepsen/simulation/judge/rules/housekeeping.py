@@ -22,14 +22,14 @@ class CompactionRules:
         self._last: dict[Hashable, dict[bytes, tuple[int, bool]]] = {}
 
     def committed(self, key: Hashable, offset: int, record_key: bytes | None, *, is_tombstone: bool) -> None:
-        """The next committed record of partition ``key``; records of aborted transactions are not told."""
+        """The next committed record of partition ``key``; records of aborted transactions are left out."""
         if record_key is None:
             return
         last = self._last.setdefault(key, {})
         known = last.get(record_key)
         if (
             known is None or known[0] < offset
-        ):  # a transaction's records are told when it is committed, later than others
+        ):  # a transaction's records are reported when it is committed, later than others
             last[record_key] = (offset, is_tombstone)
 
     def cleaned(self, key: Hashable, broker: int, log_start: int, log_end: int, offsets: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ class VoteRules:
         self._promised: dict[int, tuple[int, int]] = {}
 
     def promised(self, node: int, epoch: int, voted_for: int) -> None:
-        """``node`` holds this epoch and vote (``NO_VOTE``: none) for durable: it may have told others."""
+        """``node`` takes this epoch and vote (``NO_VOTE``: none) as durable: its messages may have named them."""
         before = self._promised.get(node)
         if before is not None and not _follows(before, (epoch, voted_for)):
             self._violated("one-vote", f"voter {node} has {_vote(epoch, voted_for)} after {_vote(*before)}")
@@ -71,7 +71,7 @@ class CommitRules:
     ) -> None:
         """``leader`` counts the entry at ``index`` (of ``epoch``) as committed.
 
-        ``voters`` maps each voter to the epoch of its own entry at that index; None where that cannot be told: it is
+        ``voters`` maps each voter to the epoch of its own entry at that index; None where that is unknown: it is
         down, or has the entry in a snapshot. ``without``: those whose disk does not have it, whatever they say.
         """
         holders = [

@@ -50,7 +50,7 @@ def newest_transaction_holds_back() -> list[Patch]:
 
 
 def aborted_transactions_unreported() -> list[Patch]:
-    """Readers are not told which transactions were aborted."""
+    """Answers to readers do not list the aborted transactions."""
     return [(PartitionLog, "aborted_transactions", lambda self, result, upper_bound_offset: [])]
 
 

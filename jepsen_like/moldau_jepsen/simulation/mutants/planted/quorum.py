@@ -120,7 +120,7 @@ def metadata_applied_out_of_order() -> list[Patch]:
 
 
 def conflicts_kept() -> list[Patch]:
-    """Entries are told apart by their index alone: what a follower has already is taken for what the leader sent."""
+    """Entries are compared by their index alone: a follower's entry counts as the one that the leader sent."""
     original = RaftCore._on_append_request
 
     def on_append_request(self: RaftCore, sender: int, request: AppendRequest) -> None:

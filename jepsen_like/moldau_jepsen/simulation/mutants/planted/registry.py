@@ -3,7 +3,7 @@
 Four further bugs were tried and left out. Two are harmless because other rules compensate:
 
 - Serving fetches with another leader epoch. A fetch also carries the epoch of its last batch, so a follower whose
-  history differs is told to truncate before its offset counts (KIP-595).
+  history differs must truncate before its offset counts (KIP-595).
 - Acknowledging an append of an old epoch when the high watermark passes it. Pending appends are answered when
   leadership ends, so none of an old epoch remains. ``deposed-leader-acknowledges`` plants an error in that answer.
 

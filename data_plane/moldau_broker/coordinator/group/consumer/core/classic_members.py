@@ -64,7 +64,7 @@ class Decision:
     """Whether the member has joined, and must send SyncGroup next."""
     synced: bool = False
     must_join: bool = False
-    """Whether the member has been told to join again."""
+    """Whether an answer has asked the member to join again."""
 
 
 class ClassicMemberDecisions:

@@ -112,7 +112,7 @@ class HeartbeatDecisions:
         return self._config.consumer_session_timeout_ms if own is None else own
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Returns the heartbeat interval that members of a group are told."""
+        """Returns the heartbeat interval that answers give to members of a group."""
         own = self._catalogue.group_setting(group_id, HEARTBEAT_INTERVAL)
         return self._config.consumer_heartbeat_interval_ms if own is None else own
 

@@ -1,0 +1,25 @@
+"""The JSON files of Kafka's tools: an object with ``"version": 1`` and a list ``partitions``. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from moldau_cli.errors import UsageError
+
+
+def partition_entries(text: str, origin: str) -> list[object]:
+    """Returns the entries of ``partitions``; ``origin`` names the file in errors.
+
+    A file without ``version`` counts as version 1, as Kafka's tools read it.
+
+    Raises:
+        UsageError: the text is not JSON, or not such an object.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{origin} is not JSON: {error}") from error
+    entries = document.get("partitions") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or document.get("version", 1) != 1:
+        raise UsageError(f'{origin} must hold "version": 1 and a list "partitions"')
+    return entries
