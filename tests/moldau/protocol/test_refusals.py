@@ -85,6 +85,13 @@ ENTRIES: dict[ApiKey, list[tuple[str, str, str]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: [("0", "transaction_states(transactional_id=)", "transactional_ids")],
     ApiKey.CONSUMER_GROUP_DESCRIBE: [("0-1", "groups(group_id=)", "group_ids")],
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: [("0", "topics(name)", "topics")],
+    ApiKey.SHARE_GROUP_DESCRIBE: [("1", "groups(group_id=)", "group_ids")],
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: [("0", "results(topic_id) partitions(partition)", "topics partitions")],
+    ApiKey.READ_SHARE_GROUP_STATE: [("0", "results(topic_id) partitions(partition)", "topics partitions")],
+    ApiKey.WRITE_SHARE_GROUP_STATE: [("0-1", "results(topic_id) partitions(partition)", "topics partitions")],
+    ApiKey.DELETE_SHARE_GROUP_STATE: [("0", "results(topic_id) partitions(partition)", "topics partitions")],
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: [("0-1", "results(topic_id) partitions(partition)", "topics partitions")],
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: [("0-1", "groups(group_id)", "groups")],
 }
 """Versions whose response has one entry with the code for each entry of the request; fields in brackets are repeated.
 
