@@ -14,11 +14,26 @@ from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from moldau.runtime.config import Config, QuorumVoter
+    from moldau.runtime.config import Config
 
 commands = typer.Typer(help="Prepare a node: its file, its directories, its machine.", rich_markup_mode=None)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """Parses ``KEY=VALUE`` words.
+
+    Raises:
+        UsageError: a word has no ``=`` or no key, or a key is there twice.
+    """
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip() or key.strip() in settings:
+            raise UsageError(f"--set: expected different KEY=VALUE, not {pair!r}")
+        settings[key.strip()] = value.strip()
+    return settings
 
 
 class Role(enum.StrEnum):
@@ -49,16 +64,29 @@ def init(
     metrics: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of metrics and health; default: not served.")
     ] = "",
+    keystore: Annotated[
+        str, typer.Option(metavar="FILE", help="TLS on all listeners: private key and certificate (PEM, or PKCS12).")
+    ] = "",
+    truststore: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificates of the authorities of the other nodes (PEM, or PKCS12).")
+    ] = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further key of the file.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a commented configuration file, and check this machine against it."""
+    """Write a commented configuration file, and check this machine against it.
+
+    The voters are asked for the cluster id over TLS if the node has a keystore, and with its login, if --set gives one.
+    """
+    from dataclasses import replace
+
     from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
 
     if file.exists() and not force:
         raise UsageError(f"{file} exists; --force replaces it")
     all_voters = parse_voters(voters)
     roles = ("broker", "controller") if role is Role.BOTH else (role.value,)
-    learned = cluster_id or _cluster_id_of(all_voters, node_id)
     node = NewNode(
         roles=roles,
         node_id=node_id,
@@ -66,10 +94,15 @@ def init(
         host=host or platform.node(),
         port=port,
         directories=tuple(str(Path(one).absolute()) for one in directories or ["/var/lib/moldau"]),
-        cluster_id=learned,
+        cluster_id=cluster_id,
         rack=rack,
         metrics=metrics,
+        keystore=str(Path(keystore).absolute()) if keystore else "",
+        truststore=str(Path(truststore).absolute()) if truststore else "",
+        more=parse_settings(settings or []),
     )
+    if not cluster_id:
+        node = replace(node, cluster_id=_cluster_id_of(_parse(configuration_text(node), file, {})))
     text = configuration_text(node)
     config = _parse(text, file, {})
     try:
@@ -150,18 +183,24 @@ def _parse(text: str, file: Path, environ: dict[str, str]) -> Config:
         raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
 
 
-def _cluster_id_of(voters: tuple[QuorumVoter, ...], node_id: int) -> str:
-    """Asks the other voters for their cluster id; empty if none answers.
+def _cluster_id_of(config: Config) -> str:
+    """Asks the other voters for their cluster id, as the node itself will connect to them; empty if none answers.
 
     Raises:
-        UsageError: they belong to different clusters.
+        UsageError: they belong to different clusters, or the files of the configuration cannot be used.
     """
     import trio
 
+    from moldau.runtime.config import ConfigError, quorum_voters
     from moldau.runtime.ports.real import real_environment
+    from moldau.runtime.tls.context import controllers_environment
     from moldau_cli.nodes.checks import ask_voters
 
-    views = trio.run(ask_voters, real_environment(), voters, node_id)
+    try:
+        outgoing = controllers_environment(real_environment(), config)
+    except ConfigError as error:
+        raise UsageError("; ".join(error.problems)) from error
+    views = trio.run(ask_voters, outgoing, quorum_voters(config), config.get_int("node.id"))
     known = {view.cluster_id for view in views.values() if not isinstance(view, str) and view.cluster_id}
     if len(known) > 1:
         raise UsageError(f"--voters belong to different clusters: {', '.join(sorted(known))}")

@@ -7,18 +7,31 @@ need later (encryption, racks) stand in the file as comments.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import BROKER_CONFIG, ConfigError, QuorumVoter, parse_address
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
+CONTROLLER_PREFIX: Final = "listener.name.controller."
 COMMENT_WIDTH: Final = 100
+OPTIONS: Final = {
+    "process.roles": "--role",
+    "node.id": "--node-id",
+    "controller.quorum.voters": "--voters",
+    "cluster.id": "--cluster-id",
+    "log.dirs": "--dir",
+    "broker.rack": "--rack",
+    "metrics.listener": "--metrics",
+    "ssl.keystore.location": "--keystore",
+    "ssl.truststore.location": "--truststore",
+}
+"""Keys that have an option of their own."""
 HEAD: Final = """\
 # Configuration of a Moldau node. `moldau node check FILE` checks it on this machine, `moldau node format FILE` prepares
 # the directories, `moldau server FILE` runs the node. MOLDAU_NODE_ID in the environment overrides node.id, and so on.
@@ -42,6 +55,12 @@ class NewNode:
     rack: str = ""
     metrics: str = ""
     """Address of metrics and health; empty: none."""
+    keystore: str = ""
+    """File with the node's private key and certificate chain; empty: listeners speak plain text."""
+    truststore: str = ""
+    """File with the certificates of the authorities that the node trusts; empty: those of the system."""
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Further keys; they replace values that the file would have otherwise."""
 
 
 def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
@@ -76,10 +95,19 @@ def configuration_text(node: NewNode) -> str:
         raise UsageError(f"--voters must have an entry {node.node_id}@host:port, because this node is a controller")
     if CONTROLLER not in node.roles and own is not None:
         raise UsageError(f"--node-id {node.node_id} is the id of a voter; a broker needs an id of its own")
-    parts = [HEAD]
+    if node.truststore and not node.keystore:
+        raise UsageError("--truststore needs --keystore: a node that serves TLS has a certificate")
+    for key in node.more:
+        if key in OPTIONS:
+            raise UsageError(f"--set {key}: give {OPTIONS[key]} instead")
+    parts, left = [HEAD], dict(node.more)
     for title, settings in _sections(node, own):
         parts.append(f"\n# {title}\n")
-        parts.extend(_setting(key, value, optional) for key, value, optional in settings)
+        for key, value, optional in settings:
+            parts.append(_setting(key, left.pop(key, value), optional and key not in node.more))
+    if left:
+        parts.append("\n# --- further keys\n")
+        parts.extend(_setting(key, value, False) for key, value in left.items())
     return "\n".join(parts)
 
 
@@ -108,21 +136,38 @@ def _sections(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, lis
         "--- supervision",
         [("metrics.listener", node.metrics or "127.0.0.1:9644", not node.metrics), ("node.watchdog.ms", "2000", True)],
     )
-    security = [("listener.security.protocol.map", "CONTROLLER:SSL,PLAINTEXT:SSL", True)]
-    security += [("ssl.keystore.type", "PEM", True), ("ssl.keystore.location", "/etc/moldau/node.pem", True)]
-    security += [("ssl.truststore.type", "PEM", True), ("ssl.truststore.location", "/etc/moldau/authority.pem", True)]
-    yield "--- encryption (off: each listener speaks plain text)", security
+    title = "--- encryption" + ("" if node.keystore else " (off: each listener speaks plain text)")
+    yield title, list(_encryption(node))
+
+
+def _encryption(node: NewNode) -> Iterator[tuple[str, str, bool]]:
+    is_off = not node.keystore
+    names = "CONTROLLER:SSL,PLAINTEXT:SSL" if is_off else "CONTROLLER:SSL,SSL:SSL"
+    yield "listener.security.protocol.map", names, is_off
+    if not is_off and BROKER in node.roles:
+        yield "security.inter.broker.protocol", "SSL", False
+    if node.truststore and CONTROLLER in node.roles:
+        yield f"{CONTROLLER_PREFIX}ssl.client.auth", "required", False
+    yield "ssl.keystore.type", _store_type(node.keystore), is_off
+    yield "ssl.keystore.location", node.keystore or "/etc/moldau/node.pem", is_off
+    yield "ssl.truststore.type", _store_type(node.truststore), not node.truststore
+    yield "ssl.truststore.location", node.truststore or "/etc/moldau/authority.pem", not node.truststore
+
+
+def _store_type(path: str) -> str:
+    return "PKCS12" if path.lower().endswith((".p12", ".pfx")) else "PEM"
 
 
 def _network(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, str, bool]]:
     bound: list[str] = []
+    name = "SSL" if node.keystore else "PLAINTEXT"
     if BROKER in node.roles:
-        bound.append(f"PLAINTEXT://0.0.0.0:{node.port}")
+        bound.append(f"{name}://0.0.0.0:{node.port}")
     if own is not None:
         bound.append(f"CONTROLLER://0.0.0.0:{own.port}")
     yield "listeners", ",".join(bound), False
     if BROKER in node.roles:
-        yield "advertised.listeners", f"PLAINTEXT://{_bracketed(node.host)}:{node.port}", False
+        yield "advertised.listeners", f"{name}://{_bracketed(node.host)}:{node.port}", False
     elif own is not None:
         yield "advertised.listeners", f"CONTROLLER://{_bracketed(own.host)}:{own.port}", False
     yield "controller.listener.names", "CONTROLLER", False
@@ -134,5 +179,8 @@ def _bracketed(host: str) -> str:
 
 
 def _setting(key: str, value: str, optional: bool) -> str:
-    comment = textwrap.fill(BROKER_CONFIG.key(key).doc, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+    declared = key.removeprefix(CONTROLLER_PREFIX)
+    if declared not in BROKER_CONFIG.keys:  # with the prefix of another listener, or unknown: the parser refuses it
+        return f"{key}={value}\n"
+    comment = textwrap.fill(BROKER_CONFIG.key(declared).doc, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
     return f"{comment}\n{'#' if optional else ''}{key}={value}\n"

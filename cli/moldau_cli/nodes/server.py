@@ -12,7 +12,7 @@ import signal
 import stat
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from moldau_cli.nodes.telemetry import NodeTelemetry
     from moldau_quorum.node.server import ControllerNode
 
-USAGE = "usage: moldau server CONFIG [--check] [--log-level LEVEL] [--with-parent]"
+USAGE = "usage: moldau server CONFIG [--check] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
 HELP = f"""{USAGE}
 
 Run one node from a properties or TOML file (roles broker, controller, or both).
@@ -38,9 +38,11 @@ MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is no
 
   --check            say whether the configuration can be used, and start nothing
   --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
+  --log-format FORM  text, or json with one object a line (default: node.log.format, which is text)
   --with-parent      end when the process that started this one ends
 """
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 PARENT_POLL_S = 1.0
 COLLECT_AFTER = 20_000
 """Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
@@ -61,7 +63,8 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         return EXIT_DONE
     try:
         rest = [argument for argument in arguments if argument != "--check"]
-        path, level, with_parent = _parse(rest)
+        words = _parse(rest)
+        path = words.path
         config = _read_config(path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
@@ -73,12 +76,22 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         from moldau.runtime.ports.real import real_environment
 
         make_environment = real_environment
-    return _run_node(config, path, level, os.getppid() if with_parent else None, make_environment())
+    return _run_node(config, words, os.getppid() if words.with_parent else None, make_environment())
 
 
-def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
+class _Words(NamedTuple):
+    """The words of the command line."""
+
+    path: str
+    level: str
+    log_format: str
+    """One of ``LOG_FORMATS``; empty: as configured."""
+    with_parent: bool
+
+
+def _parse(arguments: Sequence[str]) -> _Words:
     path: str | None = None
-    level = "info"
+    level, log_format = "info", ""
     with_parent = False
     rest = list(arguments)
     while rest:
@@ -89,6 +102,10 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
             level = rest.pop(0).lower() if rest else ""
             if level not in LOG_LEVELS:
                 raise _Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {level!r}; {USAGE}")
+        elif argument == "--log-format":
+            log_format = rest.pop(0).lower() if rest else ""
+            if log_format not in LOG_FORMATS:
+                raise _Usage(f"--log-format must be one of {', '.join(LOG_FORMATS)}, not {log_format!r}; {USAGE}")
         elif argument == "--json":
             continue  # accepted everywhere; a server has no answer to give
         elif argument.startswith("-"):
@@ -99,7 +116,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
             path = argument
     if path is None:
         raise _Usage(f"configuration file missing; {USAGE}")
-    return path, level, with_parent
+    return _Words(path, level, log_format, with_parent)
 
 
 def _read_config(path: str) -> Config:
@@ -144,17 +161,25 @@ def _warn_of_open_files(config: Config, path: str) -> None:
         EventLogger("moldau.server").warning("secrets-readable-by-all", file=place, change=f"chmod o-r {place}")
 
 
-def _run_node(config: Config, path: str, level: str, parent: int | None, environment: Environment) -> int:
+def _start_log(config: Config, words: _Words, environment: Environment) -> None:
     import logging
 
+    from moldau.runtime.telemetry.node_log import NodeLogHandler
+
+    handler = NodeLogHandler(
+        sys.stderr,
+        words.log_format or config.get_str("node.log.format"),
+        repeats_max=config.get_int("node.log.repeats.max"),
+        monotonic_ms=environment.clock.monotonic_ms,
+    )
+    logging.basicConfig(level=words.level.upper(), handlers=[handler])
+
+
+def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment) -> int:
     import trio
 
-    from moldau.runtime.telemetry.log import LineFormatter
-
-    handler = logging.StreamHandler(sys.stderr)
-    line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
-    handler.setFormatter(LineFormatter(line, datefmt="%Y-%m-%dT%H:%M:%S"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    path = words.path
+    _start_log(config, words, environment)
     _raise_limits()
     _warn_of_open_files(config, path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.runtime.config import parse_server_config
+from moldau.runtime.config import listeners, parse_server_config
+from moldau.runtime.config.listeners import SecurityProtocol
 from moldau_cli.errors import UsageError
 from moldau_cli.nodes.checks import clock_offset_ms
 from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
 from moldau_jepsen.launcher.ports import take_free_ports
+from support.certificates import authority
 from support.commands import run_command
 from support.interop.clients import wait_until
 
@@ -43,8 +45,12 @@ def findings(done):
     rack=st.sampled_from(["", "a"]),
     metrics=st.sampled_from(["", "127.0.0.1:9644"]),
     host=st.sampled_from(["b1.example", "10.0.0.1", "::1"]),
+    stores=st.sampled_from([("", ""), ("/n.pem", ""), ("/n.p12", "/t.pem")]),
+    more=st.dictionaries(
+        st.sampled_from(["min.insync.replicas", "num.partitions", "listener.name.ssl.ssl.client.auth"]), st.just("1")
+    ),
 )
-def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host):
+def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host, stores, more):
     """The file of each role parses, and has what was asked for; what was not asked for is a comment."""
     node = NewNode(
         roles=roles,
@@ -56,6 +62,9 @@ def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host):
         cluster_id=cluster_id,
         rack=rack,
         metrics=metrics,
+        keystore=stores[0],
+        truststore=stores[1],
+        more={key: "none" if key.endswith("auth") else value for key, value in more.items()},
     )
     config = parse_server_config(configuration_text(node), "node.properties", {})
     assert config.get_list("process.roles") == roles
@@ -64,6 +73,12 @@ def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host):
     assert (config.get_str_or_none("metrics.listener") or "") == metrics
     assert (config.get_str_or_none("broker.rack") or "") == (rack if "broker" in roles else "")
     assert len(config.get_list("listeners")) == len(roles)
+    assert (config.get_str_or_none("ssl.keystore.location") or "") == stores[0]
+    assert (config.get_str_or_none("ssl.truststore.location") or "") == stores[1]
+    protocols = {endpoint.security_protocol for endpoint in listeners(config)}
+    assert protocols == {SecurityProtocol.SSL if stores[0] else SecurityProtocol.PLAINTEXT}
+    assert config.get_int("num.partitions") == 1
+    assert config.get_int("min.insync.replicas") == (1 if "min.insync.replicas" in more else 2)
 
 
 def test_contradictions_are_named(tmp_path):
@@ -76,6 +91,15 @@ def test_contradictions_are_named(tmp_path):
         assert said in done.stderr
     _, done = init(tmp_path, "n", "--role", "broker", "--node-id", "1", voters="1@127.0.0.1:1", code=2)
     assert "a broker needs an id of its own" in done.stderr
+    for more, said in (
+        (("--truststore", "t.pem"), "--truststore needs --keystore"),
+        (("--set", "node.id=3"), "--set node.id: give --node-id instead"),
+        (("--set", "min.insync=3"), "min.insync.replicas"),
+        (("--set", "nonsense"), "expected different KEY=VALUE"),
+        (("--keystore", "missing.pem"), "missing.pem': cannot be read"),
+    ):
+        options = ("--role", "controller", "--node-id", "1", *more)
+        assert said in init(tmp_path, "n", *options, voters="1@127.0.0.1:1", code=2)[1].stderr
     with pytest.raises(UsageError, match="expected id@host:port"):
         parse_voters("1@host")
 
@@ -153,10 +177,11 @@ def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
     log = tmp_path / "log"
     with log.open("wb") as written:
         node = subprocess.Popen(
-            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent"], stderr=written
+            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent", "--log-format", "json"],
+            stderr=written,
         )
         try:
-            wait_until(lambda: " ready " in log.read_text(), "the node serves")
+            wait_until(lambda: '"event": "ready"' in log.read_text(), "the node serves")
             options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(second))
             other, done = init(tmp_path, "b", *options, voters=voters)
             assert f"\ncluster.id={CLUSTER}\n" in other.read_text()
@@ -171,6 +196,46 @@ def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
             done = run_command("node", "check", str(other), "--json")
             assert "but cluster.id is other" in findings(done)["voter", "problem"]
             assert run_command("node", "format", str(file), "--cluster-id", CLUSTER).returncode != 0
+        finally:
+            node.terminate()
+            assert node.wait(timeout=30) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[-1]["event"] == "stopped"
+    assert all(line.keys() >= {"time", "level", "logger", "event"} for line in lines)
+
+
+@pytest.mark.processes
+def test_init_asks_voters_over_tls(tmp_path):
+    """A controller requires certificates: init with the node's own learns the cluster id, without one it does not."""
+    chain, key = authority().issue("127.0.0.1")
+    (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    stores = ("--keystore", str(tmp_path / "node.pem"), "--truststore", str(tmp_path / "trust.pem"))
+    controller, second = take_free_ports(2)
+    voters = f"101@127.0.0.1:{controller}"
+    file, _ = init(
+        tmp_path, "a", "--role", "controller", "--node-id", "101", "--cluster-id", CLUSTER, *stores, voters=voters
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        node = subprocess.Popen(
+            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent"], stderr=written
+        )
+        try:
+            wait_until(lambda: " ready " in log.read_text(), "the node serves")
+            options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(second))
+
+            def is_known():
+                joined, _ = init(tmp_path, "b", *options, *stores, "--force", voters=voters)
+                return f"\ncluster.id={CLUSTER}\n" in joined.read_text()
+
+            wait_until(is_known, "the first leader's records have the cluster id")
+            _, done = init(tmp_path, "b", *options, *stores, "--force", voters=voters)
+            assert findings(done)["voter", "ok"] == f"cluster {CLUSTER}, leader 101"
+            assert findings(done)["clock", "ok"] == "agrees with the leader"
+            plain, done = init(tmp_path, "c", *options, voters=voters)
+            assert "\n#cluster.id=" in plain.read_text()
+            assert "no answer" in findings(done)["voter", "warning"]
         finally:
             node.terminate()
             assert node.wait(timeout=30) == 0

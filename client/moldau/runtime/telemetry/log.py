@@ -46,18 +46,21 @@ class EventLogger:
 
     def _log(self, level: int, event: str, fields: dict[str, object], exception: BaseException | None = None) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s", _Line(event, {**self._context, **fields}), exc_info=exception)
+            self._logger.log(level, "%s", EventLine(event, {**self._context, **fields}), exc_info=exception)
 
 
-class _Line:
-    __slots__ = ("_event", "_fields")
+class EventLine:
+    """An event and its fields; it becomes text when a handler writes it."""
+
+    __slots__ = ("event", "fields")
 
     def __init__(self, event: str, fields: dict[str, object]) -> None:
-        self._event = event
-        self._fields = fields
+        """``fields`` are shown in their order."""
+        self.event = event
+        self.fields = fields
 
     def __str__(self) -> str:
-        return " ".join([self._event, *(f"{key}={format_value(value)}" for key, value in self._fields.items())])
+        return " ".join([self.event, *(f"{key}={format_value(value)}" for key, value in self.fields.items())])
 
 
 def format_value(value: object) -> str:

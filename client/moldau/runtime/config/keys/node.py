@@ -92,6 +92,29 @@ NODE_KEYS = (
         ),
     ),
     string(
+        name="node.log.format",
+        default="text",
+        group="Node",
+        is_own=True,
+        choices=("text", "json"),
+        doc=(
+            "Form of the node's own log on stderr: text, or json with one object a line. The option --log-format of "
+            "moldau server overrides it."
+        ),
+    ),
+    integer(
+        name="node.log.repeats.max",
+        default=10,
+        group="Node",
+        is_own=True,
+        minimum=0,
+        maximum=1_000_000,
+        doc=(
+            "How many identical lines the node's own log shows within ten seconds, and a hundred times as many of one "
+            "event; the line lines-left-out counts the others. 0 sets no limit."
+        ),
+    ),
+    string(
         name="metrics.listener",
         default=None,
         group="Node",
