@@ -28,7 +28,7 @@ from moldau.cluster.troubles import check_topic_names
 from moldau.consumer.auto_commit import AutoCommit
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.core.reset_policy import ResetPolicy
-from moldau.consumer.core.taking import take_columns, take_records
+from moldau.consumer.core.taking import take_columns, take_encoded, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.decoding import Decoding
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer.core.membership import Membership
     from moldau.consumer.core.statistics import ConsumerStatistics
-    from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
+    from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, EncodedBatches, RebalanceCallback
     from moldau.consumer.group import GroupClient
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
@@ -366,6 +366,16 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         No object is created for a record.
         """
         return await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
+
+    async def poll_encoded(
+        self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
+    ) -> list[EncodedBatches]:
+        """Returns about ``max_bytes`` of record batches as they were fetched, for ``Producer.send_encoded``.
+
+        Nothing is decompressed or decoded. A result without batches reports a position that moved past markers or
+        aborted records. Otherwise it works like ``poll``.
+        """
+        return await self._poll(timeout_ms, lambda: take_encoded(self._positions, max_bytes))
 
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
         poller = self._polling()

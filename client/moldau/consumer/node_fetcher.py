@@ -272,11 +272,18 @@ class NodeFetcher:
                     # The broker's session differs from the client's: the next request is a full one.
                     self._plan.session(planned.node_id).lost()
                 elif found[1] == found[0].generation:
-                    self._fetched_partition(*found, answer, copies=with_records > 1)
+                    self._fetched_partition(*found, answer, copies=with_records > 1, topic_id=topic.topic_id)
         self._host.arrived.notify()
 
     def _fetched_partition(
-        self, position: PartitionPosition, generation: int, offset: int, answer: PartitionData, *, copies: bool
+        self,
+        position: PartitionPosition,
+        generation: int,
+        offset: int,
+        answer: PartitionData,
+        *,
+        copies: bool,
+        topic_id: UUID,
     ) -> None:
         """Takes one partition of an answer.
 
@@ -303,6 +310,7 @@ class NodeFetcher:
                 aborted=aborted if self._isolation else (),
                 checks_crc=self._checks_crc,
                 unpacked_bytes_max=self._unpacked_bytes_max,
+                topic_id=topic_id,
             )
         except CorruptRecordError as error:
             self._corrupt(position, offset, str(error))

@@ -19,7 +19,14 @@ from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunc
 from moldau.producer.delivery import Delivery
 from moldau.producer.topics import ProducerTopics
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.records import Compression, InvalidRecordError
+from moldau.records import (
+    Compression,
+    CorruptRecordError,
+    InvalidRecordError,
+    TimestampType,
+    check_batch_crc,
+    parse_batch_header,
+)
 from moldau.runtime.config.schemas import idempotence_enabled
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.producer.sender import Sender
     from moldau.producer.transactions import Transactions
-    from moldau.records import RowColumns
+    from moldau.records import BatchHeader, RowColumns
     from moldau.runtime.config import Config
     from moldau.values import Buffer
 
@@ -66,6 +73,31 @@ def limits_of(config: Config) -> Limits:
         is_idempotent=idempotence_enabled(config),
         is_transactional=config.get_str_or_none("transactional.id") is not None,
     )
+
+
+def checked_batch(data: Buffer, bytes_max: int) -> BatchHeader:
+    """Returns the header of a record batch that a producer may send as it is.
+
+    Raises:
+        InvalidRecordError: it is no whole batch, its CRC is wrong, or a broker would refuse it from any producer.
+        KafkaError: MESSAGE_TOO_LARGE.
+    """
+    try:
+        header = parse_batch_header(data)
+        if header.size_bytes != len(data):
+            raise InvalidRecordError(f"{len(data)} bytes are not one batch of {header.size_bytes} bytes")
+        check_batch_crc(data, 0, header)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(f"not a record batch: {error}") from error
+    if header.is_control or header.timestamp_type is not TimestampType.CREATE_TIME:
+        raise InvalidRecordError("a producer sends no markers, and no timestamps of a broker")
+    if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"{header.record_count} records over {header.last_offset_delta + 1} offsets: the offsets must have no gaps"
+        )
+    if len(data) > bytes_max:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(data)} bytes exceeds buffer.memory")
+    return header
 
 
 class RecordIntake:
@@ -247,6 +279,30 @@ class RecordIntake:
         self.topics.refresh_load(topic, state, sender)
         await trio.lowlevel.checkpoint()
         return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
+
+    async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
+        """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""
+        client, sender = self._opened()
+        header = checked_batch(data, self._limits.buffer_memory)
+        deadline_ms = client.now_ms + self._max_block_ms
+        await self.topics.wait_for(client, topic, partition, deadline_ms)
+        while True:
+            if self.is_closed:
+                raise RuntimeError("the producer is closed")
+            if sender.fatal_error is not None:
+                raise sender.fatal_error
+            state = self.topics.look_up(client, topic)
+            queue = state.queues[partition]
+            if self._transactions is not None:
+                self._transactions.check_sending()
+                self._transactions.admit(queue.partition)
+            batch = self._accumulator.append_encoded(queue, data, header.record_count, client.now_ms)
+            if batch is not None:
+                state.sent += header.record_count
+                sender.wake()
+                await trio.lowlevel.checkpoint()
+                return Delivery(batch, 0, header.base_timestamp)
+            await self._wait_memory(topic, deadline_ms)
 
     async def _wait_memory(self, topic: str, deadline_ms: float) -> None:
         """Waits until a batch is settled, because ``buffer.memory`` is full."""

@@ -333,6 +333,23 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self._intake.opened()
         return await self._intake.append_columns(topic, columns, partitions)
 
+    async def send_encoded(self, topic: str, partition: int, batch: Buffer) -> Delivery:
+        """Sends a record batch (format v2) as it is, with its compression; waits for metadata and memory.
+
+        The bytes are copied. Only the producer's own fields of the header change, and the CRC with them. Returns the
+        delivery of the batch's first record; the others have the offsets after it. ``Consumer.poll_encoded`` gives such
+        batches. Serializers and interceptors see nothing of it.
+
+        Raises:
+            KafkaError: as for ``send``; MESSAGE_TOO_LARGE for a batch larger than ``buffer.memory``.
+            InvalidRecordError: the bytes are no batch, its CRC is wrong, or its offsets have gaps.
+            ValueError: the partition is negative.
+        """
+        self._opened()
+        arguments.text("send_encoded", "topic", topic)
+        number = arguments.at_least("send_encoded", "partition", partition, 0)
+        return await self._intake.append_encoded(topic, number, batch)
+
     # --- metadata
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:

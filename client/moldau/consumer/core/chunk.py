@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from moldau.consumer.core.values import EncodedBatch
 from moldau.records import (
     DECOMPRESSED_BYTES_MAX,
     BatchHeader,
@@ -23,9 +24,11 @@ from moldau.records import (
     decode_records,
     iterate_batches,
 )
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from uuid import UUID
 
 
 class FetchedChunk:
@@ -50,6 +53,7 @@ class FetchedChunk:
         "last_epoch",
         "offset",
         "size_bytes",
+        "topic_id",
     )
 
     def __init__(
@@ -60,16 +64,19 @@ class FetchedChunk:
         aborted: Sequence[tuple[int, int]] = (),
         checks_crc: bool = True,
         unpacked_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+        topic_id: UUID = ZERO_UUID,
     ) -> None:
         """Indexes the batches of one fetch.
 
         ``offset`` is the position of the fetch; ``aborted`` are (producer id, first offset) of aborted transactions.
-        The records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed.
+        The records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed. ``topic_id`` is that
+        of the fetch, zero where it named none.
 
         Raises:
             CorruptRecordError: the headers are damaged.
         """
         self._data = data
+        self.topic_id = topic_id
         self.offset = offset
         self.size_bytes = len(data)
         self._checks_crc = checks_crc
@@ -206,3 +213,33 @@ class FetchedChunk:
             self.offset = header.next_offset
             self.epoch = header.partition_leader_epoch
         return count
+
+    def take_encoded(self, taken: list[EncodedBatch], bytes_max: int) -> int:
+        """Adds whole batches, as they were fetched, until they have ``bytes_max``; returns their bytes.
+
+        A batch of which ``take`` returned a part is added again, with the first offset that was not returned. The bytes
+        are borrowed from the fetch's answer.
+        """
+        size = 0
+        if self._decoded:
+            self._batches = iterate_batches(self._data)
+            self._decoded = []
+            self._decoded_next = 0
+        while size < bytes_max:
+            try:
+                found = self._next_batch()
+            except CorruptRecordError as error:
+                self._failure = error
+                if taken:
+                    break
+                raise
+            if found is None:
+                self.offset = max(self.offset, self.end_offset)
+                break
+            at, header = found
+            data = self._data[at : at + header.size_bytes]
+            taken.append(EncodedBatch(header, data, max(self.offset, header.base_offset)))
+            size += header.size_bytes
+            self.offset = header.next_offset
+            self.epoch = header.partition_leader_epoch
+        return size

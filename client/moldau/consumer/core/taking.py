@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, EncodedBatch, EncodedBatches
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import ColumnBuilder, CorruptRecordError, Record
 
@@ -87,6 +87,44 @@ def take_columns(positions: Positions, max_bytes: int) -> list[ConsumedColumns]:
                 )
             )
             positions.rotate(partition)
+    return taken
+
+
+def take_encoded(positions: Positions, max_bytes: int) -> list[EncodedBatches]:
+    """Takes whole batches as they were fetched, until they hold about ``max_bytes``; otherwise as ``take_records``.
+
+    Batches of one result come from one fetch. A partition whose position moved without records has a result too.
+    """
+    taken: list[EncodedBatches] = []
+    left = max_bytes
+    for partition, position in list(positions.by_partition.items()):
+        if left <= 0:
+            break
+        if position.is_paused or not position.has_position or not position.chunks:
+            continue
+        chunk = position.chunks[0]
+        batches: list[EncodedBatch] = []
+        try:
+            left -= chunk.take_encoded(batches, left)
+        except CorruptRecordError as error:
+            if taken:
+                break
+            raise _corrupt(position, error) from error
+        position.advance(chunk.offset, chunk.epoch)
+        if chunk.offset >= chunk.end_offset:
+            positions.chunk_ended(position)
+        taken.append(
+            EncodedBatches(
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=chunk.topic_id,
+                batches=batches,
+                next_offset=position.offset,
+                leader_epoch=position.offset_epoch,
+                high_watermark=position.high_watermark,
+            )
+        )
+        positions.rotate(partition)
     return taken
 
 

@@ -14,8 +14,9 @@ from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
-    from moldau.records import Columns, Record
+    from moldau.records import BatchHeader, Columns, Record
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 """A callback that receives the partitions that a rebalance assigns or revokes."""
@@ -87,6 +88,37 @@ class ConsumedColumns:
     columns: Columns
     next_offset: int
     high_watermark: int
+
+
+class EncodedBatch(NamedTuple):
+    """A record batch as it was fetched. Its records before ``first_offset`` were returned already."""
+
+    header: BatchHeader
+    data: memoryview
+    """The whole batch, whose CRC was checked; borrowed from the answer of the fetch."""
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBatches:
+    """Batches of one partition, in order; none if the position only moved past markers and aborted records.
+
+    ``topic_id`` is that of the fetch that brought them, zero if the broker is too old for topic ids. ``leader_epoch``
+    is that of the last batch.
+    """
+
+    topic: str
+    partition: int
+    topic_id: UUID
+    batches: list[EncodedBatch]
+    next_offset: int
+    leader_epoch: int
+    high_watermark: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one value."""
+        return TopicPartition(self.topic, self.partition)
 
 
 def checked_callback(name: str, callback: RebalanceCallback | None) -> RebalanceCallback | None:

@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.batches import NO_PRODUCER_ID, ProducerBatch
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.records import BatchBuilder, Compression, add_sequence
+from moldau.records import (
+    NO_LEADER_EPOCH,
+    BatchBuilder,
+    Compression,
+    add_sequence,
+    set_base_offset,
+    set_partition_leader_epoch,
+    set_producer_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -236,6 +244,20 @@ class Accumulator:
         assert taken >= 1, "the first record of a batch always fits"
         self._begin_batch(queue, batch)
         return batch, taken
+
+    def append_encoded(self, queue: PartitionQueue, data: Buffer, count: int, now_ms: float) -> ProducerBatch | None:
+        """Adds a whole batch of ``count`` records, which is copied; None, and nothing added, as in ``append``."""
+        if self.memory_used + len(data) > self.limits.buffer_memory and self.memory_used:
+            return None
+        batch = self._make_batch(queue, len(data), now_ms)
+        batch.data = bytearray(data)
+        batch.record_count = count
+        # Its leader would take the offsets, the leader epoch and the producer of another log for its own.
+        set_base_offset(batch.data, 0, 0)
+        set_partition_leader_epoch(batch.data, 0, NO_LEADER_EPOCH)
+        set_producer_state(batch.data, 0, NO_PRODUCER_ID, -1, -1, is_transactional=self.limits.is_transactional)
+        self._begin_batch(queue, batch)
+        return batch
 
     def _make_batch(self, queue: PartitionQueue, reserved: int, now_ms: float) -> ProducerBatch:
         limits = self.limits
