@@ -79,6 +79,11 @@ def command_config(kind: str) -> dict[str, str]:
     return {key: value for key, value in _command_config.items() if key in schema.keys}
 
 
+def whole_command_config() -> dict[str, str]:
+    """Returns all keys of ``--command-config``, for what runs clients of several kinds."""
+    return dict(_command_config)
+
+
 def connection_config() -> dict[str, str]:
     """Returns the keys of ``--command-config`` that all kinds of clients know: those about the connection."""
     shared = command_config("producer").keys() & command_config("consumer").keys()

@@ -6,7 +6,9 @@ Spark session that all Spark tests share. For refusals the readers and writers a
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 
 import pyarrow as pa
 import pytest
@@ -14,17 +16,33 @@ import pytest
 from moldau.admin import Acl, NewTopic
 from moldau.blocking import Admin
 from moldau.runtime.config import parse_config_text
+from moldau_cli.main import main
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from pyspark_moldau.errors import ReadTimeoutError, SinkError
 from pyspark_moldau.java import find_java
 from pyspark_moldau.options import OptionError, parse_options
-from pyspark_moldau.sink.cluster import write_at_least_once
+from pyspark_moldau.sink.cluster import Attempt, Names, commit_batch, write_at_least_once, write_exactly_once
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.source import MoldauBatchReader
-from support.spark.shared import patiently, shared_session
+from support.spark.shared import SLOW_START, patiently, shared_session
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 PASSWORD = "bob-s3cret"
+RIGHTS = {
+    "read in": ("read", "topic", "in", "literal"),
+    "write out": ("write", "topic", "out", "literal"),
+    "read markers": ("read", "topic", "__consumer_offsets", "literal"),
+    "read groups": ("read", "group", "moldau-spark-", "prefixed"),
+    "write transactions": ("write", "transactional-id", "moldau-spark-", "prefixed"),
+}
+"""All that a job from the topic ``in`` to the topic ``out`` needs, exactly once (docs/spark.md)."""
+LACKING = {
+    "read in": r"this client may not .*TOPIC_AUTHORIZATION_FAILED.*grant its principal READ",
+    "write out": r"^option topic: .*TOPIC_AUTHORIZATION_FAILED.*grant its principal WRITE",
+    "read markers": r"TOPIC_AUTHORIZATION_FAILED.*exactly-once needs READ on the topic __consumer_offsets",
+    "read groups": r"GROUP_AUTHORIZATION_FAILED.*grant its principal READ on groups with the prefix moldau-spark-",
+    "write transactions": r"^deliveryGuarantee: .*TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*prefix moldau-spark-",
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +62,19 @@ def secured(directory):
     """Returns the options of the administrator; bob may write and read ``allowed``, nothing else."""
     options = options_in(directory / "client.properties")
     with Admin({key.removeprefix("kafka."): value for key, value in options.items()}) as admin:
-        admin.create_topics([NewTopic(name) for name in ("allowed", "refused", "flights", "copies")])
-        admin.set_user_password("bob", PASSWORD, mechanism="SCRAM-SHA-512")
+        admin.create_topics([NewTopic(name) for name in ("allowed", "refused", "flights", "copies", "in", "out")])
+        for user in ("bob", "etl", *(f"no {right}" for right in RIGHTS)):
+            admin.set_user_password(user, PASSWORD, mechanism="SCRAM-SHA-512")
         admin.create_acls(
             [
                 Acl(principal="User:bob", operation=operation, resource="topic", name="allowed")
                 for operation in ("write", "read")
+            ]
+            + [
+                Acl(principal=f"User:{user}", operation=operation, resource=resource, name=name, pattern=pattern)
+                for user in ("etl", *(f"no {right}" for right in RIGHTS))
+                for right, (operation, resource, name, pattern) in RIGHTS.items()
+                if user != f"no {right}"
             ]
         )
     return options
@@ -99,6 +124,73 @@ def test_spark_writes_and_reads_a_secured_cluster(secured, directory, tmp_path, 
     ]
     assert "50" in str(query.lastProgress)
     assert not [text for text in shown if password in str(text)]
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found")
+def test_a_job_runs_with_exactly_the_rights_of_the_docs(secured, tmp_path, monkeypatch, capfd):
+    """The command gives the login, its password comes from a provider; neither shows in what the command prints."""
+    shared_session()
+    monkeypatch.setenv("MOLDAU_TEST_PASSWORD", PASSWORD)
+    login = {**secured, "kafka.sasl.username": "etl", "kafka.sasl.password": "${env:MOLDAU_TEST_PASSWORD}"}
+    properties = tmp_path / "login.properties"
+    properties.write_text("".join(f"{key.removeprefix('kafka.')}={value}\n" for key, value in login.items()))
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[run]\ncheckpoint = "state"\n[source]\ntopics = ["in"]\n[sink]\ntopic = "out"\nkey = "k"\n'
+        '[aggregate]\nwindow = "1 hour"\nwatermark = "1 hour"\noutput = "update"\n'
+        'keys = { k = "key" }\ncolumns = { n = "count(*)" }\n'
+    )
+    given = parse_sink_options({**secured, "topic": "in"}, streaming=False)
+    rows = pa.RecordBatch.from_pydict({"key": ["a", "b", "a"], "value": ["1", "2", "3"]})
+    write_at_least_once(given, iter([rows]))
+
+    def run(path):
+        capfd.readouterr()
+        code = main(["--command-config", str(properties), "pipeline", "aggregate", str(path)])
+        return code, capfd.readouterr()
+
+    while True:  # a slow start of Spark's Python process is a failure of the machine
+        code, shown = run(job)
+        if SLOW_START not in shown.err:
+            break
+    assert code == 0, shown.err
+    etl = {**secured, "kafka.sasl.username": "etl", "kafka.sasl.password": PASSWORD}
+    found = {}
+    reader = MoldauBatchReader(
+        parse_options({**secured, "subscribe": "out", "kafka.isolation.level": "read_committed"}, streaming=False)
+    )
+    for one in reader.partitions():
+        for part in reader.read(one):
+            for row in part.to_pylist():
+                found[row["key"]] = json.loads(row["value"])["n"]
+    assert found == {b"a": 2, b"b": 1}
+    with pytest.raises(OptionError, match="TOPIC_AUTHORIZATION_FAILED"):
+        read(etl, "allowed")
+    for topic, code_wanted, told in (("refused", 1, r"grant its principal WRITE"), ("none", 1, r"WRITE")):
+        wrong = tmp_path / "wrong.toml"
+        wrong.write_text(job.read_text().replace('topic = "out"', f'topic = "{topic}"'))
+        code, shown = run(wrong)
+        assert (code, len(shown.err.splitlines())) == (code_wanted, 1)
+        assert re.search(told, shown.err)
+        assert PASSWORD not in shown.err + shown.out
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+def test_each_right_of_exactly_once_is_needed(secured, right):
+    """A user without one of the rights gets an error that names it; the others are enough for all other steps."""
+    user = {**secured, "kafka.sasl.username": f"no {right}", "kafka.sasl.password": PASSWORD}
+
+    def pipe():
+        assert read(user, "in") >= 0
+        given = parse_sink_options({**user, "topic": "out", "deliveryGuarantee": "exactly-once"}, streaming=True)
+        names = Names(app_id=right.replace(" ", "-"))
+        attempt = Attempt(names=names, batch=0, run="r", partition=0, attempt=0)
+        rows = iter([pa.RecordBatch.from_pydict({"value": ["v"]})])
+        commit_batch(given, names, 0, "r", [write_exactly_once(given, attempt, rows)])
+
+    with pytest.raises((OptionError, SinkError), match=LACKING[right]):
+        pipe()
 
 
 def read(options, topic):

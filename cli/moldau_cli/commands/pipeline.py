@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
+from moldau_cli.client import whole_command_config
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def load(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.load import load_job, run_load
 
-        report = run_load(load_job(file))
+        report = run_load(load_job(file, whole_command_config()))
     document = _document(report.job)
     text = _text(report.job)
     if report.files is not None:
@@ -49,7 +50,7 @@ def export(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.export import export_job, run_export
 
-        job = export_job(file)
+        job = export_job(file, whole_command_config())
         rows = run_export(job)
     output.answer(
         {"rows": rows, "topic": job.sink.topic, "name": job.name, "version": job.version},
@@ -63,7 +64,7 @@ def aggregate(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 
-        report = run_aggregate(aggregate_job(file))
+        report = run_aggregate(aggregate_job(file, whole_command_config()))
     output.answer(_document(report), _text(report))
 
 
@@ -73,7 +74,7 @@ def sessions(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
 
-        report = run_sessions(sessions_job(file))
+        report = run_sessions(sessions_job(file, whole_command_config()))
     output.answer(_document(report), _text(report))
 
 
@@ -83,7 +84,7 @@ def join(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.join import join_job, run_join
 
-        report = run_join(join_job(file))
+        report = run_join(join_job(file, whole_command_config()))
     output.answer(_document(report), _text(report))
 
 
@@ -96,7 +97,7 @@ def build_view(
     with _job_errors():
         from pyspark_moldau.jobs.views import build, view_job
 
-        version, report = build(view_job(file), "batch" if batch else "stream")
+        version, report = build(view_job(file, whole_command_config()), "batch" if batch else "stream")
     document: dict[str, output.Json] = {"version": version.number, "form": version.form}
     text = f"version {version.number} is complete; compare it, and then switch to it"
     if report is not None:
@@ -111,7 +112,7 @@ def follow_view(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.views import follow, view_job
 
-        report = follow(view_job(file))
+        report = follow(view_job(file, whole_command_config()))
     output.answer(_document(report), _text(report))
 
 
@@ -121,7 +122,7 @@ def list_views(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.views import current_of, versions_of, view_job
 
-        path = view_job(file).path
+        path = view_job(file, whole_command_config()).path
         current, previous = current_of(path)
         found = versions_of(path)
     rows: list[dict[str, output.Json]] = [
@@ -143,7 +144,7 @@ def compare_views(file: ConfigFile, first: VersionNumber, second: VersionNumber)
         from pyspark_moldau.jobs.running import job_session
         from pyspark_moldau.jobs.views import compare, view_job
 
-        job = view_job(file)
+        job = view_job(file, whole_command_config())
         found = compare(job.path, first, second, job_session(job.config))
     examples: list[output.Json] = list(found.examples)
     text = f"{found.only_first:,} rows only in version {first}, {found.only_second:,} only in version {second}"
@@ -161,7 +162,7 @@ def switch_view(file: ConfigFile, version: VersionNumber) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.views import switch, view_job
 
-        current, former = switch(view_job(file).path, version)
+        current, former = switch(view_job(file, whole_command_config()).path, version)
     output.answer({"current": current, "former": former}, f"version {current} is current")
 
 
@@ -171,7 +172,7 @@ def rollback_view(file: ConfigFile) -> None:
     with _job_errors():
         from pyspark_moldau.jobs.views import rollback, view_job
 
-        current, former = rollback(view_job(file).path)
+        current, former = rollback(view_job(file, whole_command_config()).path)
     output.answer({"current": current, "former": former}, f"version {current} is current again")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.expressions import aliased, checked_sql
 from pyspark_moldau.jobs.reading import read_stream
 from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
@@ -43,13 +43,15 @@ class AggregateJob:
     output: str
 
 
-def aggregate_job(path: Path) -> AggregateJob:
+def aggregate_job(path: Path, client: Mapping[str, str] | None = None) -> AggregateJob:
     """Reads the file of an aggregation.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     source, sink = source_of(config), sink_of(config)
     section = config.root.section("aggregate")
     window = duration(section, "window")
@@ -102,6 +104,7 @@ def run_aggregate(job: AggregateJob, session: SparkSession | None = None, timeou
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
+    check_cluster(job.config, {"source": job.source}, job.sink)
     session = session or job_session(job.config)
     rows = aggregated(read_stream(session, job.config, job.source), job)
     starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink, job.output)

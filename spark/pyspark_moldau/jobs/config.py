@@ -1,22 +1,28 @@
 """The TOML file of a pipeline job, read and checked before Spark starts.
 
-Relative paths are relative to the file. Every job has the sections ``cluster``, ``run`` and its own; most have
-``source`` and ``sink``. docs/pipelines.md lists all keys.
+Relative paths are relative to the file. Every job has the sections ``run`` and its own, and ``cluster`` or ``kafka``
+unless a command gives their keys; most have ``source`` and ``sink``. docs/pipelines.md lists all keys.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config import ConfigError
+from moldau.runtime.config.providers import resolve
+from pyspark_moldau.jobs.cluster import ISOLATION, check_topics, cluster_of
 from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.settings import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from pyspark_moldau.jobs.cluster import ClusterKeys
 
 FORMATS: Final = ("raw", "json", "avro", "protobuf")
 TABLE_FORMATS: Final = ("parquet", "delta")
@@ -67,17 +73,19 @@ class SinkConfig:
 class JobConfig:
     """What all jobs share. ``root`` is the whole file; a job takes its own sections and then calls ``root.finish``."""
 
-    cluster: Mapping[str, str]
+    cluster: ClusterKeys
     checkpoint: Path
     trigger: str
     cores: int
-    session: Mapping[str, str]
+    session: Mapping[str, str] = field(repr=False)
     folder: Path
     root: Section
 
 
-def load_config(path: Path) -> JobConfig:
+def load_config(path: Path, client: Mapping[str, str] | None = None) -> JobConfig:
     """Reads what all jobs share.
+
+    ``client`` holds keys of Kafka's clients that count where the file has none, with providers resolved.
 
     Raises:
         JobConfigError: The file cannot be read, is no TOML, or has a wrong value.
@@ -90,20 +98,23 @@ def load_config(path: Path) -> JobConfig:
         raise JobConfigError(f"{path}: not a TOML file: {error}") from error
     root = Section(str(path), "", document)
     folder = path.absolute().parent
-    cluster = root.mapping("cluster")
-    if not cluster.get("bootstrap.servers"):
-        raise root.error("cluster", '"bootstrap.servers" must be given, as "host:port,..."')
+    cluster = cluster_of(root, folder, client or {})
     run = root.section("run")
     checkpoint = folder / run.text("checkpoint")
     trigger = duration_or(run, "trigger", AVAILABLE_NOW)
     cores = run.number("cores", 2, at_least=1, at_most=1024)
     run.finish()
+    try:
+        given = resolve(root.mapping("spark", required=False), os.environ)
+    except ConfigError as error:
+        raise root.error("spark", "; ".join(error.problems)) from error
+    settings = {name: str(value) for name, value in given.items()}
     return JobConfig(
         cluster=cluster,
         checkpoint=checkpoint,
         trigger=trigger,
         cores=cores,
-        session=root.mapping("spark", required=False),
+        session=settings,
         folder=folder,
         root=root,
     )
@@ -127,7 +138,8 @@ def source_of(config: JobConfig, name: str = "source") -> SourceConfig:
     ):
         if section.has(key):
             options[option] = str(section.number(key, 0, at_least=1, at_most=COUNT_MAX))
-    isolation = section.choice("isolation_level", ("read_committed", "read_uncommitted"), "read_committed")
+    default = config.cluster.keys.get(ISOLATION, "read_committed").lower()
+    isolation = section.choice("isolation_level", ("read_committed", "read_uncommitted"), default)
     options["kafka.isolation.level"] = isolation
     payload = _payload_of(section.section("payload", required=False), config.folder)
     if payload.dead_letter_topic in topics:
@@ -155,6 +167,24 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
     columns = section.texts("partition_by", partition_by)
     section.finish()
     return SinkConfig(path=path, format=table_format, partition_by=columns, topic="", key="", value="")
+
+
+def check_cluster(config: JobConfig, sources: Mapping[str, SourceConfig], sink: SinkConfig | None) -> None:
+    """Checks the topics of a job on its cluster, before Spark starts; ``sources`` maps sections to topics.
+
+    Raises:
+        JobConfigError: A topic does not exist.
+        OptionError: The login was refused, or the principal may not describe a topic.
+        ReadTimeoutError: No broker answered for ``default.api.timeout.ms``.
+    """
+    topics: dict[str, tuple[str, ...]] = {}
+    for name, source in sources.items():
+        topics[f"[{name}] topics"] = source.topics
+        if source.payload.dead_letter_topic:
+            topics[f"[{name}.payload] dead_letter_topic"] = (source.payload.dead_letter_topic,)
+    if sink is not None and sink.topic:
+        topics["[sink] topic"] = (sink.topic,)
+    check_topics(config.root, config.cluster, topics)
 
 
 def check_topic(section: Section, key: str, name: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config import COUNT_MAX, load_config, sink_of
+from pyspark_moldau.jobs.config import COUNT_MAX, check_cluster, load_config, sink_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.running import first_line, job_session
 from pyspark_moldau.jobs.tables import OWNER, read_table
 from pyspark_moldau.jobs.writing import to_records
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -36,13 +37,15 @@ class ExportJob:
     version: int
 
 
-def export_job(path: Path) -> ExportJob:
+def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob:
     """Reads the file of an export.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     sink = sink_of(config)
     section = config.root.section("export")
     if sink.path is not None:
@@ -71,6 +74,7 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
     """
     from pyspark.errors import AnalysisException, PySparkException
 
+    check_cluster(job.config, {}, job.sink)
     session = session or job_session(job.config)
     try:
         is_own = (job.table / OWNER).exists()
@@ -80,8 +84,7 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
     except AnalysisException as error:
         raise JobConfigError(f"[export] table, where or order_by: {str(error).splitlines()[0]}") from error
     records = to_records(rows, job.sink)
-    options = {f"kafka.{key}": value for key, value in job.config.cluster.items()}
-    options |= {"topic": job.sink.topic, "deliveryGuarantee": "exactly-once"}
+    options = job.config.cluster.sink_options() | {"topic": job.sink.topic, "deliveryGuarantee": "exactly-once"}
     options |= {"txnAppId": job.name, "txnVersion": str(job.version)}
     try:
         records.write.format("moldau").options(**options).mode("append").save()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.expressions import checked_sql
 from pyspark_moldau.jobs.reading import read_stream
 from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
@@ -44,13 +44,15 @@ class JoinJob:
     columns: Mapping[str, str]
 
 
-def join_job(path: Path) -> JoinJob:
+def join_job(path: Path, client: Mapping[str, str] | None = None) -> JoinJob:
     """Reads the file of a join.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     left, right, sink = source_of(config, "left"), source_of(config, "right"), sink_of(config)
     section = config.root.section("join")
     job = JoinJob(
@@ -97,7 +99,8 @@ def run_join(job: JoinJob, session: SparkSession | None = None, timeout_s: float
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
+    sources = {"left": job.left, "right": job.right}
+    check_cluster(job.config, sources, job.sink)
     session = session or job_session(job.config)
     rows = joined(read_stream(session, job.config, job.left), read_stream(session, job.config, job.right), job)
-    sources = {"left": job.left, "right": job.right}
     return run_queries(starts_of(session, job.config, sources, rows, job.sink), timeout_s)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config import load_config, sink_of, source_of
+from pyspark_moldau.jobs.config import check_cluster, load_config, sink_of, source_of
 from pyspark_moldau.jobs.reading import read_stream
 from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
 from pyspark_moldau.jobs.tables import compact_table
 from pyspark_moldau.jobs.writing import starts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -43,13 +44,15 @@ class LoadReport:
     files: tuple[int, int] | None
 
 
-def load_job(path: Path) -> LoadJob:
+def load_job(path: Path, client: Mapping[str, str] | None = None) -> LoadJob:
     """Reads the file of a load.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     source, sink = source_of(config), sink_of(config, PARTITION_BY)
     section = config.root.section("load", required=False)
     compact_files = section.number("compact_files", 0, at_least=0, at_most=1_000_000)
@@ -71,6 +74,7 @@ def run_load(job: LoadJob, session: SparkSession | None = None, timeout_s: float
     Raises:
         JobError: A query failed, or the table is another query's.
     """
+    check_cluster(job.config, {"source": job.source}, job.sink)
     session = session or job_session(job.config)
     rows = loaded_rows(read_stream(session, job.config, job.source))
     starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink)

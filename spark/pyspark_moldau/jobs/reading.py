@@ -88,7 +88,7 @@ def _raw(
     streaming: bool,
     starts: Mapping[tuple[str, int], int] | None = None,
 ) -> DataFrame:
-    options = {f"kafka.{key}": value for key, value in config.cluster.items()} | dict(source.options)
+    options = config.cluster.source_options() | dict(source.options)
     options |= {"subscribe": ",".join(source.topics), "columns": ",".join(COLUMNS)}
     if not streaming:
         options.pop("maxOffsetsPerTrigger", None)

@@ -77,8 +77,7 @@ def started(writer: DataStreamWriter, name: str, config: JobConfig, checkpoint: 
 
 def topic_writer(rows: DataFrame, config: JobConfig, topic: str) -> DataStreamWriter:
     """Returns the writer of a stream to a topic, exactly once."""
-    options = {f"kafka.{key}": value for key, value in config.cluster.items()}
-    options |= {"topic": topic, "deliveryGuarantee": "exactly-once"}
+    options = config.cluster.sink_options() | {"topic": topic, "deliveryGuarantee": "exactly-once"}
     return rows.writeStream.format("moldau").options(**options)
 
 

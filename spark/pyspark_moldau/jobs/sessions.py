@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.expressions import checked_sql
 from pyspark_moldau.jobs.reading import read_stream
 from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
@@ -62,13 +62,15 @@ class SessionsJob:
     events_max: int
 
 
-def sessions_job(path: Path) -> SessionsJob:
+def sessions_job(path: Path, client: Mapping[str, str] | None = None) -> SessionsJob:
     """Reads the file of a job.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     source, sink = source_of(config), sink_of(config)
     section = config.root.section("sessions")
     columns = {}
@@ -149,6 +151,7 @@ def run_sessions(job: SessionsJob, session: SparkSession | None = None, timeout_
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
+    check_cluster(job.config, {"source": job.source}, job.sink)
     session = session or job_session(job.config)
     rows = sessions_of(read_stream(session, job.config, job.source), job)
     return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)

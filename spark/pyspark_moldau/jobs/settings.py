@@ -90,13 +90,40 @@ class Section:
             raise self.error(key, f"expected a table of names and values, got {value!r}")
         found = {}
         for name, each in value.items():
-            if isinstance(each, bool):
-                found[name] = "true" if each else "false"
-            elif isinstance(each, str | int | float):
-                found[name] = str(each)
-            else:
-                raise self.error(key, f"{name}: expected a string or a number, got {each!r}")
+            found[name] = self._plain(key, name, each)
         return found
+
+    def dotted(self, key: str) -> dict[str, str]:
+        """Takes a table of strings whose names may have dots, quoted or not; an absent table is empty.
+
+        In TOML ``sasl.mechanism = "PLAIN"`` is a table in a table, and ``"sasl.mechanism" = "PLAIN"`` is not. Lists of
+        strings become Kafka's comma-separated text. Errors show no values, because values may be secret.
+
+        Raises:
+            JobConfigError: it is something else, or a name is given in both forms.
+        """
+        found: dict[str, str] = {}
+        rest = [("", self._take(key, {}))]
+        while rest:
+            name, value = rest.pop()
+            if isinstance(value, dict):
+                rest += [(f"{name}.{part}" if name else part, each) for part, each in value.items()]
+            elif not name:
+                raise self.error(key, f"expected a table of names and values, got a {type(value).__name__}")
+            elif name in found:
+                raise self.error(key, f"{name} is given twice")
+            else:
+                found[name] = self._plain(key, name, value)
+        return found
+
+    def _plain(self, key: str, name: str, value: object) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str | int | float):
+            return str(value)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return ",".join(value)
+        raise self.error(key, f"{name}: expected a string or a number, got a {type(value).__name__}")
 
     def section(self, key: str, *, required: bool = True) -> Section:
         """Takes a table as a section; an absent one is empty unless it is required.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_moldau.jobs.config import load_config, source_of
+from pyspark_moldau.jobs.config import check_cluster, load_config, source_of
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.expressions import checked_sql
 from pyspark_moldau.jobs.reading import read_batch, read_dead_letters, read_stream
@@ -28,7 +28,7 @@ from pyspark_moldau.jobs.tables import write_atomically
 from pyspark_moldau.jobs.writing import DEAD_LETTERS, MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -73,13 +73,15 @@ class Difference:
     examples: list[str]
 
 
-def view_job(path: Path) -> ViewJob:
+def view_job(path: Path, client: Mapping[str, str] | None = None) -> ViewJob:
     """Reads the file of a view.
+
+    ``client`` is what ``load_config`` takes.
 
     Raises:
         JobConfigError: A value is wrong.
     """
-    config = load_config(path)
+    config = load_config(path, client)
     source = source_of(config)
     section = config.root.section("view")
     if source.starting_offsets != "earliest":
@@ -128,6 +130,7 @@ def build(
     Raises:
         JobError: A query failed, or the SQL does not fit the records.
     """
+    check_cluster(job.config, {"source": job.source}, None)
     session = session or job_session(job.config)
     versions = versions_of(job.path)
     query_hash = hash_of(job)
@@ -166,6 +169,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
     if version.query_hash != hash_of(job):
         raise JobError(f"version {number} has another query or source than the file; build a new version")
+    check_cluster(job.config, {"source": job.source}, None)
     return _run_stream(job, number, session or job_session(job.config), timeout_s)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.reading import read_dead_letters
 from pyspark_moldau.jobs.running import started, topic_writer
-from pyspark_moldau.jobs.tables import TableWriter
+from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 DEAD_LETTERS = "dead-letters"
+
+
+class TopicWriter:
+    """Writes the micro-batches of one query to a topic, exactly once; made for ``foreachBatch``.
+
+    Spark accepts no Python sink for the output mode ``update``. The sink's batch form, with the query and the batch as
+    its version, gives the same guarantee: a version that is written is not written again.
+    """
+
+    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+        self._options = {**options, "topic": topic, "deliveryGuarantee": "exactly-once"}
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Writes one micro-batch."""
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query is not None, "foreachBatch runs in a query"
+        options = {**self._options, "txnAppId": query, "txnVersion": str(batch)}
+        rows.write.format("moldau").options(**options).mode("append").save()
 
 
 def starts_of(
@@ -39,7 +57,11 @@ def starts_of(
         check_partitions(rows, sink)
         writer = rows.writeStream.foreachBatch(TableWriter(sink.path, sink.format, sink.partition_by))
     else:
-        writer = topic_writer(to_records(rows, sink), config, sink.topic)
+        records = to_records(rows, sink)
+        if output_mode == "update":
+            writer = records.writeStream.foreachBatch(TopicWriter(config.cluster.sink_options(), sink.topic))
+        else:
+            writer = topic_writer(records, config, sink.topic)
     writer = writer.outputMode(output_mode)
     starts: dict[str, Callable[[], StreamingQuery]] = {
         MAIN: partial(started, writer, MAIN, config, config.checkpoint / MAIN)

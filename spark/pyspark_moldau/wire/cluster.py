@@ -96,6 +96,29 @@ class Cluster:
             for part in entry.partitions:
                 self.leaders[entry.name, part.partition_index] = part.leader_id
 
+    def topic_errors(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
+        """Returns the error of each topic that has one; a topic is missing only if no broker knows it.
+
+        A broker learns of a new topic a moment after the one that answered CreateTopics.
+        """
+        wanted = [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = self.ask_any(request, METADATA_VERSION, MetadataResponse)
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found = {entry.name: ErrorCode(entry.error_code) for entry in answer.topics if entry.name is not None}
+        for address in self.brokers.values():
+            if not any(code in MISSING_TOPIC for code in found.values()):
+                break
+            try:
+                answer = self.ask(address, request, METADATA_VERSION, MetadataResponse)
+            except OSError as error:  # the other brokers may know the topic
+                logger.info("broker-not-asked address=%s:%d error=%r", *address, error)
+                continue
+            for entry in answer.topics:
+                if entry.name is not None and entry.error_code not in MISSING_TOPIC:
+                    found[entry.name] = ErrorCode(entry.error_code)
+        return {name: code for name, code in found.items() if code != ErrorCode.NONE}
+
     def leader_address(self, partition: Partition) -> Address:
         """Returns where the leader of a partition is.
 

@@ -46,7 +46,7 @@ def write(folder, text):
 
 def test_a_good_file_is_read(folder):
     job = load_job(write(folder, LOAD + '[load]\ncompact_files = 8\n[spark]\n"spark.driver.memory" = "1g"\n'))
-    assert job.config.cluster == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert job.config.cluster.source_options() == {"kafka.bootstrap.servers": "127.0.0.1:9092"}
     assert job.config.checkpoint == folder / "state"
     assert job.source.options == {"maxOffsetsPerTrigger": "1000", "kafka.isolation.level": "read_committed"}
     assert job.sink.path == folder / "tables" / "flights"
@@ -80,6 +80,75 @@ def test_a_wrong_setting_is_told(folder, old, new, told):
     assert old in LOAD
     with pytest.raises(JobConfigError, match=told):
         load_job(write(folder, LOAD.replace(old, new, 1)))
+
+
+PASSWORD = "s3cr3t-w0rd"
+SECURED = """
+[kafka]
+security.protocol = "SASL_SSL"
+ssl.truststore.location = "ca.pem"
+sasl.mechanism = "SCRAM-SHA-512"
+sasl.username = "etl"
+sasl.password = "${env:MOLDAU_TEST_PASSWORD}"
+compression.type = "zstd"
+fetch.min.bytes = 1000
+"""
+
+
+def test_the_keys_of_a_secured_cluster_are_read(folder, monkeypatch):
+    """Names may be quoted or not; each option goes to the clients that know it; nothing shows the password."""
+    monkeypatch.setenv("MOLDAU_TEST_PASSWORD", PASSWORD)
+    job = load_job(write(folder, LOAD + SECURED))
+    source, sink = job.config.cluster.source_options(), job.config.cluster.sink_options()
+    login = {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(folder / "ca.pem"),
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": "etl",
+        "kafka.sasl.password": PASSWORD,
+    }
+    assert source == login | {"kafka.fetch.min.bytes": "1000"}
+    assert sink == login | {"kafka.compression.type": "zstd"}
+    assert PASSWORD not in repr(job)
+
+
+def test_a_command_gives_keys_that_the_file_leaves_out(folder):
+    text = LOAD.replace('[cluster]\n"bootstrap.servers" = "127.0.0.1:9092"', "")
+    given = {"bootstrap.servers": "b:1", "sasl.username": "al", "isolation.level": "read_uncommitted"}
+    job = load_job(write(folder, text + '[kafka]\nsasl.username = "etl"\n'), given)
+    assert job.config.cluster.servers == "b:1"
+    assert job.config.cluster.keys["sasl.username"] == "etl"
+    assert job.source.options["kafka.isolation.level"] == "read_uncommitted"
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ('sasl.username = "etl"\n"sasl.username" = "al"', "sasl.username is given twice"),
+        ('"bootstrap.servers" = "b:1"', r"\[kafka\] bootstrap.servers: is in \[cluster\] too"),
+        ('sasl.mechanism = "SECRET"', "cluster: sasl.mechanism = 'SECRET': must be one of"),
+        ('sasl.pasword = "SECRET"', "did you mean sasl.password"),
+        ("sasl.password = [1]", "sasl.password: expected a string or a number, got a list"),
+        ('sasl.password = "${env:MOLDAU_NOT_THERE}"', "there is no environment variable MOLDAU_NOT_THERE"),
+        ('sasl.password = "SECRET ${file:none.properties:x}"', "file:none.properties:x.*No such file"),
+        ('acks = "1"', "acks: 1 is impossible"),
+        ('transactional.id = "x"', "transactional.id is not supported"),
+    ],
+)
+def test_a_wrong_client_key_is_told_without_its_value(folder, table, told):
+    with pytest.raises(JobConfigError, match=told) as caught:
+        load_job(write(folder, f"{LOAD}[kafka]\n{table}\n"))
+    if "mechanism" not in table:
+        assert "SECRET" not in str(caught.value)
+
+
+def test_settings_of_spark_may_be_references(folder, monkeypatch):
+    monkeypatch.setenv("MOLDAU_TEST_PASSWORD", PASSWORD)
+    text = LOAD + '[spark]\n"spark.hadoop.fs.s3a.secret.key" = "${env:MOLDAU_TEST_PASSWORD}"\n'
+    job = load_job(write(folder, text))
+    assert job.config.session == {"spark.hadoop.fs.s3a.secret.key": PASSWORD}
+    assert PASSWORD not in repr(job)
 
 
 READERS = {

@@ -13,7 +13,7 @@ import pytest
 
 from moldau_cli.main import main
 from pyspark_moldau.java import find_java
-from pyspark_moldau.jobs import tables, views
+from pyspark_moldau.jobs import tables, views, writing
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.export import export_job, run_export
@@ -246,6 +246,44 @@ def test_windows_equal_pandas(spark, brokers, tmp_path, monkeypatch):
     )
 
 
+def test_changes_of_a_window_are_written_once(spark, brokers, tmp_path, monkeypatch):
+    """Output ``update``: a crash after a written batch repeats no change, and the last one of each key is the sum."""
+    for topic in ("changes-in", "changes-out"):
+        create_topic(brokers.bootstrap, topic, 1, 1)
+    ConfluentClient(brokers.bootstrap).produce("changes-in", records_of(flights(0, 100)))
+    job = Job(brokers, tmp_path, "changes-in")
+    path = job.write(
+        "changes",
+        job.source(extra="max_offsets_per_trigger = 30")
+        + '[sink]\ntopic = "changes-out"\nkey = "concat(origin, window_start)"\n'
+        + '[aggregate]\nwindow = "4 hours"\nwatermark = "1 hour"\noutput = "update"\n'
+        + f'event_time = "{field("scheduled", "timestamp")}"\nkeys = {{ origin = "{field("origin")}" }}\n'
+        + 'columns = { flights = "count(*)" }\n',
+    )
+    write, crashed = writing.TopicWriter.__call__, []
+
+    def failing(self, rows, number):
+        write(self, rows, number)
+        if number == 1 and not crashed:
+            crashed.append(number)
+            raise OSError("planned crash")
+
+    monkeypatch.setattr(writing.TopicWriter, "__call__", failing)
+    with pytest.raises(JobError, match="planned crash"):
+        patiently(run_aggregate, aggregate_job(path), spark, WAIT_S)
+    patiently(run_aggregate, aggregate_job(path), spark, WAIT_S)
+    reader = spark.read.format("moldau").option("kafka.bootstrap.servers", brokers.bootstrap)
+    found = reader.option("subscribe", "changes-out").option("kafka.isolation.level", "read_committed").load()
+    changes = [(row["key"], row["value"]) for row in found.orderBy("offset").collect()]
+    assert crashed == [1]
+    assert len(changes) == len(set(changes))
+    last = {key: json.loads(value)["flights"] for key, value in changes}
+    frame = frame_of(flights(0, 100))
+    wanted = frame.groupby([frame["scheduled"].dt.floor("4h"), "origin"]).size()
+    assert sorted(last.values()) == sorted(wanted.tolist())
+    assert len(last) == len(wanted)
+
+
 def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
     """Rotations per aircraft: a session ends after three hours without a flight of the plane."""
     create_topic(brokers.bootstrap, "rotations", 1, 1)
@@ -361,7 +399,13 @@ def test_the_command_runs_a_job_and_tells_its_failure(spark, brokers, tmp_path, 
     text = job.source() + '[sink]\ntable = "table"\n'
     assert main(["--json", "pipeline", "load", str(job.write("command", text))]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == {"main": {"records": 5, "batches": 1}}
-    assert main(["pipeline", "load", str(job.write("none", text.replace("command", "no-such-topic")))]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("moldau: ")
-    assert "no-such-topic" in told
+    places = {
+        "[source] topics": text.replace("command", "no-such-topic"),
+        "[source.payload] dead_letter_topic": job.source(payload=True) + '[sink]\ntable = "table"\n',
+    }
+    for place, wrong in places.items():
+        assert main(["pipeline", "load", str(job.write("none", wrong))]) == 2
+        (told,) = capsys.readouterr().err.splitlines()
+        topic = "no-such-topic" if place.endswith("topics") else "command-dead"
+        assert told.startswith(f"moldau: {tmp_path / 'none.toml'}: {place}: topic {topic} does not exist on ")
+        assert f"moldau topics create {topic}" in told

@@ -50,7 +50,7 @@ _OF_THE_SINK: Final = {
 }
 """Defaults that differ from the producer's: a task sends many rows at once."""
 
-_HARMLESS: Final = frozenset(
+HARMLESS: Final = frozenset(
     (
         "client.dns.lookup",
         "send.buffer.bytes",
@@ -140,8 +140,8 @@ def _producer(given: Mapping[str, str], *, is_exactly_once: bool) -> tuple[dict[
     keys = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
     if not keys.get("bootstrap.servers"):
         raise OptionError("kafka.bootstrap.servers must be given, as host:port,...")
-    ignored = tuple(sorted(key for key in keys if key in _HARMLESS))
-    producer = _OF_THE_SINK | {key: value for key, value in keys.items() if key not in _HARMLESS}
+    ignored = tuple(sorted(key for key in keys if key in HARMLESS))
+    producer = _OF_THE_SINK | {key: value for key, value in keys.items() if key not in HARMLESS}
     if is_exactly_once:
         for key, wrong in (("enable.idempotence", "false"), ("acks", "0"), ("acks", "1")):
             if producer.get(key, "").lower() == wrong:
