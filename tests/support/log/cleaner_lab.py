@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 import uuid
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.model import PARTITION, Row, VirtualMachine, all_rows, committed_rows, make_batch
+
+if TYPE_CHECKING:
+    from moldau_broker.log.partition.partition_log import PartitionLog
 
 NOW = 1_000_000
 DAY = 24 * 3600 * 1000
@@ -18,9 +25,15 @@ DAY = 24 * 3600 * 1000
 class Lab:
     """A manager over a virtual disk, and a clock."""
 
-    def __init__(self, *, settings: LogManagerSettings | None = None, **config: object) -> None:
+    def __init__(self, *, settings: LogManagerSettings | None = None, **config: Any) -> None:
         self.now = NOW
-        fields = {"compact": True, "delete": False, "segment_bytes": 1000, "min_cleanable_dirty_ratio": 0.0, **config}
+        fields: dict[str, Any] = {
+            "compact": True,
+            "delete": False,
+            "segment_bytes": 1000,
+            "min_cleanable_dirty_ratio": 0.0,
+            **config,
+        }
         self.config = LogConfig(**fields)
         self.machine = VirtualMachine(1)
         self.settings = settings or LogManagerSettings(
@@ -47,17 +60,17 @@ class Lab:
         manager.begin_discarding(self.now)
         return manager
 
-    def create(self, partition: TopicPartition):
+    def create(self, partition: TopicPartition) -> PartitionLog:
         return self.manager.get_or_create(partition, topic_id=uuid.UUID(int=1), now_ms=self.now)
 
-    def put(self, key: bytes, value: bytes | None, log=None, **batch) -> int:
+    def put(self, key: bytes, value: bytes | None, log: PartitionLog | None = None, **batch: Any) -> int:
         log = log or self.log
         data = make_batch([(self.now, key, value)], **batch)
-        info = log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=self.now)
+        info = log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=self.now)
         log.update_high_watermark(log.log_end_offset)
         return info.first_offset
 
-    def fill(self, log=None, bytes_at_least: int = 1) -> None:
+    def fill(self, log: PartitionLog | None = None) -> None:
         """Closes the active segment, so that all before it can be cleaned, and makes that durable."""
         log = log or self.log
         log.storage.roll(log.log_end_offset, self.now)
@@ -91,13 +104,18 @@ class Lab:
             transactional=True,
         )
         self.sequences[producer] = self.sequences.get(producer, 0) + len(rows)
-        self.log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=self.now)
+        self.log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=self.now)
         self.log.update_high_watermark(self.log.log_end_offset)
 
     def end(self, producer: int, *, commit: bool) -> None:
         """Ends the producer's open transaction."""
         self.log.append_end_transaction_marker(
-            producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=commit, leader_epoch=1, now_ms=self.now
+            producer_id=producer,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            commit=commit,
+            leader_epoch=LeaderEpoch(1),
+            now_ms=self.now,
         )
         self.log.update_high_watermark(self.log.log_end_offset)
 
@@ -110,22 +128,20 @@ class Lab:
         """The records of the log as a reader of uncommitted data sees them, without markers."""
         return [row for row in all_rows(self.log) if not row.control]
 
-    def committed(self) -> dict[bytes, bytes | None]:
+    def committed(self) -> dict[bytes | None, bytes | None]:
         """The last committed value of each key; None where that is a tombstone."""
         return {row.key: row.value for row in committed_rows(self.log)}
 
-    def values(self, log=None) -> dict[bytes, bytes | None]:
+    def values(self, log: PartitionLog | None = None) -> dict[bytes | None, bytes | None]:
         return {row.key: row.value for row in all_rows(log or self.log) if not row.control}
 
     def tick(self) -> None:
         """Writes all checkpoints as they are due; cleans nothing."""
         self.now += 10 * 60 * 1000
-        cleaner = self.manager.cleaner
-        cleaning = cleaner.works
-        cleaner.works = lambda *arguments: []
-        for work in self.manager.tick(self.now):
-            run_work(work)
-        cleaner.works = cleaning
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.manager.cleaner, "works", lambda *arguments: [])
+            for work in self.manager.tick(self.now):
+                run_work(work)
 
     def restart(self, *, power_lost: bool) -> None:
         """The broker's next run on the same disk."""

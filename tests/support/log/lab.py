@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import random
 import uuid
+from typing import TYPE_CHECKING, Any
 
+from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.model import START_MS, VirtualMachine, make_batch
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import AppendInfo
+
 A = TopicPartition("a", 0)
 TOPIC_ID = uuid.UUID(int=9)
 
 
-def new_manager(machine: VirtualMachine, directories=("/d1", "/d2"), **config: object) -> LogManager:
+def new_manager(machine: VirtualMachine, directories: Sequence[str] = ("/d1", "/d2"), **config: Any) -> LogManager:
     return LogManager(
         machine.disk,
         directories,
@@ -32,7 +40,9 @@ def new_manager(machine: VirtualMachine, directories=("/d1", "/d2"), **config: o
     )
 
 
-def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=START_MS, **config: object) -> LogManager:
+def open_manager(
+    machine: VirtualMachine, directories: Sequence[str] = ("/d1", "/d2"), *, now: int = START_MS, **config: Any
+) -> LogManager:
     manager = new_manager(machine, directories, **config)
     manager.start(now)
     manager.recover_all()
@@ -40,9 +50,9 @@ def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=STA
     return manager
 
 
-def put(log, value=b"v", *, now=START_MS, count=1, **batch):
+def put(log: PartitionLog, value: bytes = b"v", *, now: int = START_MS, count: int = 1, **batch: Any) -> AppendInfo:
     data = make_batch([(now, b"k", value)] * count, **batch)
-    info = log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=now)
+    info = log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=now)
     log.update_high_watermark(log.log_end_offset)
     return info
 
@@ -54,5 +64,5 @@ def tick(manager: LogManager, now: int) -> list[str]:
     return [work.name for work in works]
 
 
-def create(manager: LogManager, partition: TopicPartition = A, **where):
+def create(manager: LogManager, partition: TopicPartition = A, **where: Any) -> PartitionLog:
     return manager.get_or_create(partition, topic_id=TOPIC_ID, now_ms=START_MS, **where)

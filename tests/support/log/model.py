@@ -26,6 +26,7 @@ from moldau.records import (
 )
 from moldau.runtime.ports.descriptors import UNLIMITED, DescriptorBudget, is_shortage
 from moldau.runtime.ports.real import RealDisk
+from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import DescriptorsShortError, LogError
@@ -36,7 +37,10 @@ from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
 from moldau_jepsen.world.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import AppendInfo, ReadResult, Work
 
 PARTITION = TopicPartition("topic", 0)
 TOPIC_ID = uuid.UUID(int=0xFEED)
@@ -86,6 +90,12 @@ class RealMachine:
         self.disk = RealDisk()
 
 
+Machine = VirtualMachine | RealMachine
+
+Unsent = tuple[int, "bytes | None", "bytes | None"]
+"""Timestamp, key and value of a record before it is sent."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A record in the model."""
@@ -99,7 +109,13 @@ class Row:
     control: bool
 
 
-def make_batch(rows, *, codec=Compression.NONE, producer=(-1, -1, -1), transactional=False):
+def make_batch(
+    rows: Iterable[Unsent],
+    *,
+    codec: Compression = Compression.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+) -> bytearray:
     """One batch from (timestamp, key, value) rows, as a client sends it."""
     builder = BatchBuilder(1 << 24, compression=codec, is_transactional=transactional)
     for timestamp, key, value in rows:
@@ -107,11 +123,14 @@ def make_batch(rows, *, codec=Compression.NONE, producer=(-1, -1, -1), transacti
     return builder.build(producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
 
 
-def read_rows(log, offset, *, max_bytes=1 << 20, upper=None):
+def read_rows(
+    log: PartitionLog, offset: int, *, max_bytes: int = 1 << 20, upper: int | None = None
+) -> tuple[ReadResult, list[Row], int | None]:
     """Returns the checked records of one read, and the offset of the next read (None at the end)."""
     upper = log.log_end_offset if upper is None else upper
     result = log.read(offset, max_bytes=max_bytes, upper_bound_offset=upper, min_one_batch=True)
-    rows, following = [], None
+    rows: list[Row] = []
+    following = None
     for piece in result.ranges:
         data = piece.file.read(piece.position, piece.count)
         assert len(data) == piece.count
@@ -125,10 +144,11 @@ def read_rows(log, offset, *, max_bytes=1 << 20, upper=None):
     return result, rows, following
 
 
-def all_rows(log, *, max_bytes=1 << 20, upper=None):
+def all_rows(log: PartitionLog, *, max_bytes: int = 1 << 20, upper: int | None = None) -> list[Row]:
     """Returns all records that a ``read_uncommitted`` consumer sees."""
     upper = log.log_end_offset if upper is None else upper
-    rows, offset = [], log.log_start_offset
+    rows: list[Row] = []
+    offset: int = log.log_start_offset
     while offset < upper:
         _, found, following = read_rows(log, offset, max_bytes=max_bytes, upper=upper)
         if following is None:
@@ -139,9 +159,11 @@ def all_rows(log, *, max_bytes=1 << 20, upper=None):
     return rows
 
 
-def committed_rows(log, *, max_bytes=700):
+def committed_rows(log: PartitionLog, *, max_bytes: int = 700) -> list[Row]:
     """Returns the records that a ``read_committed`` consumer sees, filtered as in its client."""
-    rows, offset, upper = [], log.log_start_offset, log.last_stable_offset
+    rows: list[Row] = []
+    offset: int = log.log_start_offset
+    upper = log.last_stable_offset
     while offset < upper:
         result, found, following = read_rows(log, offset, max_bytes=max_bytes, upper=upper)
         if following is None:
@@ -165,7 +187,15 @@ class Driver:
     Every action takes a ``random.Random``; every difference is an assertion.
     """
 
-    def __init__(self, machine, *, compact=False, seed=0, config=None, map_slots=11) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        compact: bool = False,
+        seed: int = 0,
+        config: LogConfig | None = None,
+        map_slots: int = 11,
+    ) -> None:
         self.map_slots = map_slots
         self.machine = machine
         self.compact = compact
@@ -186,7 +216,7 @@ class Driver:
         )
         self.now = START_MS
         self.counter = 0
-        self.epoch = 1
+        self.epoch = LeaderEpoch(1)
         self.history: dict[int, Row] = {}  # all rows of this lineage, removed ones too
         self.durable_end = 0
         self.floor_offset = 0  # log start offset as told to the log
@@ -208,6 +238,8 @@ class Driver:
     check_indexes = True
     ended_are_known = True
     committed = 0
+    writes = 0
+    """After how many writes the power fails, in histories that stop at each write."""
 
     def start(self) -> None:
         self.ended_are_known = False
@@ -240,10 +272,16 @@ class Driver:
             log.update_high_watermark(min(first, log.high_watermark))
 
     @property
+    def virtual_machine(self) -> VirtualMachine:
+        """The machine of a history in which power or file descriptors can fail."""
+        assert isinstance(self.machine, VirtualMachine)
+        return self.machine
+
+    @property
     def rows(self) -> list[Row]:
         return [row for offset, row in sorted(self.history.items()) if offset >= self.log.log_start_offset]
 
-    def restart_clean(self, rnd) -> None:
+    def restart_clean(self, rnd: random.Random) -> None:
         before = (self.log.log_end_offset, self.log.log_start_offset, self.log.high_watermark, all_rows(self.log))
         producers = self.log.producer_state.describe()
         self.manager.close(5)
@@ -255,7 +293,7 @@ class Driver:
         assert self.manager.recovery_progress.recovered_bytes == 0, "a clean start scanned the log"
         self.durable_end = self.log.log_end_offset
 
-    def kill(self, rnd) -> None:
+    def kill(self, rnd: random.Random) -> None:
         end = self.log.log_end_offset
         producers = self.log.producer_state.describe()
         for directory in self.manager.directories:
@@ -268,18 +306,19 @@ class Driver:
         )
         self._reconcile(end)
 
-    def lose_power(self, rnd) -> None:
+    def lose_power(self, rnd: random.Random) -> None:
         if self.machine.can_lose_power:
             self.machine.boot(power_lost=True)
             self.start()
             self._reconcile(self.durable_end)
 
-    def crash_in(self, rnd, action) -> None:
+    def crash_in(self, rnd: random.Random, action: str) -> None:
         """Lets the power fail, or the process end, in the middle of another action."""
         if not self.machine.can_lose_power:
             return
         floor = self.durable_end
-        self.machine.arm(rnd.randint(1, 25))
+        machine = self.virtual_machine
+        machine.arm(rnd.randint(1, 25))
         try:
             getattr(self, action)(rnd)
         except PowerLoss:
@@ -290,7 +329,7 @@ class Driver:
             self.start()
             self._reconcile(floor, restarted=action == "restart_at")
         else:
-            self.machine.disk.crash_after_writes(1 << 60, lambda: None)
+            machine.disk.crash_after_writes(1 << 60, lambda: None)
 
     def _reconcile(self, floor: int, *, restarted: bool = False) -> None:
         """Checks after a crash that the log is a prefix of the model with all durable records; adapts the model."""
@@ -346,9 +385,9 @@ class Driver:
 
     # Actions ---------------------------------------------------------------------------------------------------------
 
-    def _rows_for(self, rnd):
+    def _rows_for(self, rnd: random.Random) -> list[Unsent]:
         count = rnd.choice((1, 1, 2, 3, 8))
-        rows = []
+        rows: list[Unsent] = []
         for _ in range(count):
             self.counter += 1
             self.now += rnd.randint(0, 40)
@@ -358,7 +397,7 @@ class Driver:
             rows.append((self.now - rnd.choice((0, 0, 0, 500)), key, value))
         return rows
 
-    def _append(self, rnd, rows, batch, producer_id):
+    def _append(self, rows: Sequence[Unsent], batch: bytearray, producer_id: int) -> AppendInfo:
         base = self.log.staged_end_offset
         for delta, (timestamp, key, value) in enumerate(rows):
             # Noted before: a crash in the middle may leave it in the log.
@@ -369,20 +408,20 @@ class Driver:
         assert (info.first_offset, info.last_offset) == (base, base + len(rows) - 1), "offsets are dense"
         return info
 
-    def append(self, rnd) -> None:
+    def append(self, rnd: random.Random) -> None:
         for _ in range(rnd.choice((1, 1, 3))):
             rows = self._rows_for(rnd)
-            self._append(rnd, rows, make_batch(rows, codec=rnd.choice(list(Compression))), -1)
+            self._append(rows, make_batch(rows, codec=rnd.choice(list(Compression))), -1)
         end = self.log.staged_end_offset
         self.log.flush_staged()
         assert self.log.log_end_offset == end
 
-    def append_idempotent(self, rnd) -> None:
+    def append_idempotent(self, rnd: random.Random) -> None:
         producer = rnd.randrange(3)
         if producer in self.last_batch and rnd.random() < 0.3:
-            batch, base = self.last_batch[producer]
+            sent, base = self.last_batch[producer]
             end = self.log.log_end_offset
-            info = self.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=self.epoch, now_ms=self.now)
+            info = self.log.append_as_leader(memoryview(bytearray(sent)), leader_epoch=self.epoch, now_ms=self.now)
             assert info.duplicate, "a batch that was sent again was appended again"
             assert info.first_offset == base
             assert self.log.log_end_offset == end
@@ -395,22 +434,22 @@ class Driver:
                 make_batch(rows, producer=(producer, 0, sequence + 7)), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             )
         sent = bytes(batch)
-        info = self._append(rnd, rows, batch, producer)
+        info = self._append(rows, batch, producer)
         self.log.flush_staged()
         self.sequences[producer] = sequence + len(rows)
         self.last_batch[producer] = (sent, info.first_offset)
 
-    def append_transactional(self, rnd) -> None:
+    def append_transactional(self, rnd: random.Random) -> None:
         producer = 100 + rnd.randrange(3)
         sequence = self.sequences.get(producer, 0)
         rows = self._rows_for(rnd)
         batch = make_batch(rows, producer=(producer, 0, sequence), transactional=True)
         self.open.setdefault(producer, self.log.log_end_offset)
-        self._append(rnd, rows, batch, producer)
+        self._append(rows, batch, producer)
         self.log.flush_staged()
         self.sequences[producer] = sequence + len(rows)
 
-    def end_transaction(self, rnd) -> None:
+    def end_transaction(self, rnd: random.Random) -> None:
         if not self.open:
             return
         producer = rnd.choice(sorted(self.open))
@@ -430,25 +469,25 @@ class Driver:
         )
         del self.open[producer]
 
-    def append_damaged(self, rnd) -> None:
+    def append_damaged(self, rnd: random.Random) -> None:
         batch = make_batch(self._rows_for(rnd), codec=rnd.choice(list(Compression)))
         position = rnd.randrange(16, len(batch))
         batch[position] ^= 1 << rnd.randrange(8)
         self._refused(batch, None)
 
-    def _refused(self, batch, code) -> None:
+    def _refused(self, batch: bytearray, code: ErrorCode | None) -> None:
         end, size = self.log.log_end_offset, self.log.size_bytes
         with pytest.raises(LogError) as caught:
             self.log.append_as_leader(memoryview(batch), leader_epoch=self.epoch, now_ms=self.now)
         assert code is None or caught.value.code == code
         assert (self.log.log_end_offset, self.log.size_bytes) == (end, size), "a refused batch changed the log"
 
-    def new_epoch(self, rnd) -> None:
-        self.epoch = self.newest_epoch = max(self.epoch, self.newest_epoch) + rnd.randint(1, 3)
+    def new_epoch(self, rnd: random.Random) -> None:
+        self.epoch = self.newest_epoch = LeaderEpoch(max(self.epoch, self.newest_epoch) + rnd.randint(1, 3))
         if rnd.random() < 0.5:
             self.log.begin_leader_epoch(self.epoch)
 
-    def advance_watermark(self, rnd) -> None:
+    def advance_watermark(self, rnd: random.Random) -> None:
         log = self.log
         if log.high_watermark == log.log_end_offset:
             return
@@ -457,14 +496,14 @@ class Driver:
         log.update_high_watermark(rnd.choice((log.log_end_offset, following or log.log_end_offset)))
         self.committed = max(self.committed, log.high_watermark)
 
-    def flush(self, rnd) -> None:
+    def flush(self, rnd: random.Random) -> None:
         self.log.flush()
         assert self.log.recovery_point == self.log.log_end_offset
         self.durable_end = self.log.log_end_offset
 
-    def truncate(self, rnd) -> None:
+    def truncate(self, rnd: random.Random) -> None:
         log = self.log
-        low = max(log.log_start_offset, log.high_watermark)
+        low: int = max(log.log_start_offset, log.high_watermark)
         if self.compact:
             low = max(low, log.storage.segments.active.base_offset, self.committed)  # what the cleaner saw stays
         target = rnd.randint(min(low, log.log_end_offset), log.log_end_offset)
@@ -478,11 +517,11 @@ class Driver:
         self._forget_from(end)
         if self.history and rnd.random() < 0.3:
             # The new leader has nothing of its own epoch yet: what follows here is of the epoch that was cut.
-            self.epoch = self.history[max(self.history)].epoch
+            self.epoch = LeaderEpoch(self.history[max(self.history)].epoch)
         else:
-            self.epoch = self.newest_epoch = max(self.epoch, self.newest_epoch) + 1
+            self.epoch = self.newest_epoch = LeaderEpoch(max(self.epoch, self.newest_epoch) + 1)
 
-    newest_epoch = 0
+    newest_epoch = LeaderEpoch(0)
 
     def _batch_starts_around(self, target: int) -> list[int]:
         if target >= self.log.log_end_offset:
@@ -496,7 +535,7 @@ class Driver:
 
     cut_to = 0
 
-    def restart_at(self, rnd) -> None:
+    def restart_at(self, rnd: random.Random) -> None:
         if self.compact:
             return
         target = self.log.log_end_offset + rnd.randint(0, 50)
@@ -509,7 +548,7 @@ class Driver:
         self._forget_from(0)
         self.sequences = {}
 
-    def delete_records(self, rnd) -> None:
+    def delete_records(self, rnd: random.Random) -> None:
         if self.compact:
             return
         log = self.log
@@ -517,7 +556,7 @@ class Driver:
         assert log.delete_records(target) == target
         self.floor_offset = target
 
-    def _run(self, works) -> None:
+    def _run(self, works: Iterable[Work]) -> None:
         """Runs the works; if descriptors are short, each of them may fail for that reason."""
         for work in works:
             try:
@@ -526,13 +565,13 @@ class Driver:
                 if not (self.is_short and is_shortage(error)):
                     raise
 
-    def tick(self, rnd) -> None:
+    def tick(self, rnd: random.Random) -> None:
         self.now += rnd.choice((1001, 1001, 5000, 30_000))
         start, watermark = self.log.log_start_offset, self.log.high_watermark
         self._run(self.manager.tick(self.now))
         assert start <= self.log.log_start_offset <= max(start, watermark), "retention went above the high watermark"
 
-    def clean(self, rnd) -> None:
+    def clean(self, rnd: random.Random) -> None:
         for _ in range(40):
             self.now += 1
             works = self.manager.tick(self.now)
@@ -542,7 +581,7 @@ class Driver:
 
     # Checks ----------------------------------------------------------------------------------------------------------
 
-    def check(self, rnd) -> None:
+    def check(self, rnd: random.Random) -> None:
         log = self.log
         rows = all_rows(log, max_bytes=rnd.choice((1, 500, 1 << 20)))
         if self.compact:
@@ -555,7 +594,7 @@ class Driver:
         if self.check_indexes:
             self._check_indexes()
 
-    def _check_compacted(self, rows) -> None:
+    def _check_compacted(self, rows: list[Row]) -> None:
         log = self.log
         offsets = [row.offset for row in rows]
         assert offsets == sorted(set(offsets)), "order or offsets changed"
@@ -593,7 +632,7 @@ class Driver:
             if newest.offset < self.log.last_stable_offset:
                 assert row == newest, f"{key!r} is back at {row.offset}: its last record was {newest}"
 
-    def _check_lookups(self, rnd, rows) -> None:
+    def _check_lookups(self, rnd: random.Random, rows: list[Row]) -> None:
         log = self.log
         for _ in range(3):
             if log.log_end_offset > log.log_start_offset:
@@ -618,7 +657,7 @@ class Driver:
                 if not self.compact and top is not None and log.segments[0].base_offset == log.log_start_offset:
                     assert top.timestamp_ms == newest
 
-    def _check_epochs(self, rnd, rows) -> None:
+    def _check_epochs(self, rnd: random.Random, rows: list[Row]) -> None:
         for row in rnd.sample(rows, min(3, len(rows))):
             assert self.log.epochs.epoch_for_offset(row.offset) == row.epoch
             end = self.log.end_offset_for_epoch(row.epoch)
@@ -689,7 +728,7 @@ class Driver:
                     "an interval of the index is too wide"
                 )
 
-    PLAIN_ACTIONS = (
+    PLAIN_ACTIONS: tuple[str, ...] = (
         *("append",) * 6,
         *("append_idempotent",) * 3,
         *("append_transactional",) * 3,
@@ -706,7 +745,7 @@ class Driver:
         "kill",
         "lose_power",
     )
-    COMPACT_ACTIONS = (
+    COMPACT_ACTIONS: tuple[str, ...] = (
         *("append",) * 8,
         "append_idempotent",
         *("append_transactional",) * 2,
@@ -721,9 +760,18 @@ class Driver:
         "kill",
         "lose_power",
     )
-    CRASHING = ("append", "append_transactional", "end_transaction", "flush", "truncate", "restart_at", "tick", "clean")
+    CRASHING: tuple[str, ...] = (
+        "append",
+        "append_transactional",
+        "end_transaction",
+        "flush",
+        "truncate",
+        "restart_at",
+        "tick",
+        "clean",
+    )
 
-    def step(self, rnd) -> str:
+    def step(self, rnd: random.Random) -> str:
         """Performs one random action, then all checks."""
         action = rnd.choice(self.COMPACT_ACTIONS if self.compact else self.PLAIN_ACTIONS)
         if self.shortages and action in self.SHORT and rnd.random() < 0.4:
@@ -732,7 +780,7 @@ class Driver:
             self.perform(action, rnd, crash=rnd.random() < 0.12)
         return action
 
-    def perform(self, action: str, rnd, *, crash: bool) -> None:
+    def perform(self, action: str, rnd: random.Random, *, crash: bool) -> None:
         if crash and action in self.CRASHING:
             self.crash_in(rnd, action)
         else:
@@ -743,13 +791,14 @@ class Driver:
 
     is_short = False
 
-    def perform_short(self, action: str, rnd) -> None:
+    def perform_short(self, action: str, rnd: random.Random) -> None:
         """Performs an action while other files and connections use all descriptors but a few.
 
         It may be refused. Then nothing has failed, and the log holds a prefix of what was to be appended.
         """
-        profile = self.machine.virtual_disk.profile
-        profile.open_files_max = self.machine.disk.open_files + rnd.choice((0, 0, 1, 2, 3))
+        machine = self.virtual_machine
+        profile = machine.virtual_disk.profile
+        profile.open_files_max = machine.disk.open_files + rnd.choice((0, 0, 1, 2, 3))
         self.is_short = True
         try:
             getattr(self, action)(rnd)
@@ -768,7 +817,15 @@ class Driver:
         assert self.manager.offline_directories == [], "a directory whose log found no descriptors is offline"
         self.check(rnd)
 
-    SHORT = ("append", "append_idempotent", "append_transactional", "end_transaction", "flush", "tick", "clean")
+    SHORT: tuple[str, ...] = (
+        "append",
+        "append_idempotent",
+        "append_transactional",
+        "end_transaction",
+        "flush",
+        "tick",
+        "clean",
+    )
 
 
 class TransactionsDriver(Driver):
@@ -780,16 +837,16 @@ class TransactionsDriver(Driver):
     KEYS = 4
     TOMBSTONES = 0.4
 
-    def __init__(self, machine, *, seed=0) -> None:
+    def __init__(self, machine: Machine, *, seed: int = 0) -> None:
         # With odd seeds the cleaner has to ask for the checkpoints that it waits for.
         self.recovery_checkpoint_ms = 1_000_000 if seed % 2 else 1000
         super().__init__(machine, compact=True, seed=seed, map_slots=seed % 3 * 20 + 4)
 
-    def whole_transaction(self, rnd) -> None:
+    def whole_transaction(self, rnd: random.Random) -> None:
         self.append_transactional(rnd)
         self.end_transaction(rnd)
 
-    def clean_all(self, rnd) -> None:
+    def clean_all(self, rnd: random.Random) -> None:
         """Cleans up to the active segment, often after the retention of what was cleaned before."""
         self.now += rnd.choice((0, 0, self.config.delete_retention_ms // 2, self.config.delete_retention_ms + 1))
         self.log.update_high_watermark(self.log.log_end_offset)
@@ -832,7 +889,7 @@ KINDS: dict[str, Callable[..., Driver]] = {
 }
 
 
-def run_seed(machine, *, seed: int, steps: int, kind: str) -> Driver:
+def run_seed(machine: Machine, *, seed: int, steps: int, kind: str) -> Driver:
     """Runs a random history from one seed."""
     rnd = random.Random(seed)
     driver = KINDS[kind](machine, seed=seed)
@@ -891,7 +948,7 @@ def swap(driver: Driver, rnd: random.Random) -> None:
     while driver.log.storage.segments.count < 7:
         driver.append(rnd)
     checkpoint(driver, rnd)
-    driver.machine.arm(driver.writes)
+    driver.virtual_machine.arm(driver.writes)
     cleanings = driver.manager.cleaner.statistics().cleanings
     driver.clean(rnd)
     assert driver.manager.cleaner.statistics().cleanings > cleanings, "nothing was cleaned"
@@ -925,14 +982,16 @@ def close(driver: Driver, rnd: random.Random) -> None:
     driver.start()
 
 
-def crash_after_each_write(operation, *, compact: bool, power_lost: bool) -> int:
+def crash_after_each_write(
+    operation: Callable[[Driver, random.Random], None], *, compact: bool, power_lost: bool
+) -> int:
     """Lets the power fail after the first, second ... write of an operation; returns how many writes it has."""
     for writes in range(1, WRITES_MAX):
         driver, rnd = prepare(compact, seed=writes % 3)
         driver.writes = writes
         floor = driver.durable_end
         if operation is not swap:
-            driver.machine.arm(writes)
+            driver.virtual_machine.arm(writes)
         try:
             operation(driver, rnd)
         except PowerLoss:

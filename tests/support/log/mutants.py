@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from xxhash import xxh3_128_digest
 
@@ -21,6 +23,14 @@ from moldau_broker.log.partition.segment_list import SegmentList
 from moldau_broker.log.producers.producer_state import ProducerEntry
 from moldau_jepsen.planted_bug import Patch, PlantedBug
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.records import BatchHeader
+    from moldau.values import Buffer
+    from moldau_broker.log.files.index import OffsetPosition
+    from moldau_broker.log.values import Work
+
 
 def index_names_the_next_batch() -> list[Patch]:
     """The offset index names the batch after the one it points at."""
@@ -32,7 +42,7 @@ def lookup_takes_the_entry_above() -> list[Patch]:
     """The last batch of an interval is skipped."""
     good = OffsetIndex.lookup
 
-    def lookup(self, offset):
+    def lookup(self: OffsetIndex, offset: int) -> OffsetPosition:
         found = self.first_at_or_after_position(good(self, offset).position + 1)
         return found if found is not None and found.offset - 1 <= offset else good(self, offset)
 
@@ -42,7 +52,7 @@ def lookup_takes_the_entry_above() -> list[Patch]:
 def swap_without_rename_order() -> list[Patch]:
     """The new segment takes its name before the old ones have lost theirs, and says too early that it is complete."""
 
-    def replace(self, old, new):
+    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> None:
         first = self.all.index(old[0])
         new.files.change_suffix("")
         self.generation += 1
@@ -59,11 +69,13 @@ def map_overflow_ignored() -> list[Patch]:
     """A key that found no room counts as mapped: the end of what was covered moves on."""
     good_add, good_select = OffsetMap.add, OffsetMap.select
 
-    def add(self, *args):
-        good_add(self, *args)
+    def add(self: OffsetMap, data: Buffer, start: int, end: int, header: BatchHeader, first_offset: int) -> bool:
+        good_add(self, data, start, end, header, first_offset)
         return True
 
-    def select(self, data, start, end, header, *, keeps_tombstones):
+    def select(
+        self: OffsetMap, data: Buffer, start: int, end: int, header: BatchHeader, *, keeps_tombstones: bool
+    ) -> Selection:
         found = good_select(self, data, start, end, header, keeps_tombstones=keeps_tombstones)
         view, keep = memoryview(data), bytearray(found.keep)
         parsed = _cleaning_py._records(view, start, end, len(keep), header.base_offset, header.last_offset_delta)
@@ -86,7 +98,9 @@ def last_value_dropped() -> list[Patch]:
     """What is at the key's last offset is taken for older than it."""
     good = OffsetMap.select
 
-    def select(self, data, start, end, header, *, keeps_tombstones):
+    def select(
+        self: OffsetMap, data: Buffer, start: int, end: int, header: BatchHeader, *, keeps_tombstones: bool
+    ) -> Selection:
         earlier = header._replace(base_offset=header.base_offset - 1)
         return good(self, data, start, end, earlier, keeps_tombstones=keeps_tombstones)
 
@@ -96,13 +110,13 @@ def last_value_dropped() -> list[Patch]:
 def active_segment_cleaned() -> list[Patch]:
     """The segment that is appended to is cleaned like any other."""
 
-    def plan(log, checkpoint, durable_end, now_ms):
+    def plan(log: PartitionLog, checkpoint: int | None, durable_end: int, now_ms: int) -> CleaningPlan:
         good = plan_cleaning(log, checkpoint, durable_end, now_ms)
         return CleaningPlan(good.first_dirty_offset, log.log_end_offset, good.clean_bytes, log.size_bytes, True)
 
     good_replace = SegmentList.replace
 
-    def replace(self, old, new):
+    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> None:
         if old[-1] is self.active:
             self.active = new
             self.all[-1:] = [old[-1]]
@@ -122,7 +136,7 @@ def recovery_point_ahead_of_data() -> list[Patch]:
     """The recovery point moves without a sync."""
     good = PartitionLog.flush_work
 
-    def flush_work(self, **options):
+    def flush_work(self: PartitionLog, **options: bool) -> Work | None:
         work = good(self, **options)
         if work is not None:
             object.__setattr__(work, "run", lambda: None)
@@ -136,22 +150,24 @@ def recovery_point_not_lowered() -> list[Patch]:
     return [(LogDirectory, "lower_to", lambda self, log, offset: None), (LogSegment, "cut", _truncate_without_sync)]
 
 
-def _truncate_without_sync(self, offset, position, good=LogSegment.cut):
+def _truncate_without_sync(
+    self: LogSegment, offset: int, position: int, good: Callable[[LogSegment, int, int], None] = LogSegment.cut
+) -> None:
     file = self.file
 
     class Unsynced:
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> object:
             return (lambda: None) if name == "sync" else getattr(file, name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LogSegment, "file", property(lambda _: Unsynced()))
-        return good(self, offset, position)
+        good(self, offset, position)
 
 
 def time_index_not_monotone() -> list[Patch]:
     """Each interval writes the timestamp of its own batch, not the largest so far."""
 
-    def maybe_append(self, timestamp_ms, offset):
+    def maybe_append(self: TimeIndex, timestamp_ms: int, offset: int) -> None:
         self._entries.append(timestamp_ms - (self.count % 2) * 700, offset - self._base)
 
     return [(TimeIndex, "maybe_append", maybe_append)]
@@ -185,7 +201,7 @@ def aborted_not_indexed() -> list[Patch]:
 def cleaned_aborts_stay_open() -> list[Patch]:
     """A transaction whose abort marker is not read goes on: the next one of its producer is judged aborted."""
 
-    def aborted_at(self, header):
+    def aborted_at(self: CleanedTransactions, header: BatchHeader) -> AbortedTransaction | None:
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             entry = self._waiting.pop()
             self._aborted[entry.producer_id] = AbortedTransaction(entry)
@@ -194,8 +210,9 @@ def cleaned_aborts_stay_open() -> list[Patch]:
     return [(CleanedTransactions, "_aborted_at", aborted_at)]
 
 
-def _bug(patches, kind: str) -> PlantedBug:
+def _bug(patches: Callable[[], list[Patch]], kind: str) -> PlantedBug:
     """Makes the value of a bug from the function that replaces code and the kind of histories that show it."""
+    assert patches.__doc__ is not None
     text = patches.__doc__.strip().rstrip(".")
     return PlantedBug(
         name=patches.__name__.replace("_", "-"),
