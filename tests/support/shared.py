@@ -7,7 +7,7 @@ from the tests of other portions.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from support.order import portion_of
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import pytest
+
+T = TypeVar("T")
 
 
 class SharedResources:
@@ -42,13 +44,13 @@ class SharedResources:
         if self._last.get(portion) == nodeid:
             self._close(portion)
 
-    def get(self, name: str, start: Callable[[], AbstractContextManager[Any]]) -> Any:
+    def get(self, name: str, start: Callable[[], AbstractContextManager[T]]) -> T:
         """Returns what ``start`` yields; it runs once for each portion and name."""
         running = self._running.setdefault(self._portion, {})
         if name not in running:
             exits = self._exits.setdefault(self._portion, ExitStack())
             running[name] = exits.enter_context(start())
-        return running[name]
+        return cast("T", running[name])
 
     def close(self) -> None:
         """Closes everything that still runs."""

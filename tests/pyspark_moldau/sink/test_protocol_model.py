@@ -158,7 +158,7 @@ class KillsTheKept(Model):
     def end(self, world, entry):
         world = super().end(world, entry)
         kept = self.result
-        (world,) = self.perform(world, AbortOrphans(frozenset()))
+        world = self.perform(world, AbortOrphans(frozenset()))
         self.result = kept
         return world
 

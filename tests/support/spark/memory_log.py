@@ -2,59 +2,70 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
 from pyspark_moldau.errors import DataLossError
 from pyspark_moldau.options import EARLIEST, LATEST
 from pyspark_moldau.wire.cluster import UnknownTopicError
 from pyspark_moldau.wire.decoding import Chunk
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark_moldau.offsets import OffsetRange, Partition
+    from pyspark_moldau.options import Subscription
+
+    Appended = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+    """Timestamp, key, value and headers of a record."""
+
 
 class MemoryLog:
     """Partitions as lists of records; implements ``LogReader``."""
 
-    def __init__(self, partitions):
+    def __init__(self, partitions: Sequence[Partition]) -> None:
         self.starts = dict.fromkeys(partitions, 0)
-        self.records = {partition: [] for partition in partitions}
+        self.records: dict[Partition, list[Record[bytes, bytes]]] = {partition: [] for partition in partitions}
         self.ids = {topic: "id-1" for topic, _ in partitions}
         self.bytes_of_record = 100
 
-    def append(self, partition, *pairs):
+    def append(self, partition: Partition, *pairs: Appended) -> None:
         log = self.records[partition]
         for timestamp, key, value, headers in pairs:
             log.append(Record(self.starts[partition] + len(log), timestamp, key, value, headers))
 
-    def drop_before(self, partition, offset):
+    def drop_before(self, partition: Partition, offset: int) -> None:
         kept = [record for record in self.records[partition] if record.offset >= offset]
         self.records[partition] = kept
         self.starts[partition] = offset
 
-    def delete(self, topic):
+    def delete(self, topic: str) -> None:
         """Deletes a topic."""
         self.records = {partition: log for partition, log in self.records.items() if partition[0] != topic}
         self.starts = dict.fromkeys(self.records, 0)
         del self.ids[topic]
 
-    def create(self, topic, partitions, topic_id):
+    def create(self, topic: str, partitions: int, topic_id: str) -> None:
         """Creates a topic."""
         self.ids[topic] = topic_id
         for number in range(partitions):
             self.records[topic, number] = []
             self.starts[topic, number] = 0
 
-    def partitions(self, subscription, *, missing_ok=False):
+    def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
         missing = [topic for topic in subscription.topics or () if topic not in self.ids]
         if missing and not missing_ok:
             raise UnknownTopicError(f"topic {missing[0]} does not exist")
         return sorted(partition for partition in self.records if partition[0] in (subscription.topics or ()))
 
-    def topic_ids(self, topics):
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
-    def sizes(self, partitions):
+    def sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.bytes_of_record * len(self.records[partition]) for partition in partitions}
 
-    def offsets(self, timestamps):
-        result = {}
+    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        result: dict[Partition, int | None] = {}
         for partition, timestamp in timestamps.items():
             log = self.records[partition]
             if timestamp == EARLIEST:
@@ -65,7 +76,7 @@ class MemoryLog:
                 result[partition] = next((r.offset for r in log if r.timestamp >= timestamp), None)
         return result
 
-    def read(self, work, *, fail_on_data_loss):
+    def read(self, work: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Chunk]:
         partition = (work.topic, work.partition)
         if work.start < self.starts[partition] and fail_on_data_loss:
             raise DataLossError("gone")

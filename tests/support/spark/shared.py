@@ -16,7 +16,7 @@ from support.shared import SHARED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from moldau_jepsen.testing import LocalCluster
+    from moldau_jepsen.testing.local import TestCluster
 
 SETTINGS = {
     "spark.sql.streaming.stopTimeout": "120000",
@@ -49,14 +49,14 @@ def shared_session() -> Any:
     return SHARED.get("spark session", _session)
 
 
-def shared_brokers() -> LocalCluster:
+def shared_brokers() -> TestCluster:
     """Returns the cluster of three brokers; a test that kills a broker starts it again."""
-    return SHARED.get("spark brokers", _brokers)  # type: ignore[no-any-return]
+    return SHARED.get("spark brokers", _brokers)
 
 
-def shared_broker() -> LocalCluster:
+def shared_broker() -> TestCluster:
     """Returns the cluster of a single broker, for tests that must not ask a broker that knows of a change later."""
-    return SHARED.get("spark broker", _broker)  # type: ignore[no-any-return]
+    return SHARED.get("spark broker", _broker)
 
 
 @contextmanager
@@ -71,12 +71,12 @@ def _session() -> Iterator[Any]:
 
 
 @contextmanager
-def _broker() -> Iterator[LocalCluster]:
+def _broker() -> Iterator[TestCluster]:
     with cluster(brokers=1, controllers=1, links=False) as running:
         yield running
 
 
 @contextmanager
-def _brokers() -> Iterator[LocalCluster]:
+def _brokers() -> Iterator[TestCluster]:
     with cluster(brokers=3, controllers=1, links=False) as running:
         yield running

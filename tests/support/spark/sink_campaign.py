@@ -8,6 +8,8 @@ processes, the leader of a partition of ``out``, or the transaction coordinator 
 again. At the end every row must be in ``out`` once for a ``read_committed`` reader.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
@@ -21,10 +23,18 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
 from support.interop.clients import create_topic, wait_for, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from confluent_kafka import KafkaError, Message
+
+    from moldau_jepsen.testing.local import TestCluster
 
 KINDS = ("driver", "python", "leader", "coordinator")
 ROWS_PER_S = 150
@@ -34,7 +44,7 @@ WAIT_S = 240
 class Feeder(threading.Thread):
     """Writes numbered rows until it is stopped."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
@@ -43,19 +53,19 @@ class Feeder(threading.Thread):
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 120_000}
         )
-        self.failures = []
+        self.failures: list[str] = []
 
-    def run(self):
+    def run(self) -> None:
         while not self._stop_wanted.wait(1 / ROWS_PER_S):
             self._producer.produce("in", b"%d" % self.count, key=b"%d" % (self.count % 97), on_delivery=self._delivered)
             self.count += 1
             self._producer.poll(0)
 
-    def _delivered(self, error, message):
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failures.append(str(error))
 
-    def finish(self):
+    def finish(self) -> int:
         """Stops and returns how many rows were written."""
         self._stop_wanted.set()
         self.join()
@@ -64,9 +74,9 @@ class Feeder(threading.Thread):
         return self.count
 
 
-def parents():
+def parents() -> dict[int, int]:
     """Returns the parent of every process."""
-    found = {}
+    found: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
@@ -75,7 +85,7 @@ def parents():
     return found
 
 
-def descendants(pid):
+def descendants(pid: int) -> list[int]:
     """Returns the processes below one, in no order."""
     of = parents()
     found = [pid]
@@ -84,13 +94,13 @@ def descendants(pid):
     return found[1:]
 
 
-def command_of(pid):
+def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
-def kill_all(pids):
+def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -99,13 +109,13 @@ def kill_all(pids):
 class Query:
     """The driver process."""
 
-    def __init__(self, bootstrap, home):
+    def __init__(self, bootstrap: str, home: Path) -> None:
         self._arguments = [bootstrap, "in", "out", str(home / "checkpoint")]
         self._home = home
         self.starts = 0
         self.start()
 
-    def start(self):
+    def start(self) -> None:
         self.starts += 1
         self.log = self._home / f"driver-{self.starts}.log"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -118,47 +128,46 @@ class Query:
                 start_new_session=True,
             )
 
-    def ensure_running(self):
+    def ensure_running(self) -> None:
         """Starts the driver again if it is dead."""
         if self.process.poll() is not None:
             self.start()
 
-    def failures(self):
+    def failures(self) -> int:
         """Returns how often the query failed and was started again inside its driver."""
         return len(self.failure_lines())
 
-    def failure_lines(self):
+    def failure_lines(self) -> list[str]:
         """Returns the first line of each failure."""
         texts = [log.read_text(errors="replace") for log in sorted(self._home.glob("driver-*.log"))]
         return [line for text in texts for line in text.splitlines() if line.startswith("failed ")]
 
-    def query_id(self):
+    def query_id(self) -> str:
         metadata = self._home / "checkpoint" / "metadata"
-        return json.loads(metadata.read_text())["id"]
+        return str(json.loads(metadata.read_text())["id"])
 
-    def progress(self):
+    def progress(self) -> list[int]:
         """Returns how many batches are in Spark's commit log, and how many are planned."""
         logs = [self._home / "checkpoint" / name for name in ("commits", "offsets")]
         return [len(list(log.glob("[0-9]*"))) if log.exists() else 0 for log in logs]
 
-    def wait_progress(self):
+    def wait_progress(self) -> None:
         """Waits until the query has begun or finished a batch since now, so that a kill strikes it at work."""
         before = self.progress()
         self.ensure_running()
         wait_until(lambda: self.progress() != before or self.process.poll() is not None, "the query works", WAIT_S)
 
-    def kill(self):
+    def kill(self) -> None:
         kill_all([self.process.pid, *descendants(self.process.pid)])
         self.process.wait(30)
 
-    def kill_python(self):
+    def kill_python(self) -> None:
         """Kills the Python processes of the JVM: tasks, and those that plan and commit."""
         pids = descendants(self.process.pid)
         kill_all([pid for pid in pids if "pyspark" in command_of(pid) and "java" not in command_of(pid)[:60]])
-        return pids
 
 
-def committed_values(bootstrap, timeout_s, wanted):
+def committed_values(bootstrap: str, timeout_s: float, wanted: int) -> Counter[int]:
     """Reads ``out`` as a reader of committed data, until each row was seen and for a while longer."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -171,25 +180,25 @@ def committed_values(bootstrap, timeout_s, wanted):
         }
     )
     consumer.assign([TopicPartition("out", partition, 0) for partition in range(3)])
-    seen = Counter()
+    seen: Counter[int] = Counter()
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
-            seen[int(message.value())] += 1
+            seen[int(message.value() or b"")] += 1
         elif message is None and len(seen) >= wanted:
             break
     consumer.close()
     return seen
 
 
-def coordinator_of(bootstrap, query_id):
+def coordinator_of(bootstrap: str, query_id: str) -> int:
     name = f"moldau-spark-{query_id}-driver"
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         return admin.describe_transactions([name])[name].coordinator
 
 
-def strike(kind, brokers, query, draw):
+def strike(kind: str, brokers: TestCluster, query: Query, draw: random.Random) -> int | None:
     """Kills a part; returns what has to be started again, and when."""
     if kind == "driver":
         query.kill()
@@ -211,14 +220,21 @@ def strike(kind, brokers, query, draw):
     return victim
 
 
-def run(kills, seed, *, settle_s=(0.0, 3.0), kinds=KINDS, minutes=600):
+def run(
+    kills: int,
+    seed: int,
+    *,
+    settle_s: tuple[float, float] = (0.0, 3.0),
+    kinds: Sequence[str] = KINDS,
+    minutes: float = 600,
+) -> dict[str, object]:
     """Runs a campaign of at most ``minutes`` and returns its figures.
 
     Raises:
         AssertionError: a row is missing or there twice.
     """
     draw = random.Random(seed)
-    counts = Counter()
+    counts: Counter[str] = Counter()
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="moldau-sink-") as name, cluster(brokers=3, links=False) as brokers:
         home = Path(name)
@@ -240,7 +256,7 @@ def run(kills, seed, *, settle_s=(0.0, 3.0), kinds=KINDS, minutes=600):
                 print(f"{time.strftime('%H:%M:%S')} kill {number + 1}: {kind} {victim or ''}", flush=True)
             rows = feeder.finish()
             deadline = time.monotonic() + WAIT_S
-            seen = Counter()
+            seen: Counter[int] = Counter()
             while len(seen) < rows and time.monotonic() < deadline:
                 query.ensure_running()
                 seen = committed_values(brokers.bootstrap, 20, rows)

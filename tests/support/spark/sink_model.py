@@ -11,7 +11,7 @@ A state is one tuple, so that ``explore`` visits each once. The budgets in ``Sco
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_moldau.sink.core import protocol
 from pyspark_moldau.sink.core.protocol import (
@@ -37,8 +37,14 @@ from pyspark_moldau.sink.core.protocol import (
     WriteRows,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
 ROWS = 2
 DRIVER = "driver"
+
+Row = tuple[int, int]
+"""A row of the query: its batch, and its number there."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Transaction(NamedTuple):
 
     epoch: int = -1
     state: str = "empty"  # empty, open, committed, aborted
-    rows: tuple = ()
-    marker: tuple = ()
+    rows: tuple[Row, ...] = ()
+    marker: tuple[str, int] | tuple[()] = ()
 
 
 class Task(NamedTuple):
@@ -95,7 +101,7 @@ class World(NamedTuple):
     ids: tuple[tuple[str, Transaction], ...] = ()
     decision: Decision | None = None
     markers: tuple[tuple[str, int], ...] = ()
-    log: tuple = ()  # committed rows, sorted
+    log: tuple[Row, ...] = ()  # committed rows, sorted
     more_attempts: int = 0
     timeouts: int = 0
     lost_answers: int = 0
@@ -105,7 +111,7 @@ class Violation(AssertionError):
     """An invariant does not hold."""
 
 
-def rows_of(scope, run, batch, partition):
+def rows_of(scope: Scope, run: int, batch: int, partition: int) -> tuple[Row, ...]:
     """The rows that a task of a run gets."""
     count = scope.partitions[run]
     return tuple((batch, row) for row in range(ROWS) if (row + scope.shifts[run]) % count == partition)
@@ -114,13 +120,14 @@ def rows_of(scope, run, batch, partition):
 class Model:
     """The steps of the world. Planted bugs override methods, or come as other cores."""
 
-    task_core = TaskCore
-    driver_core = DriverCore
+    task_core: type[TaskCore] = TaskCore
+    driver_core: type[DriverCore] = DriverCore
 
-    def __init__(self, scope):
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self.result: object = None
 
-    def begin(self):
+    def begin(self) -> World:
         return World(
             more_attempts=self.scope.more_attempts,
             timeouts=self.scope.timeouts,
@@ -129,7 +136,7 @@ class Model:
 
     # --- what can happen next
 
-    def steps(self, world):
+    def steps(self, world: World) -> Iterator[World]:
         """Yields every next state."""
         for index, task in enumerate(world.tasks):
             if not task.is_over and task.core.effect is not None:
@@ -152,7 +159,7 @@ class Model:
         if world.is_alive and not world.is_stopped and world.done < self.scope.batches:
             yield from self.spark(world)
 
-    def spark(self, world):
+    def spark(self, world: World) -> Iterator[World]:
         """What the live driver, or its death, does."""
         mine = [task for task in world.tasks if (task.run, task.batch) == (world.run, world.done)]
         commits = [commit for commit in world.commits if (commit.run, commit.core.batch) == (world.run, world.done)]
@@ -174,12 +181,12 @@ class Model:
         if world.run + 1 < len(self.scope.partitions):
             yield world._replace(run=world.run + 1)  # the driver dies; what it started goes on
 
-    def launch(self, world, partition, attempt):
+    def launch(self, world: World, partition: int, attempt: int) -> World:
         core = self.task_core(batch=world.done, partition=partition)
         task = Task(run=world.run, batch=world.done, partition=partition, attempt=attempt, core=core)
         return world._replace(tasks=tuple(sorted((*world.tasks, task), key=task_key)))
 
-    def reports(self, world, mine):
+    def reports(self, world: World, mine: Sequence[Task]) -> tuple[Report, ...] | None:
         """The first report of each partition, or None while one is missing."""
         found = []
         for partition in range(self.scope.partitions[world.run]):
@@ -191,10 +198,10 @@ class Model:
 
     # --- tasks
 
-    def id_of(self, task):
+    def id_of(self, task: Task) -> str:
         return f"run{task.run}-{task.partition}-{task.attempt}"
 
-    def step_task(self, world, index, task):
+    def step_task(self, world: World, index: int, task: Task) -> World:
         name = self.id_of(task)
         effect = task.core.effect
         try:
@@ -204,7 +211,9 @@ class Model:
             task = task._replace(is_over=True)
         return world._replace(tasks=(*world.tasks[:index], task, *world.tasks[index + 1 :]))
 
-    def perform_task(self, world, task, name, effect):
+    def perform_task(
+        self, world: World, task: Task, name: str, effect: protocol.Effect | None
+    ) -> tuple[World, Task, object]:
         transaction = id_of(world, name)
         match effect:
             case Fence():
@@ -230,16 +239,17 @@ class Model:
                 return world, task, entry
             case SkipRows():
                 return world, task, None
-        return *self.perform(world, effect), task, self.result
+        world = self.perform(world, effect)
+        return world, task, self.result
 
-    def opened(self, transaction, epoch, **changes):
+    def opened(self, transaction: Transaction, epoch: int, **changes: Any) -> Transaction:
         if transaction.epoch != epoch or transaction.state not in ("empty", "open"):
             raise Fenced
         return transaction._replace(state="open", **changes)
 
     # --- the driver
 
-    def step_commit(self, world, index, commit):
+    def step_commit(self, world: World, index: int, commit: Commit) -> World:
         effect = commit.core.effect
         try:
             transaction = id_of(world, DRIVER)
@@ -251,7 +261,7 @@ class Model:
                     raise Fenced
                 world, self.result = world._replace(decision=effect.decision), None
             else:
-                (world,) = self.perform(world, effect)
+                world = self.perform(world, effect)
             commit = commit._replace(core=commit.core.on(self.result))
         except (Fenced, TryAgainError):
             commit = commit._replace(is_over=True)
@@ -263,7 +273,7 @@ class Model:
 
     # --- what both do
 
-    def perform(self, world, effect):
+    def perform(self, world: World, effect: protocol.Effect | None) -> World:
         self.result = None
         match effect:
             case ReadDecision():
@@ -277,9 +287,9 @@ class Model:
                     if transaction.state == "open" and name not in kept and name != DRIVER:
                         aborted = transaction._replace(state="aborted", epoch=transaction.epoch + 1)
                         world = with_id(world, name, aborted)
-        return (world,)
+        return world
 
-    def end(self, world, entry):
+    def end(self, world: World, entry: Entry) -> World:
         transaction = id_of(world, entry.transactional_id)
         self.result = Ended.DEAD
         if transaction.epoch != entry.producer_epoch or transaction.state in ("empty", "aborted"):
@@ -296,7 +306,7 @@ class Model:
 
     # --- invariants
 
-    def check(self, world):
+    def check(self, world: World) -> None:
         """Raises ``Violation`` where a row is there twice, or a finished batch lacks one."""
         if len(set(world.log)) != len(world.log):
             raise Violation(f"rows twice: {world.log}")
@@ -310,25 +320,25 @@ class Fenced(Exception):
     """The epoch of a transaction is over."""
 
 
-def hash_of(rows):
+def hash_of(rows: Iterable[Row]) -> int:
     return sum(1 + 7 * batch + 3 * row for batch, row in rows)
 
 
-def task_key(task):
+def task_key(task: Task) -> tuple[int, int, int, int]:
     return (task.run, task.batch, task.partition, task.attempt)
 
 
-def id_of(world, name):
+def id_of(world: World, name: str) -> Transaction:
     return dict(world.ids).get(name, Transaction())
 
 
-def with_id(world, name, transaction):
+def with_id(world: World, name: str, transaction: Transaction) -> World:
     ids = dict(world.ids)
     ids[name] = transaction
     return world._replace(ids=tuple(sorted(ids.items())))
 
 
-def explore(model, states_max=2_000_000):
+def explore(model: Model, states_max: int = 2_000_000) -> tuple[int, int, int]:
     """Visits every reachable state; returns the numbers of states, of finished ends, and of ends that an operator has
     to look at.
     """

@@ -10,7 +10,7 @@ import sys
 RESTARTS_MAX = 100
 
 
-def main(bootstrap, source, target, checkpoint):
+def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
     from pyspark.errors import StreamingQueryException
 
     from pyspark_moldau.session import local_session
