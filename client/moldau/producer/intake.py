@@ -282,7 +282,7 @@ class RecordIntake:
 
     async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
         """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""
-        client, sender = self._opened()
+        client, sender = self.opened()
         header = checked_batch(data, self._limits.buffer_memory)
         deadline_ms = client.now_ms + self._max_block_ms
         await self.topics.wait_for(client, topic, partition, deadline_ms)

@@ -345,7 +345,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             InvalidRecordError: the bytes are no batch, its CRC is wrong, or its offsets have gaps.
             ValueError: the partition is negative.
         """
-        self._opened()
+        self._intake.opened()
         arguments.text("send_encoded", "topic", topic)
         number = arguments.at_least("send_encoded", "partition", partition, 0)
         return await self._intake.append_encoded(topic, number, batch)
