@@ -254,6 +254,20 @@ def test_deleting_offsets() -> None:
     assert delete_offset(driver, "t").error_code == ErrorCode.NON_EMPTY_GROUP
 
 
+def test_deleting_offsets_of_unknown_partitions() -> None:
+    """They are refused with Kafka's code, beside those that exist."""
+    driver = CoreDriver()
+    driver.ask(commit_request(4, group="g"), 9)
+    driver.topics.counts["u"] = 0
+    request = offset_deletion("u")
+    request.topics += offset_deletion("t").topics
+    answer = driver.ask(request, 0)
+    assert isinstance(answer, OffsetDeleteResponse)
+    codes = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+    assert codes == {"u": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t": ErrorCode.NONE}
+    assert fetched(driver, wanted=False) == {}
+
+
 def delete_group(driver: CoreDriver, *names: str) -> list[ErrorCode]:
     answer = driver.ask(DeleteGroupsRequest(groups_names=list(names)), 2)
     assert isinstance(answer, DeleteGroupsResponse)

@@ -141,7 +141,7 @@ class GroupCore:
         decisions = HeartbeatDecisions(config, topics, compile_regex)
         self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)
         self._removals = Removals(
-            config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups
+            config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups, topics
         )
         self.unreadable_records = 0
         """Counts records that could not be parsed; a newer or a broken coordinator wrote them."""

@@ -162,12 +162,16 @@ def fetch_offsets(
 
 
 def delete_offsets(
-    group: Group | ConsumerGroup | None, keys: Collection[TopicPartition], request: OffsetDeleteRequest
+    group: Group | ConsumerGroup | None,
+    keys: Collection[TopicPartition],
+    request: OffsetDeleteRequest,
+    topics: TopicNames,
 ) -> tuple[ErrorCode, tuple[StateRecord, ...], OffsetDeleteResponse]:
     """Returns tombstones for offsets of topics that no member reads (KIP-496).
 
     A code other than NONE refuses the whole request. ``keys`` are the partitions with an offset of the group:
-    committed, in an open transaction or in flight; the tombstone deletes all of them.
+    committed, in an open transaction or in flight; the tombstone deletes all of them. Partitions that do not
+    exist are refused with UNKNOWN_TOPIC_OR_PARTITION, as by Kafka's brokers.
     """
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID, (), OffsetDeleteResponse()
@@ -179,14 +183,16 @@ def delete_offsets(
     if group is not None:
         read = group.subscription() if isinstance(group, Group) else frozenset(group.subscribed_topics())
     records: list[StateRecord] = []
-    topics: list[OffsetDeleteResponseTopic] = []
+    answered: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
         subscribed = read is None or topic.name in read
-        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
         partitions: list[OffsetDeleteResponsePartition] = []
         for part in topic.partitions:
-            if not subscribed and (topic.name, part.partition_index) in keys:
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            if not topics.has_partition(topic.name, part.partition_index):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if code is ErrorCode.NONE and (topic.name, part.partition_index) in keys:
                 records.append(offset_record(request.group_id, topic.name, part.partition_index, None))
             partitions.append(OffsetDeleteResponsePartition(partition_index=part.partition_index, error_code=code))
-        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
-    return ErrorCode.NONE, tuple(records), OffsetDeleteResponse(topics=topics)
+        answered.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    return ErrorCode.NONE, tuple(records), OffsetDeleteResponse(topics=answered)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
     from moldau_broker.coordinator.group.core.rebalance import Rebalancer
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
+    from moldau_broker.coordinator.runtime.ports import TopicNames
 
 
 class Removals:
@@ -36,8 +37,20 @@ class Removals:
         consumers: ConsumerGroups,
         offsets: OffsetStore,
         written: Mapping[str, GroupMetadataValue],
+        topics: TopicNames,
     ) -> None:
-        """Removes from these parts of a core; ``written`` are the last committed records of classic groups."""
+        """Removes from these parts of a core.
+
+        Args:
+            config: the group coordinator's configuration.
+            effects: what the core's shell has to do.
+            rebalancer: the classic groups.
+            consumers: the groups of the consumer protocol.
+            offsets: the committed offsets of all groups.
+            written: the last committed records of classic groups.
+            topics: the topics at the moment of a call.
+        """
+        self._topics = topics
         self._config = config
         self._effects = effects
         self._rebalancer = rebalancer
@@ -48,7 +61,7 @@ class Removals:
     def delete_offsets(self, request_id: int, request: OffsetDeleteRequest, moment: Moment) -> None:
         """Handles OffsetDelete."""
         group = self._consumers.for_commits(request.group_id) or self._rebalancer.groups.get(request.group_id)
-        code, records, response = delete_offsets(group, self._keys_of(request.group_id), request)
+        code, records, response = delete_offsets(group, self._keys_of(request.group_id), request, self._topics)
         if code is not ErrorCode.NONE:
             self._effects.answer(request_id, OffsetDeleteResponse(error_code=code))
             return
