@@ -39,17 +39,13 @@ _SENDS_PER_STEP = 256
 """Records after which ``send`` lets other tasks of the event loop run."""
 
 
-class AioDelivery(PendingDelivery):
+class AioDelivery(PendingDelivery["Producer[Any, Any]"]):
     """The outcome of one record: ``await delivery`` returns its ``RecordMetadata`` or raises its error.
 
     Several tasks may await it, any number of times, or drop it. Cancelling the wait does not recall the record.
     """
 
-    __slots__ = ("_producer",)
-
-    def __init__(self, producer: Producer[Any, Any]) -> None:
-        super().__init__()
-        self._producer = producer
+    __slots__ = ()
 
     def result(self) -> RecordMetadata:
         """Returns the outcome, or raises the record's error.
@@ -64,7 +60,7 @@ class AioDelivery(PendingDelivery):
     async def wait(self) -> RecordMetadata:
         """Waits for the outcome, at most ``delivery.timeout.ms`` after ``send``."""
         if not self.is_done:
-            await self._producer.wait_delivery(self)
+            await self._owner.wait_delivery(self)
         return self.outcome()
 
     def __await__(self) -> Generator[object, object, RecordMetadata]:

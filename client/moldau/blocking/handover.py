@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from moldau.cluster.interceptors import on_acknowledgement
-from moldau.producer import AbortableTransactionError, TransactionError
+from moldau.producer import AbortableTransactionError, BufferExhaustedError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import Buffer
@@ -22,17 +22,24 @@ if TYPE_CHECKING:
     from moldau.producer import Producer as TrioProducer
     from moldau.producer.core.output import OutputRecord
 
+OwnerT = TypeVar("OwnerT")
 
 HANDOVER_RECORDS_MAX = 10_000
 """Records that wait for the trio thread of a producer; ``send`` blocks above it."""
+_ROOM_RECORDS = HANDOVER_RECORDS_MAX // 2
+"""Blocked callers go on when the queue is as short, because each change between threads costs time."""
+_RECORDS_PER_STEP = 256
+"""Records after which the trio thread's other tasks run, which send the batches."""
 
 
-class PendingDelivery:
+class PendingDelivery(Generic[OwnerT]):
     """The outcome of one record that waits for the trio thread, or that the trio producer has taken."""
 
-    __slots__ = ("_error", "intercepted", "taken")
+    __slots__ = ("_error", "_owner", "intercepted", "taken")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: OwnerT) -> None:
+        """Takes the producer that made the delivery."""
+        self._owner = owner
         self.taken: Delivery | None = None
         self.intercepted: OutputRecord[Any, Any] | None = None  # as interceptors saw it
         self._error: BaseException | None = None
@@ -68,18 +75,25 @@ Handed = tuple[
     tuple[tuple[str, Buffer | None], ...],
     int | None,
     int | None,
-    PendingDelivery,
+    PendingDelivery[Any],
 ]
 
 
 class Handover:
-    """The queue between the callers' threads and the producer, and the task that empties it."""
+    """The queue between the callers' threads and the producer, and the task that empties it.
+
+    Callers append to a deque, which is atomic, so that a record takes no lock. A caller wakes the task only while
+    ``_is_called`` is not set. The task clears the flag before its last look at the queue: either this look sees a
+    record, or the caller of that record sees the cleared flag. ``end`` and late callers agree in the same way.
+    Invariant: the queue holds at most ``HANDOVER_RECORDS_MAX`` records, and one more for each calling thread.
+    """
 
     def __init__(self, producer: TrioProducer) -> None:
         self._producer = producer
         self._queue: deque[Handed] = deque()
         self._room = threading.Condition()
-        self._is_ended = False
+        self._waiting = 0  # threads that wait for room; changed under the lock
+        self.is_ended = False
         self._is_called = False
         self._wanted = Signal()
         self.taken = Signal()
@@ -87,55 +101,100 @@ class Handover:
         self._on_room: Callable[[], None] | None = None
         self._refused: Exception | None = None  # why the trio producer refused a record of this transaction
 
-    def end(self) -> None:
-        """Refuses further records and fails the queued ones."""
-        with self._room:
-            self._is_ended = True
-            self._announce_room()
-        closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
-        while self._queue:
-            delivery = self._queue.popleft()[6]
-            delivery.resolve(None, closed)
-            if delivery.intercepted is not None:
-                on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, closed)
-        self.taken.notify()
+    # --- any thread
 
     def put(self, record: Handed, token: trio.lowlevel.TrioToken) -> None:
-        """Adds a record to the queue; any thread may call it."""
-        with self._room:
-            while len(self._queue) >= HANDOVER_RECORDS_MAX and not self._is_ended:
-                self._room.wait()
-            is_called = self._append(record)
-        if not is_called:
+        """Adds a record to the queue; blocks while it is full.
+
+        Raises:
+            RuntimeError: the producer is closed.
+        """
+        if len(self._queue) >= HANDOVER_RECORDS_MAX:
+            self._wait_room()
+        self._check_open()
+        self._queue.append(record)
+        if not self._is_called:
             self._call(token)
+        if self.is_ended:  # meanwhile, and ``end`` may not have seen the record
+            self._fail_queued()
 
     def put_nowait(self, record: Handed, token: trio.lowlevel.TrioToken, on_room: Callable[[], None]) -> bool:
-        """Adds a record, or returns False if the queue is full; the trio thread then calls ``on_room`` once."""
-        with self._room:
-            if len(self._queue) >= HANDOVER_RECORDS_MAX and not self._is_ended:
-                self._on_room = on_room
+        """Adds a record, or returns False if the queue is full; the trio thread then calls ``on_room`` once.
+
+        Only one thread may use it. ``on_room`` may also be called after the record was added.
+
+        Raises:
+            RuntimeError: the producer is closed.
+        """
+        if self._is_full():
+            self._on_room = on_room
+            if self._is_full():  # the trio thread makes room first and looks for ``on_room`` afterwards
                 return False
-            is_called = self._append(record)
-        if not is_called:
-            self._call(token)
+        self.put(record, token)
         return True
 
-    def _append(self, record: Handed) -> bool:
-        """Appends under the lock; returns whether the trio thread has been called already."""
-        if self._is_ended:
+    def _check_open(self) -> None:
+        if self.is_ended:
             raise RuntimeError("the producer is closed")
-        self._queue.append(record)
-        is_called, self._is_called = self._is_called, True
-        return is_called
+
+    def _is_full(self) -> bool:
+        return len(self._queue) >= HANDOVER_RECORDS_MAX and not self.is_ended
+
+    def _wait_room(self) -> None:
+        with self._room:
+            self._waiting += 1  # before the look at the queue; the trio thread makes room before it looks here
+            try:
+                while self._is_full():
+                    self._room.wait()
+            finally:
+                self._waiting -= 1
 
     def _call(self, token: trio.lowlevel.TrioToken) -> None:
+        self._is_called = True
         try:
             token.run_sync_soon(self._wanted.notify)
         except trio.RunFinishedError as error:
             raise RuntimeError("the producer is closed") from error
+        except BaseException:  # an interrupt of the calling thread, which may have come before the call
+            self._is_called = False
+            raise
+
+    def _fail_queued(self) -> None:
+        """Fails the records that the trio thread will not take any more."""
+        while True:
+            try:
+                record = self._queue.popleft()
+            except IndexError:
+                return
+            self._fail(record[6])
+
+    def _fail(self, delivery: PendingDelivery[Any]) -> None:
+        closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
+        delivery.resolve(None, closed)
+        if delivery.intercepted is not None:
+            on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, closed)
+
+    # --- the trio thread
+
+    def end(self) -> None:
+        """Refuses further records and fails the queued ones."""
+        self.is_ended = True
+        with self._room:
+            self._room.notify_all()
+        self._call_on_room()
+        self._fail_queued()
+        self.taken.notify()
 
     def _announce_room(self) -> None:
-        self._room.notify_all()
+        """Wakes callers that wait for room once there is room for many records."""
+        if len(self._queue) > _ROOM_RECORDS:
+            return
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
+        self._call_on_room()
+
+    def _call_on_room(self) -> None:
         on_room, self._on_room = self._on_room, None
         if on_room is not None:
             on_room()
@@ -143,36 +202,66 @@ class Handover:
     async def empty_forever(self) -> None:
         """Passes records to the trio producer until cancelled."""
         while True:
-            with self._room:
-                handed = list(self._queue)
-                self._queue.clear()
-                self._is_called = bool(handed)
-                self._announce_room()
-            if not handed:
+            self._is_called = bool(self._queue)
+            if not self._queue:
                 self.taken.notify()
                 await self._wanted.wait()
-                continue
+                self._is_called = True
             self._is_busy = True
-            for topic, value, key, headers, partition, timestamp, delivery in handed:
-                try:
-                    taken = await self._producer.send_bytes(
-                        topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-                    )
-                except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
-                    delivery.resolve(None, error)
-                    self._refused = error
-                    if delivery.intercepted is not None:
-                        on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, error)
-                else:
-                    delivery.resolve(taken, None)
-                    if delivery.intercepted is not None:
-                        self._producer.watch(taken, delivery.intercepted)
+            await self._pass_on()
             self._is_busy = False
+            self._announce_room()
             self.taken.notify()
             await trio.lowlevel.checkpoint()
 
+    async def _pass_on(self) -> None:
+        """Passes records of the queue, at most ``_RECORDS_PER_STEP``, to the trio producer."""
+        queue = self._queue
+        append = self._producer.intake.append
+        now_ms = self._producer.intake.wall_ms()  # once for these records, which take less than a millisecond
+        for _ in range(min(len(queue), _RECORDS_PER_STEP)):
+            topic, value, key, headers, partition, timestamp, delivery = record = queue.popleft()
+            if timestamp is None:
+                timestamp = now_ms
+            try:
+                taken = append(topic, value, key, headers, partition, timestamp)
+            except (LookupError, BufferExhaustedError):
+                await self._pass_on_waiting(record)
+                continue
+            except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
+                self._refuse(delivery, error)
+                continue
+            delivery.taken = taken
+            if delivery.intercepted is not None:
+                self._producer.watch(taken, delivery.intercepted)
+
+    async def _pass_on_waiting(self, record: Handed) -> None:
+        """Passes a record on that waits for metadata or memory."""
+        topic, value, key, headers, partition, timestamp, delivery = record
+        self._announce_room()
+        try:
+            taken = await self._producer.send_bytes(
+                topic, value, key, headers=headers, partition=partition, timestamp=timestamp
+            )
+        except trio.Cancelled:
+            self._fail(delivery)
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
+            self._refuse(delivery, error)
+            return
+        delivery.taken = taken
+        if delivery.intercepted is not None:
+            self._producer.watch(taken, delivery.intercepted)
+
+    def _refuse(self, delivery: PendingDelivery[Any], error: Exception) -> None:
+        delivery.resolve(None, error)
+        self._refused = error
+        if delivery.intercepted is not None:
+            on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, error)
+
     async def wait_empty(self) -> None:
         """Waits until the producer has taken every record."""
+        self._wanted.notify()  # an interrupted caller may have added a record without a call
         await self.taken.wait_until(lambda: not self._queue and not self._is_busy)
 
     async def flush(self, timeout_ms: float) -> None:

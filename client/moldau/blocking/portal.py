@@ -184,6 +184,14 @@ class Portal(Generic[C]):
         )
 
     @property
+    def open_token(self) -> trio.lowlevel.TrioToken | None:
+        """The trio token of the thread for hot paths; None before the client is open, and in a forked process.
+
+        ``token`` checks more, and says what is wrong.
+        """
+        return self._token
+
+    @property
     def token(self) -> trio.lowlevel.TrioToken:
         """The trio token of the thread.
 
@@ -238,6 +246,10 @@ class Portal(Generic[C]):
         except trio.RunFinishedError as error:
             raise RuntimeError("the client was closed during the call") from error
 
+    def note_fork(self) -> None:
+        """Forgets the thread, which a forked process does not have."""
+        self._token = None
+
     def stop(self, *, gives_up: bool) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing."""
         if self._ask_stop(gives_up=gives_up):
@@ -266,6 +278,15 @@ class Portal(Generic[C]):
 
 
 _open_portals: weakref.WeakSet[Portal[Any]] = weakref.WeakSet()
+
+
+def _note_fork() -> None:
+    for portal in list(_open_portals):
+        portal.note_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 @atexit.register

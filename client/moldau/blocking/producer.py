@@ -33,14 +33,10 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
 
 
-class BlockingDelivery(PendingDelivery):
+class BlockingDelivery(PendingDelivery["Producer[Any, Any]"]):
     """The outcome of one record passed to a blocking producer."""
 
-    __slots__ = ("_producer",)
-
-    def __init__(self, producer: Producer[Any, Any]) -> None:
-        super().__init__()
-        self._producer = producer
+    __slots__ = ()
 
     def result(self, timeout_ms: float = 120_000) -> RecordMetadata:
         """Waits for the outcome and returns it, or raises the record's error.
@@ -50,7 +46,7 @@ class BlockingDelivery(PendingDelivery):
         """
         arguments.milliseconds("result", timeout_ms)
         if not self.is_done:
-            self._producer.wait_delivery(self, timeout_ms)
+            self._owner.wait_delivery(self, timeout_ms)
         return self.outcome()
 
     async def wait(self, resolved: Signal) -> None:
@@ -93,6 +89,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             on_statistics=on_statistics,
         )
         self._encoder = RecordEncoder.of(key_serializer, value_serializer)
+        self._is_plain = self._encoder is None and not self._trio_producer.interceptors
         self._portal: Portal[Handover] = Portal("moldau-producer", handed_over(self._trio_producer))
         self._handover: Handover | None = None
         self._steps = Steps()
@@ -119,6 +116,25 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         invalid arguments and values that cannot be serialized, and ``RegistryError``; the delivery's ``result`` raises
         all other errors.
         """
+        token, handover = self._portal.open_token, self._handover
+        # Fast path: exact classes cover most records. All others pass the checks of arguments and of the portal below.
+        if (
+            self._is_plain
+            and token is not None
+            and handover is not None
+            and not handover.is_ended
+            and topic.__class__ is str
+            and topic
+            and (value.__class__ is bytes or value is None)
+            and (key is None or key.__class__ is bytes)
+            and headers == ()
+            and (partition is None or partition.__class__ is int)
+            and (timestamp is None or timestamp.__class__ is int)
+            and not trio.lowlevel.in_trio_run()
+        ):
+            delivery = BlockingDelivery(self)
+            handover.put((topic, value, key, (), partition, timestamp, delivery), token)  # type: ignore[arg-type]  # bytes
+            return delivery
         given = tuple(arguments.headers("send", headers))
         if not self._trio_producer.interceptors:
             key_bytes, value_bytes = self._encoded(topic, key, value, given)

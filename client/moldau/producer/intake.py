@@ -15,11 +15,12 @@ import trio
 from moldau.cluster import arguments
 from moldau.producer.columns import RowAppender, partitions_of
 from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
-from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, partition_for_key
+from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.delivery import Delivery
 from moldau.producer.topics import ProducerTopics
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
+    EMPTY_RECORD_BYTES,
     Compression,
     CorruptRecordError,
     InvalidRecordError,
@@ -30,7 +31,7 @@ from moldau.records import (
 from moldau.runtime.config.schemas import idempotence_enabled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from moldau.cluster.caller import Caller
     from moldau.cluster.client import ClusterClient
@@ -125,12 +126,18 @@ class RecordIntake:
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
+        self.wall_ms: Callable[[], int] = self._no_time
+
+    @staticmethod
+    def _no_time() -> NoReturn:
+        raise RuntimeError("the producer is not open")
 
     def open(self, client: ClusterClient, sender: Sender, transactions: Transactions | None) -> None:
         """Begins to take records; ``sender`` delivers them, ``transactions`` admits them."""
         self._client = client
         self._sender = sender
         self._transactions = transactions
+        self.wall_ms = client.environment.clock.wall_ms
 
     def opened(self) -> tuple[ClusterClient, Sender]:
         """Returns the client and the sender of an open producer.
@@ -148,7 +155,6 @@ class RecordIntake:
         topic: str,
         value: Buffer | None,
         key: Buffer | None = None,
-        *,
         headers: Iterable[tuple[str, Buffer | None]] = (),
         partition: int | None = None,
         timestamp: int | None = None,
@@ -180,7 +186,7 @@ class RecordIntake:
             transactions.check_sending()
         if state is None or self.topics.version != client.cluster_metadata.version:
             state = self.topics.look_up(client, topic)
-        keyless: KeylessPartitioner | None = None
+        is_keyless = False
         if partition is not None:
             if not 0 <= partition < len(state.queues):
                 raise LookupError(f"{topic} has partitions 0 to {len(state.queues) - 1}, not {partition}")
@@ -190,10 +196,10 @@ class RecordIntake:
         elif key is not None and not self._ignores_keys:
             queue = state.queues[partition_for_key(key, len(state.queues))]
         else:
-            keyless = state.keyless
-            queue = state.queues[keyless.choose(state.available, len(state.queues), self._draw)]
+            is_keyless = True
+            queue = state.kept or state.choose(self._draw)
         if timestamp is None:
-            timestamp = client.environment.clock.wall_ms()
+            timestamp = self.wall_ms()
         elif timestamp < 0:
             raise InvalidRecordError(f"timestamp {timestamp} is negative")
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
@@ -211,10 +217,13 @@ class RecordIntake:
                 raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
             batch, index, is_news = appended
         else:
-            is_news = batch.builder.is_full
+            # ``BatchBuilder.is_full``, without the two calls
+            is_news = batch.writer.size + EMPTY_RECORD_BYTES > self._batch_size
         state.sent += 1
-        if keyless is not None:
-            keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
+        if is_keyless:
+            state.kept_bytes += size + 16
+            if is_news or state.kept_bytes >= state.kept_bytes_max:
+                state.report(began_batch=index == 0, is_full=is_news and index > 0)
             if not state.sent % _LOAD_INTERVAL_RECORDS:
                 self.topics.refresh_load(topic, state, sender)
         if is_news:
@@ -263,6 +272,7 @@ class RecordIntake:
         if largest > self._record_bytes_max:
             self._refuse_size(largest)
         chosen = partitions_of(columns, len(state.queues), partitions, ignores_keys=self._ignores_keys)
+        state.report(began_batch=False, is_full=False)
         appender = RowAppender(self._accumulator, columns, state.queues, state.keyless, state.available, self._draw)
         transactions = self._transactions
 

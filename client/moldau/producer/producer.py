@@ -220,7 +220,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
-            delivery = self._intake.append(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)  # type: ignore[arg-type]  # bytes
+            delivery = self._intake.append(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]  # bytes
         except (LookupError, BufferExhaustedError):
             return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]
         self._since_checkpoint += 1
@@ -251,9 +251,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
-            delivery = self._intake.append(
-                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-            )
+            delivery = self._intake.append(topic, value, key, headers, partition, timestamp)
         except (LookupError, BufferExhaustedError):
             return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)
         self._since_checkpoint += 1
@@ -261,6 +259,11 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
         return delivery
+
+    @property
+    def intake(self) -> RecordIntake:
+        """The intake of serialized records, for loops that execute checkpoints themselves."""
+        return self._intake
 
     def send_nowait(
         self,

@@ -16,6 +16,8 @@ from moldau.producer.core.partitioner import make_keyless
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicInfo
     from moldau.producer.core.accumulator import Accumulator, PartitionQueue
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 class TopicState:
     """The data that ``send`` needs for each record of a topic; rebuilt when the topic's metadata changes.
 
-    ``available`` are the partitions that keyless records may go to; ``sent`` counts records.
+    ``available`` are the partitions that keyless records may go to; ``sent`` counts records. ``kept`` is the queue that
+    the partitioner has chosen for keyless records until a batch begins or is full, or ``kept_bytes`` reaches
+    ``kept_bytes_max``. Then ``report`` gives it the bytes, and it chooses again: two calls per batch, not per record.
     """
 
-    __slots__ = ("available", "info", "keyless", "queues", "sent")
+    __slots__ = ("available", "info", "kept", "kept_bytes", "kept_bytes_max", "keyless", "queues", "sent")
 
     def __init__(self, info: TopicInfo, queues: list[PartitionQueue], keyless: KeylessPartitioner) -> None:
         """Starts with all partitions that have a leader."""
@@ -39,6 +43,21 @@ class TopicState:
         self.keyless = keyless
         self.available = info.available_partitions
         self.sent = 0
+        self.kept: PartitionQueue | None = None
+        self.kept_bytes = 0
+        self.kept_bytes_max = 0.0
+
+    def choose(self, draw: Callable[[], int]) -> PartitionQueue:
+        """Returns the queue of the next keyless record; ``draw`` returns a non-negative random number."""
+        self.kept = queue = self.queues[self.keyless.choose(self.available, len(self.queues), draw)]
+        self.kept_bytes_max = self.keyless.bytes_to_stay()
+        return queue
+
+    def report(self, *, began_batch: bool, is_full: bool) -> None:
+        """Gives the partitioner the bytes of the records since it chose, which began or filled a batch."""
+        if self.kept is not None:
+            self.keyless.appended(self.kept_bytes, began_batch=began_batch, is_full=is_full)
+            self.kept, self.kept_bytes = None, 0
 
 
 class ProducerTopics:
@@ -71,6 +90,7 @@ class ProducerTopics:
                 if info is None or not info.partitions:
                     del self.known[name]
                 elif info is not state.info:
+                    state.report(began_batch=False, is_full=False)
                     self.known[name] = self._make_state(info, state.keyless)
         known = self.known.get(topic)
         if known is not None:
@@ -119,6 +139,8 @@ class ProducerTopics:
             parts = state.info.partitions
             usable = [number for number in state.info.available_partitions if parts[number].leader not in stuck]
             state.available = tuple(usable) or state.info.available_partitions
+            if state.kept is not None and state.kept.partition.partition not in state.available:
+                state.report(began_batch=False, is_full=False)
         if self._is_adaptive:
             state.keyless.set_load(self._accumulator.queue_sizes(topic, state.available))
 

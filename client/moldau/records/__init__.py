@@ -8,6 +8,7 @@ allocate no more than they justify.
 
 from moldau.records.batch import (
     BATCH_HEADER_BYTES,
+    EMPTY_RECORD_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_LEADER_EPOCH,
@@ -64,6 +65,7 @@ from moldau.records.errors import (
 __all__ = [
     "BATCH_HEADER_BYTES",
     "DECOMPRESSED_BYTES_MAX",
+    "EMPTY_RECORD_BYTES",
     "IMPLEMENTATION",
     "LOG_OVERHEAD_BYTES",
     "MAGIC",

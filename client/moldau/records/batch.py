@@ -45,6 +45,8 @@ MAGIC = 2
 LOG_OVERHEAD_BYTES = 12
 """Bytes of base offset and batch length, which the batch length does not count."""
 BATCH_HEADER_BYTES = 61
+EMPTY_RECORD_BYTES = 8
+"""A batch that has fewer bytes left takes not even an empty record."""
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -452,7 +454,7 @@ class BatchBuilder:
     @property
     def is_full(self) -> bool:
         """Whether not even an empty record would fit."""
-        return self._writer.count > 0 and self._writer.size + 8 > self._size_limit
+        return self._writer.count > 0 and self._writer.size + EMPTY_RECORD_BYTES > self._size_limit
 
     def append(
         self,

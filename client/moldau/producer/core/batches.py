@@ -53,6 +53,7 @@ class ProducerBatch:
         "waiter",
         "watchers",
         "write",
+        "writer",
     )
 
     def __init__(self, partition: TopicPartition, builder: BatchBuilder, now_ms: float, reserved_bytes: int) -> None:
@@ -78,7 +79,8 @@ class ProducerBatch:
         self.error: KafkaError | None = None
         self.waiter: Wakeable | None = None
         self.watchers: list[Callable[[], None]] | None = None  # to call when the outcome is known
-        self.write = builder.writer.append  # the hot path of ``send``
+        self.writer = builder.writer  # both for the hot path of ``send``
+        self.write = builder.writer.append
 
     def __repr__(self) -> str:
         return (

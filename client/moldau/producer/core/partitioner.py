@@ -9,6 +9,7 @@ a batch is full (KIP-480); ``RoundRobin`` takes the next one for every record. A
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
@@ -44,8 +45,12 @@ class KeylessPartitioner(Protocol):
         """
         ...
 
+    def bytes_to_stay(self) -> float:
+        """Returns after how many bytes without a new or full batch ``appended`` is to be called; 0: each record."""
+        ...
+
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
-        """Records the bytes that the last chosen partition got, and whether they began or filled a batch."""
+        """Records the bytes of the records since ``choose``, and whether the last one began or filled a batch."""
         ...
 
     def set_load(self, queue_sizes: Mapping[int, int]) -> None:
@@ -80,6 +85,10 @@ class RoundRobin:
         self._counter += max(record_count - stride, 0)
         return firsts
 
+    def bytes_to_stay(self) -> float:
+        """Returns 0."""
+        return 0
+
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
         """Has no effect."""
 
@@ -105,6 +114,10 @@ class Sticky:
         self._current = others[draw() % len(others)] if others else draw() % partition_count
         self._appended = 0
         return self._current
+
+    def bytes_to_stay(self) -> float:
+        """Returns infinity after the first record: only a new or a full batch ends the stay."""
+        return math.inf if self._appended else 0
 
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
         """Leaves the partition when its batch is full."""
@@ -150,6 +163,10 @@ class UniformSticky:
         if self._cumulative and all(partition in available for partition in self._partitions):
             return self._partitions[bisect_right(self._cumulative, drawn % self._cumulative[-1])]
         return available[drawn % len(available)] if available else drawn % partition_count
+
+    def bytes_to_stay(self) -> float:
+        """Returns the rest of twice the bytes."""
+        return max(2 * self._sticky_bytes - self._sent_bytes, 0)
 
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
         # Leaving a partition at the very byte would cut its batch short: it is left when its batch is full, but at the

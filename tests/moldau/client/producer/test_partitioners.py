@@ -2,11 +2,16 @@
 
 import random
 from collections import Counter
+from uuid import UUID
 
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
+from moldau import TopicPartition
+from moldau.cluster.metadata import TopicInfo
+from moldau.producer.core.accumulator import PartitionQueue
 from moldau.producer.core.partitioner import RoundRobin, Sticky, UniformSticky, make_keyless, partition_for_key
+from moldau.producer.topics import TopicState
 from moldau.records.codec import murmur2
 
 JAVA_VECTORS = {
@@ -93,3 +98,75 @@ def test_equal_queues_and_lost_partitions_need_no_weights():
 )
 def test_names(name, kind):
     assert type(make_keyless(name, 100)) is kind
+
+
+class Flow:
+    """The batches of one partition, of at most ``batch_bytes``."""
+
+    def __init__(self, batch_bytes):
+        self.batch_bytes = batch_bytes
+        self.used = 0
+
+    def take(self, size):
+        """Returns whether the record begins a batch, and whether it fills one that has begun before."""
+        begins = self.used == 0 or self.used + size > self.batch_bytes
+        self.used = size if begins else self.used + size
+        return begins, not begins and self.used == self.batch_bytes
+
+
+@pytest.mark.parametrize("name", ["default", "sticky", "round-robin"])
+def test_reports_per_batch_choose_as_reports_per_record(name):
+    """The same records once with two calls of the partitioner for each, and once through ``TopicState``."""
+    drawn = random.Random(7)
+    sizes = [drawn.choice([1, 10, 30, 60, 95, 100, 150]) for _ in range(5000)]
+    queues = [PartitionQueue(TopicPartition("t", number)) for number in range(4)]
+    available = (0, 2, 3)
+    expected, found = [], []
+    draws = random.Random(1)
+    by_record, flows = make_keyless(name, 100), [Flow(100) for _ in queues]
+    for size in sizes:
+        partition = by_record.choose(available, 4, lambda: draws.getrandbits(31))
+        expected.append(partition)
+        begins, fills = flows[partition].take(size)
+        by_record.appended(size, began_batch=begins, is_full=fills)
+    draws = random.Random(1)
+    flows = [Flow(100) for _ in queues]
+    info = TopicInfo(name="t", topic_id=UUID(int=1))
+    state = TopicState(info, queues, make_keyless(name, 100))
+    state.available = available
+    choices = reports = 0
+    for size in sizes:
+        choices += state.kept is None
+        queue = state.kept or state.choose(lambda: draws.getrandbits(31))
+        found.append(queue.partition.partition)
+        begins, fills = flows[found[-1]].take(size)
+        state.kept_bytes += size
+        if begins or fills or state.kept_bytes >= state.kept_bytes_max:
+            reports += 1
+            state.report(began_batch=begins, is_full=fills)
+    assert found == expected
+    assert reports - choices in (0, -1)
+    if name == "round-robin":
+        assert choices == len(sizes)
+    else:
+        assert choices < 0.9 * len(sizes), "batches of two records leave little to save"
+
+
+def test_partitioner_is_called_per_batch():
+    """A producer's records of 10 bytes, a hundred in each batch."""
+    keyless, queue = UniformSticky(1000), PartitionQueue(TopicPartition("t", 0))
+    calls = Counter()
+
+    class Counted:
+        def __getattr__(self, name):
+            calls[name] += 1
+            return getattr(keyless, name)
+
+    state = TopicState(TopicInfo(name="t", topic_id=UUID(int=1)), [queue], Counted())
+    for number in range(1000):
+        assert (state.kept or state.choose(lambda: 0)) is queue
+        state.kept_bytes += 10
+        if number % 100 == 0 or state.kept_bytes >= state.kept_bytes_max:
+            state.report(began_batch=number % 100 == 0, is_full=False)
+    assert calls["choose"] <= 20
+    assert calls["appended"] <= 20

@@ -1,0 +1,214 @@
+"""Goal: the hand-over between threads loses no record, stays bounded, and takes no lock for a record.
+
+Method: a hand-over with a trio token and a producer of the test; real threads only where they must block.
+"""
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery
+from moldau.producer import BufferExhaustedError
+from moldau.protocol.errors import ErrorCode, KafkaError
+
+WAIT_S = 60
+
+
+class Token:
+    """Counts calls; ``action`` runs instead of the call."""
+
+    def __init__(self, action=lambda: None):
+        self.calls = 0
+        self.action = action
+
+    def run_sync_soon(self, function):
+        del function
+        self.calls += 1
+        self.action()
+
+
+class Lock:
+    """A condition that nothing may use."""
+
+    def __enter__(self):
+        raise AssertionError("a record takes no lock")
+
+
+class TrioProducer:
+    """Takes records into a list; refuses values of ``refused``, and waits where ``is_full`` is set."""
+
+    interceptors = ()
+
+    def __init__(self):
+        self.intake = self
+        self.taken = []
+        self.is_full = False
+        self.refused = ()
+        self.room = trio.Event()
+
+    def wall_ms(self):
+        return 1000
+
+    def append(self, topic, value, key, headers, partition, timestamp):
+        del topic, key, headers, partition
+        if value in self.refused:
+            raise ValueError("refused")
+        if self.is_full:
+            raise BufferExhaustedError("full")
+        self.taken.append((value, timestamp))
+        return f"delivery of {value}"
+
+    async def send_bytes(self, topic, value, key, *, headers, partition, timestamp):
+        await self.room.wait()
+        self.is_full = False
+        return self.append(topic, value, key, headers, partition, timestamp)
+
+
+def record(value, timestamp=None):
+    return ("t", value, None, (), None, timestamp, PendingDelivery(None))
+
+
+def test_burst_of_records_takes_one_call_and_no_lock():
+    handover, token = Handover(TrioProducer()), Token()
+    handover._room = Lock()
+    for number in range(1000):
+        handover.put(record(number), token)
+    assert token.calls == 1
+    assert len(handover._queue) == 1000
+
+
+def test_record_that_meets_the_end_fails():
+    """``end`` runs in the trio thread between the caller's look and its record."""
+    handover = Handover(TrioProducer())
+    handed = record(b"late")
+    handover.put(handed, Token(handover.end))
+    with pytest.raises(KafkaError, match="closed before it took the record") as raised:
+        handed[6].outcome()
+    assert raised.value.code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    with pytest.raises(RuntimeError, match="the producer is closed"):
+        handover.put(record(b"later"), Token())
+
+
+def test_record_behind_an_interrupted_call_is_called_for():
+    handover = Handover(TrioProducer())
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        handover.put(record(1), Token(interrupt))
+    token = Token()
+    handover.put(record(2), token)
+    assert token.calls == 1
+
+
+async def passed_on(handover, script):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handover.empty_forever)
+        await script()
+        nursery.cancel_scope.cancel()
+
+
+def test_flush_passes_on_what_an_interrupt_left():
+    handover = Handover(producer := TrioProducer())
+
+    async def main():
+        async def script():
+            await trio.testing.wait_all_tasks_blocked()
+            handover._queue.append(record(1))  # its caller was interrupted before the call
+            await handover.wait_empty()
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    assert producer.taken == [(1, 1000)]
+
+
+def test_order_holds_around_a_wait_and_a_refusal():
+    """Later records wait behind one that waits for memory; a refused one fails alone."""
+    handover = Handover(producer := TrioProducer())
+    producer.refused = (7,)
+    handed = [record(number, number) for number in range(600)]
+
+    async def main():
+        async def script():
+            producer.is_full = True
+            for each in handed:
+                handover.put(each, trio.lowlevel.current_trio_token())
+            await trio.testing.wait_all_tasks_blocked()
+            assert producer.taken == []
+            producer.room.set()
+            await handover.wait_empty()
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    assert producer.taken == [(number, number) for number in range(600) if number != 7]
+    assert handed[8][6].taken == "delivery of 8"
+    with pytest.raises(ValueError, match="refused"):
+        handed[7][6].outcome()
+
+
+def test_cancelled_wait_fails_its_record():
+    handover = Handover(producer := TrioProducer())
+    producer.is_full = True
+    handed = record(1)
+
+    async def main():
+        async def script():
+            handover.put(handed, trio.lowlevel.current_trio_token())
+            await trio.testing.wait_all_tasks_blocked()
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    with pytest.raises(KafkaError, match="closed before it took the record"):
+        handed[6].outcome()
+
+
+@pytest.mark.parametrize("ending", ["room", "end"])
+def test_full_queue_blocks_callers(ending):
+    """Callers go on when the trio thread has made room, and are refused when the producer ends."""
+    handover, token = Handover(TrioProducer()), Token()
+    for number in range(HANDOVER_RECORDS_MAX):
+        handover.put(record(number), token)
+    failures = []
+
+    def call():
+        try:
+            handover.put(record(b"last"), token)
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while handover._waiting < 3:
+        threads[0].join(0.001)
+    assert len(handover._queue) == HANDOVER_RECORDS_MAX
+    if ending == "end":
+        handover.end()
+    else:
+        handover._queue.clear()
+        handover._announce_room()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    assert failures == (["the producer is closed"] * 3 if ending == "end" else [])
+    assert len(handover._queue) == (0 if ending == "end" else 3)
+
+
+def test_full_queue_calls_back_when_there_is_room():
+    handover, token, called = Handover(TrioProducer()), Token(), []
+    for number in range(HANDOVER_RECORDS_MAX):
+        assert handover.put_nowait(record(number), token, lambda: called.append(True))
+    assert not handover.put_nowait(record(b"last"), token, lambda: called.append(True))
+    handover._queue.popleft()
+    handover._announce_room()
+    assert called == [], "half the queue is to be empty"
+    handover._queue.clear()
+    handover._announce_room()
+    handover._announce_room()
+    assert called == [True]
