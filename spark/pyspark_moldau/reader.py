@@ -28,7 +28,7 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.records import CorruptRecordError, iterate_batches
 from pyspark_moldau.errors import DamagedBatchError, DataLossError
-from pyspark_moldau.options import EARLIEST, LATEST, ClientOptions, OptionError, Subscription
+from pyspark_moldau.options import EARLIEST, ClientOptions, OptionError, Subscription
 from pyspark_moldau.wire.cluster import (
     NO_TOPIC_ID,
     Address,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from pyspark_moldau.offsets import OffsetRange, Offsets, Partition
+    from pyspark_moldau.offsets import OffsetRange, Partition
 
 logger = logging.getLogger(__name__)
 
@@ -351,17 +351,3 @@ def shared_reader(client: ClientOptions) -> ClusterReader:
     while len(_shared) > READERS_MAX:
         _shared.pop(next(iter(_shared))).close()
     return reader
-
-
-def latest_of(reader: LogReader, partitions: Sequence[Partition]) -> Offsets:
-    """Returns end offsets (high watermark, or last stable offset for read_committed)."""
-    return _all_found(reader.offsets(dict.fromkeys(partitions, LATEST)))
-
-
-def earliest_of(reader: LogReader, partitions: Sequence[Partition]) -> Offsets:
-    """Returns log start offsets."""
-    return _all_found(reader.offsets(dict.fromkeys(partitions, EARLIEST)))
-
-
-def _all_found(offsets: Mapping[Partition, int | None]) -> Offsets:
-    return {partition: offset if offset is not None else 0 for partition, offset in offsets.items()}

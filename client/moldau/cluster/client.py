@@ -48,7 +48,6 @@ TRANSPORT_ERRORS = (OSError, trio.TooSlowError, ProtocolError)
 
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
-METADATA_RETRY_MS = 100.0
 
 PATIENCE_MS = 1_000.0
 """After this time without an answer, a read-only request goes to the next node too."""

@@ -119,37 +119,29 @@ class LogManagerSettings:
     """
 
     retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
-    flush_check_interval_ms: int = 1000  # log.flush.scheduler.interval.ms, bounded to a second where flush.ms asks
     flush_offset_checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
     flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
     high_watermark_checkpoint_interval_ms: int = 5000  # replica.high.watermark.checkpoint.interval.ms
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
     producer_id_expiration_check_interval_ms: int = 600_000
-    recovery_threads_per_data_dir: int = 2  # num.recovery.threads.per.data.dir
     cleaner_enable: bool = True  # log.cleaner.enable
     cleaner_dedupe_buffer_size: int = 128 * 1024 * 1024  # log.cleaner.dedupe.buffer.size
-    cleaner_io_buffer_size: int = 512 * 1024  # log.cleaner.io.buffer.size
     cleaner_io_buffer_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
     cleaner_io_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
     cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms
-    cleaner_threads: int = 1  # log.cleaner.threads
 
     @classmethod
     def from_config(cls, config: TypedConfig) -> LogManagerSettings:
         """Reads the broker keys named above."""
         return cls(
             retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
-            flush_check_interval_ms=min(1000, config.get_int("log.flush.scheduler.interval.ms")),
             flush_offset_checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
             flush_start_offset_checkpoint_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
             high_watermark_checkpoint_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-            recovery_threads_per_data_dir=config.get_int("num.recovery.threads.per.data.dir"),
             cleaner_enable=config.get_bool("log.cleaner.enable"),
             cleaner_dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
-            cleaner_io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
             cleaner_io_buffer_load_factor=config.get_double("log.cleaner.io.buffer.load.factor"),
             cleaner_io_max_bytes_per_second=config.get_double("log.cleaner.io.max.bytes.per.second"),
             cleaner_backoff_ms=config.get_int("log.cleaner.backoff.ms"),
-            cleaner_threads=config.get_int("log.cleaner.threads"),
         )

@@ -82,12 +82,6 @@ class Trace:
         """Returns the number of events so far."""
         return self._hashed + len(self._batch)
 
-    @property
-    def counts_by_kind(self) -> dict[str, int]:
-        """Returns the number of events so far by kind, sorted by kind."""
-        self._hash_batch()
-        return dict(sorted(self._kinds.items()))
-
     def notes(self) -> list[TraceEvent]:
         """Returns the timeline."""
         return [_readable(event) for event in self._notes]

@@ -167,10 +167,6 @@ class MetadataFollower:
         delay_ms = self._backoff.delay_ms(max(1, rounds), self._environment.random)
         await trio.sleep((delay_ms if position == 0 else min(delay_ms, self._backoff.initial_ms)) / 1000)
 
-    async def wait_for_offset(self, offset: int) -> None:
-        """Waits until the image contains ``offset``. The caller sets the deadline."""
-        await self._changed.wait_until(lambda: self.image.offset >= offset)
-
     async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
         """Waits until ``condition`` holds for the newest image. The caller sets the deadline."""
         await self._changed.wait_until(lambda: condition(self.image))

@@ -363,7 +363,6 @@ class Accumulator:
             size += len(data)
             batch.is_in_flight = True
             batch.attempts += 1
-            batch.last_attempt_ms = now_ms
             if batch.attempts == 1 or not batch.has_sequence:
                 queue.outstanding.append(batch)  # one without a sequence left it when it went back into the queue
             drained.append(batch)

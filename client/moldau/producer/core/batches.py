@@ -41,7 +41,6 @@ class ProducerBatch:
         "is_in_flight",
         "is_settled",
         "is_uncertain",
-        "last_attempt_ms",
         "leader",
         "ordinal",
         "partition",
@@ -60,7 +59,6 @@ class ProducerBatch:
         self.partition = partition
         self.builder = builder
         self.created_ms = now_ms
-        self.last_attempt_ms = now_ms
         self.retry_at_ms = now_ms
         self.reserved_bytes = reserved_bytes
         self.record_count = 0  # final once data exists

@@ -42,8 +42,6 @@ _VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
 _SASL_KEYS = (int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE))  # below 256: the second byte of a frame
 _EVENTS: Final = {_HANDSHAKE: Event.HANDSHAKE, _AUTHENTICATE: Event.AUTHENTICATE, _VERSIONS: Event.VERSIONS}
 
-PeerHandlerFactory = "Callable[[Connection, Peer], ConnectionHandler]"
-
 
 class SaslGate:
     """Serves one connection of a listener with SASL; see ``moldau.runtime.net.serving.answers.ConnectionHandler``."""

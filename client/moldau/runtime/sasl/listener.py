@@ -82,7 +82,7 @@ class SaslListener:
         self._drawn_secret = environment.random.getrandbits(256).to_bytes(32, "big")
         self._logged_second = -1.0
         self._logged = self._suppressed = 0
-        self.failures = self.successes = 0
+        self.failures = 0
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -137,7 +137,6 @@ class SaslListener:
 
     def log_success(self, identity: Identity, *, again: bool) -> None:
         """Logs that a peer has authenticated."""
-        self.successes += 1
         self._logger.debug(
             "re-authenticated" if again else "authenticated",
             principal=identity.principal,

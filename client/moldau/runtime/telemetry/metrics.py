@@ -29,9 +29,6 @@ LATENCY_BUCKETS_MS: tuple[float, ...] = (
 )
 """Upper bounds (inclusive) from 10 us to 1 min, in milliseconds."""
 
-SIZE_BUCKETS: tuple[float, ...] = tuple(float(4**power) for power in range(3, 15))
-"""Upper bounds (inclusive) from 64 B to 256 MiB."""
-
 
 class Counter:
     """A number that only grows."""

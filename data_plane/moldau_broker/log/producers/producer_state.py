@@ -404,14 +404,6 @@ class ProducerStateManager:
         entry = self._staged.get(producer_id) or self._entries.get(producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == producer_epoch
 
-    def has_late_transaction(self, now_ms: int, transaction_timeout_max_ms: int) -> bool:
-        """Returns whether a transaction is open for longer than the maximum: it hangs (KIP-664)."""
-        return any(
-            self._entries[producer_id].last_timestamp_ms >= 0
-            and now_ms - self._entries[producer_id].last_timestamp_ms > transaction_timeout_max_ms
-            for producer_id in self._ongoing
-        )
-
     def describe(self) -> list[ProducerDescription]:
         """Returns the rows of DescribeProducers, sorted by producer id."""
         return [entry.describe() for _, entry in sorted(self._entries.items())]

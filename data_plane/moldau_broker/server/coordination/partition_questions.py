@@ -53,7 +53,6 @@ class PartitionQuestions:
         self._send = send
         self._waiting: dict[BrokerId, list[_Question]] = {}
         self._turns: dict[BrokerId, trio.Lock] = {}
-        self.requests_sent = 0
 
     async def ask(self, broker_id: BrokerId, transaction: AddPartitionsToTxnTransaction) -> Codes:
         """Asks about one transaction; returns a code for each of its partitions.
@@ -83,7 +82,6 @@ class PartitionQuestions:
             if len(taken) < TRANSACTIONS_MAX:
                 taken.setdefault(question.transaction.transactional_id, question)
         request = AddPartitionsToTxnRequest(transactions=[question.transaction for question in taken.values()])
-        self.requests_sent += 1
         try:
             response = await self._send(broker_id, request)
         except TRANSPORT_FAILURES:

@@ -26,12 +26,11 @@ from pysyncobj.config import SERIALIZER_STATE
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from moldau_quorum.log.pysyncobj.journal import DATA, DurableJournal, LibraryEntry
-
 if TYPE_CHECKING:
     import random
 
     from moldau_quorum.log.port import ElectionTiming, LogLimits
+    from moldau_quorum.log.pysyncobj.journal import DurableJournal, LibraryEntry
     from moldau_quorum.log.pysyncobj.wire import LibraryMessage
 
 _CALLS_MAX: Final = 300
@@ -478,8 +477,3 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
     def compact(self) -> None:
         """Asks for a snapshot at the next step."""
         self.forceLogCompaction()
-
-
-def is_data(command: bytes) -> bool:
-    """Whether a command holds an entry of the metadata log."""
-    return command[:1] == DATA

@@ -202,7 +202,7 @@ LOG_KEYS = (
         default=1,
         group="Log",
         minimum=0,
-        doc="Cleanings that run at the same time.",
+        doc="Accepted, without effect: logs are cleaned one after another, in small steps of the event loop.",
     ),
     double(
         name="log.cleaner.io.max.bytes.per.second",
@@ -222,7 +222,7 @@ LOG_KEYS = (
         default=512 * KIB,
         group="Log",
         minimum=0,
-        doc="Memory of the cleaner's buffers.",
+        doc="Accepted, without effect: the cleaner reads one batch after another.",
     ),
     double(
         name="log.cleaner.io.buffer.load.factor",
@@ -313,7 +313,7 @@ LOG_KEYS = (
         group="Log",
         minimum=0,
         is_own=True,
-        doc="How often it is checked whether a log must be flushed, in milliseconds.",
+        doc="Stands for log.flush.interval.ms where that is not set, in milliseconds; logs are checked every second.",
     ),
     integer(
         name="log.flush.offset.checkpoint.interval.ms",

@@ -62,11 +62,6 @@ class LeaderRole:
         """Whether ``flush`` might send something."""
         return self._flush_wanted
 
-    @property
-    def transfer_target(self) -> int | None:
-        """The voter that takes over the leadership."""
-        return self._transfer[0] if self._transfer is not None else None
-
     def snapshots_in_use(self) -> list[int]:
         """Indexes of the snapshots that are being sent."""
         return sorted({progress.snapshot.index for progress in self.progress.values() if progress.snapshot is not None})
