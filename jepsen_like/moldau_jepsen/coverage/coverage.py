@@ -349,7 +349,7 @@ def message_name(api_key: int) -> str:
     private = PRIVATE_MESSAGES.get(api_key)
     if private is not None:
         return private
-    return APIS[api_key].request.__name__.removesuffix("Request") if api_key in APIS else f"unknown key {api_key}"
+    return APIS[api_key].name if api_key in APIS else f"unknown key {api_key}"
 
 
 def reachable_messages() -> dict[tuple[int, str], range]:

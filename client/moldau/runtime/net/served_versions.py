@@ -80,4 +80,4 @@ class ServedVersions:
 def _name_of(api_key: int) -> str:
     """Kafka's name of an API, or its number."""
     api = APIS.get(api_key)
-    return f"API {api_key}" if api is None else api.request.__name__.removesuffix("Request")
+    return f"API {api_key}" if api is None else api.name
