@@ -67,6 +67,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txns": Entry("txns", "commands", "List, describe, terminate and abort transactions."),
     "reassign": Entry("administration.replicas", "reassign", "Move replicas between brokers."),
     "elect": Entry("administration.replicas", "elect", "Move leadership back to the preferred replicas."),
+    "balance": Entry("operations.balance", "commands", "Even out replicas, bytes, racks and leaders over the brokers."),
+    "brokers": Entry("operations.brokers", "commands", "List, drain and unregister brokers."),
     "logdirs": Entry("administration.replicas", "logdirs", "Inspect log directories."),
     "quorum": Entry(
         "administration.quorum", "commands", "Inspect the metadata quorum, and change its voters and its leader."

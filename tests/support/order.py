@@ -34,6 +34,7 @@ SECONDS: dict[str, float] = {
     "tests/moldau_cli/test_cluster_commands.py": 20,
     "tests/moldau_cli/test_demo.py": 19,
     "tests/processes/test_bad_input.py": 18,
+    "tests/moldau_cli/operations/test_balance_commands.py": 18,
     "tests/processes/test_log_directories.py": 18,
     "tests/moldau_broker/server/data_path/test_held_requests.py": 17,
     "tests/moldau_jepsen/simulation/judge/test_rules_alone.py": 16,

@@ -1,4 +1,4 @@
-"""Plans of replica moves: computes a plan, and reads and writes its file format. The module is pure.
+"""Plans of replica moves: computes a plan, and reads and writes its file format.
 
 The file format is that of Kafka's own tool: ``{"version": 1, "partitions": [{"topic": ..., "partition": ...,
 "replicas": [...]}]}``.
@@ -14,6 +14,9 @@ from moldau_cli.plans.documents import partition_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from moldau_cli.output import Json
 
 Replicas = dict[tuple[str, int], list[int]]
 
@@ -77,7 +80,7 @@ def _level(kept: Replicas, load: dict[int, int]) -> None:
         load[least] += 1
 
 
-def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, object]:
+def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Json]:
     """Returns the plan as the file's JSON value."""
     return {
         "version": 1,
@@ -104,3 +107,16 @@ def parse_plan(text: str, origin: str) -> Replicas:
             case _:
                 raise UsageError(f"{origin}: expected topic, partition and different replicas, not {json.dumps(entry)}")
     return moves
+
+
+def read_plan(plan_file: Path) -> Replicas:
+    """Reads the file of a plan.
+
+    Raises:
+        UsageError: it cannot be read, or holds no valid plan.
+    """
+    try:
+        text = plan_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {plan_file}: {getattr(error, 'strerror', None) or error}") from error
+    return parse_plan(text, str(plan_file))

@@ -221,13 +221,15 @@ class Admin(AsyncOnly):
 
     # --- quorum
 
-    async def describe_cluster(self) -> ClusterDescription:
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster.
+
+        With ``include_fenced``, registered brokers that are down or not ready yet are there too (KIP-1073).
 
         Raises:
             KafkaError: the broker answered with an error.
         """
-        return await self._quorum.describe_cluster()
+        return await self._quorum.describe_cluster(include_fenced=include_fenced)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more; the change is committed on return.

@@ -61,10 +61,12 @@ class Quorum:
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
 
-    async def describe_cluster(self) -> ClusterDescription:
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Implements ``Admin.describe_cluster``."""
         response = await self._requester.ask(
-            DescribeClusterResponse, DescribeClusterRequest(), code_of=lambda each: ErrorCode.of(each.error_code)
+            DescribeClusterResponse,
+            DescribeClusterRequest(include_fenced_brokers=include_fenced),
+            code_of=lambda each: ErrorCode.of(each.error_code),
         )
         error = error_of(response.error_code, response.error_message)
         if error is not None:
@@ -76,6 +78,7 @@ class Quorum:
                 BrokerNode(node_id=each.broker_id, host=each.host, port=each.port, rack=each.rack)
                 for each in sorted(response.brokers, key=lambda each: each.broker_id)
             ),
+            fenced=tuple(sorted(each.broker_id for each in response.brokers if each.is_fenced)),
         )
 
     async def unregister_broker(self, broker_id: int) -> None:

@@ -147,6 +147,8 @@ class ClusterDescription:
     cluster_id: str
     controller_id: int
     brokers: tuple[BrokerNode, ...]
+    fenced: tuple[int, ...] = ()
+    """Those of ``brokers`` that are registered but not in service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

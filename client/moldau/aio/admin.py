@@ -129,9 +129,9 @@ class Admin(AioClient):
         """
         await self._portal.call_async(self._admin.alter_configs, changes, validate_only=validate_only)
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Returns the id, the controller and the live brokers of the cluster."""
-        return await self._portal.call_async(self._admin.describe_cluster)
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
+        return await self._portal.call_async(self._admin.describe_cluster, include_fenced=include_fenced)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more.

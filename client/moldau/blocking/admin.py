@@ -127,9 +127,9 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.alter_configs, changes, validate_only=validate_only)
 
-    def describe_cluster(self) -> ClusterDescription:
-        """Returns the id, the controller and the live brokers of the cluster."""
-        return self._portal.call(self._admin.describe_cluster)
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
+        return self._portal.call(self._admin.describe_cluster, include_fenced=include_fenced)
 
     def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more.

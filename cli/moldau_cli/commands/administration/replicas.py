@@ -138,11 +138,14 @@ def execute(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Start all moves of a plan; ``status`` lists those in progress. Repeat it to change the throttle."""
-    moves = _read_plan(plan_file)
+    from moldau_cli.operations.throttling import throttle_moves
+    from moldau_cli.plans.reassignment import read_plan
+
+    moves = read_plan(plan_file)
 
     async def work(admin: Admin) -> None:
         if throttle is not None:
-            await _throttle(admin, moves, throttle)
+            await throttle_moves(admin, moves, throttle)
         if moves:
             await admin.alter_partition_reassignments(moves)
 
@@ -157,14 +160,16 @@ def execute(
 @reassign.command()
 def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
     """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done."""
+    from moldau_cli.operations.throttling import lift_throttle, replicas_of
     from moldau_cli.plans.throttle import DONE, states
+    from moldau_cli.plans.reassignment import read_plan
 
-    moves = _read_plan(plan_file)
+    moves = read_plan(plan_file)
 
     async def work(admin: Admin) -> dict[tuple[str, int], str]:
         moving = {(one.topic, one.partition) for one in await admin.list_partition_reassignments()}
-        found = states(await _replicas(admin, [topic for topic, _ in moves]), moves, moving)
-        await _lift_throttle(admin, [where for where in moves if where not in moving], any_moves=bool(moving))
+        found = states(await replicas_of(admin, [topic for topic, _ in moves]), moves, moving)
+        await lift_throttle(admin, [where for where in moves if where not in moving], any_moves=bool(moving))
         return found
 
     found = with_admin(bootstrap_server, work)
@@ -179,79 +184,6 @@ def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
     left = sum(state != DONE for state in found.values())
     if left:
         raise CommandError(f"{left} of {len(found)} moves are not done")
-
-
-def _read_plan(plan_file: Path) -> dict[tuple[str, int], list[int]]:
-    from moldau_cli.plans.reassignment import parse_plan
-
-    try:
-        text = plan_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {plan_file}: {getattr(error, 'strerror', None) or error}") from error
-    return parse_plan(text, str(plan_file))
-
-
-async def _replicas(admin: Admin, topics: list[str]) -> dict[tuple[str, int], list[int]]:
-    described = await admin.describe_topics(list(dict.fromkeys(topics))) if topics else {}
-    return {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
-
-
-async def _throttle(admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int) -> None:
-    """Limits the copies of moves, before the moves begin."""
-    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
-    from moldau_cli.plans.throttle import FOLLOWER_RATE, LEADER_RATE, involved_brokers, throttled_replicas
-
-    current = await _replicas(admin, [topic for topic, _ in moves])
-    unknown = [f"{topic}-{number}" for topic, number in moves if (topic, number) not in current]
-    if unknown:
-        raise UsageError(f"there is no partition {unknown[0]}")
-    moving = await admin.list_partition_reassignments()
-    settled = {where: held for where, held in current.items() if where not in {(m.topic, m.partition) for m in moving}}
-    starting = {where: targets for where, targets in moves.items() if where in settled}
-    changes: dict[ConfigResource, list[ConfigAlteration]] = {
-        ConfigResource(type=ResourceType.TOPIC, name=topic): [
-            ConfigAlteration(name=key, value=",".join(entries), operation=ConfigOperation.APPEND)
-            for key, entries in lists.items()
-        ]
-        for topic, lists in throttled_replicas(settled, starting).items()
-    }
-    for broker in involved_brokers(current, moves):
-        changes[ConfigResource(type=ResourceType.BROKER, name=str(broker))] = [
-            ConfigAlteration(name=key, value=str(rate)) for key in (LEADER_RATE, FOLLOWER_RATE)
-        ]
-    if changes:
-        await admin.alter_configs(changes)
-
-
-async def _lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves: bool) -> None:
-    """Takes partitions that do not move off the lists of their topics, and the rates off brokers when nothing moves."""
-    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
-    from moldau.runtime.config import ConfigSource
-    from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
-
-    topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
-    changes: dict[ConfigResource, list[ConfigAlteration]] = {}
-    for resource, entries in (await admin.describe_configs(topics) if topics else {}).items():
-        numbers = [number for topic, number in ended if topic == resource.name]
-        for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
-            listed = entries[key].value or ""
-            gone = entries_of(listed, numbers)
-            if not gone:
-                continue
-            operation = ConfigOperation.DELETE if len(gone) == len(listed.split(",")) else ConfigOperation.SUBTRACT
-            value = None if operation is ConfigOperation.DELETE else ",".join(gone)
-            change = ConfigAlteration(name=key, value=value, operation=operation)
-            changes.setdefault(resource, []).append(change)
-    if not any_moves:
-        nodes = [one.node_id for one in (await admin.describe_cluster()).brokers]
-        brokers = [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in nodes]
-        for resource, entries in (await admin.describe_configs(brokers)).items():
-            for key in (LEADER_RATE, FOLLOWER_RATE):
-                if entries[key].source is ConfigSource.DYNAMIC_BROKER:
-                    change = ConfigAlteration(name=key, operation=ConfigOperation.DELETE)
-                    changes.setdefault(resource, []).append(change)
-    if changes:
-        await admin.alter_configs(changes)
 
 
 def elect(

@@ -1,0 +1,147 @@
+"""``moldau brokers``: lists brokers, moves everything away from one, and removes its registration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall, Throttle
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin
+    from moldau_cli.operations.survey import Survey
+
+commands = typer.Typer(help="List, drain and unregister brokers.", rich_markup_mode=None)
+
+Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Id of a broker.")]
+PASSES_MAX = 3
+"""Surveys of one drain: topics that are created meanwhile may get replicas on the broker."""
+
+
+@commands.command("list")
+def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
+    """List the registered brokers with their replicas, leaders and bytes; fenced ones are down or not ready."""
+    from moldau_cli.operations.survey import survey
+
+    seen = with_admin(bootstrap_server, survey)
+    held, led, preferred, lagging = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
+    for topic in seen.topics.values():
+        for part in topic.partitions:
+            held.update(part.replicas)
+            led[part.leader] += 1
+            preferred[part.replicas[0]] += 1
+            lagging.update(set(part.replicas) - set(part.isr))
+    stored = Counter[int]()
+    for (_, _, node), size in seen.sizes.items():
+        stored[node] += size
+    rows: list[dict[str, output.Json]] = [
+        {
+            "broker": node,
+            "address": f"{seen.nodes[node].host}:{seen.nodes[node].port}",
+            "rack": one.rack,
+            "state": "running" if one.is_live else "fenced",
+            "replicas": held[node],
+            "out_of_sync": lagging[node],
+            "leaders": led[node],
+            "preferred": preferred[node],
+            "bytes": stored[node] if one.is_live else None,
+        }
+        for node, one in sorted(seen.brokers.items())
+    ]
+    columns = ["broker", "address", "rack", "state", "replicas", "out_of_sync", "leaders", "preferred", "bytes"]
+    output.answer_rows("brokers", columns, rows)
+
+
+@commands.command()
+def drain(
+    broker: Broker,
+    throttle: Throttle = None,
+    batch: Batch = BATCH,
+    timeout: Stall = STALL_S,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Move all replicas, and with them all leaders, away from a broker; it may be down.
+
+    Returns when nothing is left on it. It may be interrupted and called again. The other brokers get the replicas so
+    that racks stay apart and the least loaded fill first. New topics may still choose the broker until it is stopped.
+    """
+
+    async def work(admin: Admin) -> int:
+        from moldau_cli.operations.moves import MoveOptions, carry_out
+        from moldau_cli.operations.survey import known_broker, survey
+
+        options = MoveOptions(throttle=throttle, at_once_max=batch, stall_s=timeout, elects=False)
+        moved = 0
+        for _ in range(PASSES_MAX):
+            seen = await survey(admin)
+            known_broker(seen, broker)
+            plan = _plan_of(seen, broker)
+            if dry_run or not plan:
+                return len(plan) if dry_run else moved
+            moved += (await carry_out(admin, plan, options)).moved
+        left = (await survey(admin)).holders(broker)
+        if left:
+            raise CommandError(f"broker {broker} got replicas of new topics meanwhile: {len(left)}; drain it again")
+        return moved
+
+    from moldau_cli.operations.moves import run_moves
+
+    moved = run_moves(bootstrap_server, work)
+    ending = "would move away" if dry_run else "moved away; it holds no replicas"
+    output.answer({"broker": broker, "moved": moved, "dry_run": dry_run}, f"{moved} partitions {ending}")
+
+
+@commands.command()
+def unregister(broker: Broker, bootstrap_server: BootstrapServer = None) -> None:
+    """Remove the registration of a broker for good; refused while it runs or holds replicas."""
+
+    async def work(admin: Admin) -> None:
+        from moldau_cli.operations.survey import known_broker, survey
+
+        seen = await survey(admin)
+        known_broker(seen, broker)
+        held = seen.holders(broker)
+        if held:
+            topic, number = held[0]
+            raise CommandError(
+                f"broker {broker} holds {len(held)} replicas, first {topic}-{number}; moldau brokers drain {broker}"
+            )
+        if seen.brokers[broker].is_live:
+            raise CommandError(f"broker {broker} runs, and would register again; stop it first")
+        await admin.unregister_broker(broker)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"broker": broker}, f"broker {broker} is not registered any more")
+
+
+def _plan_of(seen: Survey, broker: int) -> dict[tuple[str, int], list[int]]:
+    """Returns the moves that empty a broker, those that run already among them.
+
+    Raises:
+        UsageError: the other brokers cannot hold all replicas.
+    """
+    from moldau_cli.plans.balance.planner import plan_balance
+    from moldau_cli.plans.balance.state import ImpossiblePlanError, Options
+
+    options = Options(emptied=frozenset({broker}), moves_max=0, moves_leaders=False)
+    try:
+        plan = plan_balance(seen.placed, seen.brokers, options, frozen=list(seen.moving))
+    except ImpossiblePlanError as error:
+        raise UsageError(str(error)) from error
+    leaving = {
+        where: [node for node in move.replicas if node not in move.removing]
+        for where, move in seen.moving.items()
+        if broker in move.removing
+    }
+    staying = [where for where, move in seen.moving.items() if broker in move.wanted]
+    if staying:
+        topic, number = staying[0]
+        remedy = f"wait, or moldau reassign cancel {topic} {number}"
+        raise UsageError(f"{topic}-{number} moves to broker {broker} now; {remedy}")
+    return {**{where: list(replicas) for where, replicas in plan.items()}, **leaving}

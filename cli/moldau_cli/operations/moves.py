@@ -1,0 +1,195 @@
+"""Carries out a plan of moves in bounded batches, with progress; an interrupted one goes on with the next call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from moldau_cli import output
+from moldau_cli.client import with_admin
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.survey import current_replicas, running_moves, sizes_of
+from moldau_cli.operations.throttling import lift_throttle, throttle_moves
+from moldau_cli.plans.balance.execution import next_step
+from moldau_cli.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from moldau import Admin
+    from moldau_cli.plans.balance.execution import RunningMove, Step
+    from moldau_cli.plans.balance.state import Partition
+
+R = TypeVar("R")
+
+POLL_S: Final = 0.5
+REQUEST_PARTITIONS_MAX: Final = 500
+"""Partitions whose moves start with one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions:
+    """How a plan is carried out."""
+
+    throttle: int | None
+    """Bytes per second that each broker may send and receive for the moves; None: no limit is set."""
+    at_once_max: int
+    """Replicas that are copied to one broker, and away from one, at a time."""
+    stall_s: float
+    """How long nothing may be copied before the command gives up."""
+    elects: bool
+    """Whether the preferred replicas get leadership at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The result of a plan that is done."""
+
+    moved: int
+    """Partitions that this call changed."""
+    already: int
+    """Partitions that had the replicas of the plan before."""
+    gone: int
+    """Partitions whose topic was deleted."""
+
+
+def run_moves(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
+    """Runs ``work``, which moves replicas, with an admin client; says what goes on if the user interrupts it."""
+    try:
+        return with_admin(bootstrap, work)
+    except KeyboardInterrupt:
+        output.note("moves in progress go on, with their throttle; the same command continues with the others")
+        raise
+
+
+async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], options: MoveOptions) -> Moved:
+    """Moves all partitions of a plan; on return no move of it is left, and its throttle is lifted.
+
+    If it is cancelled, the moves in progress go on, with their throttle.
+
+    Raises:
+        UsageError: the plan names a broker that is not registered.
+        CommandError: nothing was copied for ``stall_s``.
+        KafkaError: a request was refused.
+    """
+    import trio
+
+    cluster = await admin.describe_cluster(include_fenced=True)
+    registered = [one.node_id for one in cluster.brokers]
+    unknown = sorted({node for replicas in plan.values() for node in replicas} - set(registered))
+    if unknown:
+        raise UsageError(f"no broker {unknown[0]}; registered brokers are {','.join(map(str, registered))}")
+    live = [node for node in registered if node not in cluster.fenced]
+    sizes = _largest(sizes_of(await admin.describe_log_dirs(live)))
+    first, watch = None, _StallWatch(options.stall_s)
+    with progress("partitions", len(plan)) as shown:
+        while True:
+            moving = await running_moves(admin)
+            current = await current_replicas(admin, (topic for topic, _ in plan))
+            step = next_step(plan, current, moving, sizes, at_once_max=options.at_once_max)
+            if first is None:
+                first = step
+                await _throttle_left(admin, plan, current, step, options.throttle)
+            shown.update(len(step.done) + len(step.gone))
+            if step.is_over:
+                break
+            for begin in range(0, len(step.start), REQUEST_PARTITIONS_MAX):
+                starting = step.start[begin : begin + REQUEST_PARTITIONS_MAX]
+                await _start(admin, {where: list(plan[where]) for where in starting})
+            watch.look(trio.current_time(), step, await _copied(admin, moving))
+            await trio.sleep(POLL_S)
+    existing = [where for where in plan if where in current]
+    await lift_throttle(admin, existing, any_moves=bool(moving))
+    if options.elects:
+        await elect_preferred(admin, existing)
+    return Moved(moved=len(step.done) - len(first.done), already=len(first.done), gone=len(step.gone))
+
+
+async def elect_preferred(admin: Admin, partitions: Iterable[Partition]) -> int:
+    """Gives leadership to the preferred replicas; returns how many leaders changed.
+
+    Replicas that are not in sync yet do not become leaders; this is not an error.
+
+    Raises:
+        KafkaError: the request was refused as a whole.
+    """
+    from moldau.admin import AdminError
+    from moldau.protocol.errors import ErrorCode
+
+    wanted = sorted(partitions)
+    changed = 0
+    for begin in range(0, len(wanted), REQUEST_PARTITIONS_MAX):
+        try:
+            changed += len(await admin.elect_leaders(wanted[begin : begin + REQUEST_PARTITIONS_MAX]))
+        except AdminError as error:
+            bearable = {ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            if not all(failure.code in bearable for failure in error.failures.values()):
+                raise
+            changed += len(error.results) if isinstance(error.results, list) else 0
+            output.note(f"not elected: {', '.join(sorted(error.failures))}")
+    return changed
+
+
+async def _start(admin: Admin, targets: dict[Partition, list[int]]) -> None:
+    """Starts moves; a topic that was deleted meanwhile is no error."""
+    from moldau.admin import AdminError
+    from moldau.protocol.errors import ErrorCode
+
+    try:
+        await admin.alter_partition_reassignments(targets)
+    except AdminError as error:
+        if any(one.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for one in error.failures.values()):
+            raise
+
+
+async def _throttle_left(
+    admin: Admin,
+    plan: Mapping[Partition, Sequence[int]],
+    current: Mapping[Partition, Sequence[int]],
+    step: Step,
+    rate: int | None,
+) -> None:
+    """Limits the copies that are left; those of a plan that goes on get the new limit too."""
+    left = {where: list(plan[where]) for where in (*step.waiting, *step.running) if where in current}
+    if rate is not None and left:
+        await throttle_moves(admin, left, rate)
+
+
+async def _copied(admin: Admin, moving: Mapping[Partition, RunningMove]) -> int:
+    """Returns the bytes that the new replicas of all moves have."""
+    receivers = sorted({node for move in moving.values() for node in move.adding})
+    live = {one.node_id for one in (await admin.describe_cluster()).brokers}
+    sizes = sizes_of(await admin.describe_log_dirs([node for node in receivers if node in live]))
+    return sum(sizes.get((*where, node), 0) for where, move in moving.items() for node in move.adding)
+
+
+def _largest(sizes: Mapping[tuple[str, int, int], int]) -> dict[Partition, int]:
+    found: dict[Partition, int] = {}
+    for (topic, number, _), size in sizes.items():
+        found[topic, number] = max(found.get((topic, number), 0), size)
+    return found
+
+
+class _StallWatch:
+    """Notices that nothing happens any more."""
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._seen: object = None
+        self._since_s = 0.0
+
+    def look(self, now_s: float, step: Step, copied_bytes: int) -> None:
+        """Compares the state with the last one.
+
+        Raises:
+            CommandError: nothing has changed for too long.
+        """
+        seen = (step, copied_bytes)
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now_s
+        elif now_s - self._since_s >= self._stall_s:
+            waits = [f"{topic}-{number}" for topic, number in (*step.running, *step.elsewhere, *step.waiting)]
+            raise CommandError(
+                f"nothing was copied for {self._stall_s:g} s; {len(waits)} partitions are not done, first {waits[0]}: "
+                "moldau cluster status -b shows what is wrong, and the same command goes on afterwards"
+            )

@@ -1,0 +1,108 @@
+"""Asks a cluster where its replicas are and how large, for commands that move them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau_cli.errors import UsageError
+from moldau_cli.plans.balance.execution import RunningMove
+from moldau_cli.plans.balance.state import BrokerState, PlacedPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau import Admin
+    from moldau.admin import LogDirDescription, TopicDescription
+    from moldau.cluster.metadata import BrokerNode
+    from moldau_cli.plans.balance.state import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Brokers, partitions and moves at one time."""
+
+    brokers: Mapping[int, BrokerState]
+    """All registered brokers."""
+    nodes: Mapping[int, BrokerNode]
+    topics: Mapping[str, TopicDescription]
+    """All topics, internal ones too."""
+    sizes: Mapping[tuple[str, int, int], int]
+    """Bytes of each replica (topic, partition, broker) on a live broker."""
+    moving: Mapping[Partition, RunningMove]
+
+    @property
+    def placed(self) -> dict[Partition, PlacedPartition]:
+        """All partitions, each as large as its largest replica."""
+        largest: dict[Partition, int] = {}
+        for (topic, number, _), size in self.sizes.items():
+            largest[topic, number] = max(largest.get((topic, number), 0), size)
+        return {
+            (name, part.partition): PlacedPartition(
+                replicas=part.replicas, size_bytes=largest.get((name, part.partition), 0)
+            )
+            for name, topic in self.topics.items()
+            for part in topic.partitions
+        }
+
+    def holders(self, node: int) -> list[Partition]:
+        """Returns the partitions that have a replica on a broker."""
+        return sorted(where for where, one in self.placed.items() if node in one.replicas)
+
+
+async def survey(admin: Admin) -> Survey:
+    """Asks for brokers, partitions, sizes and moves.
+
+    Raises:
+        KafkaError: a request was refused, or a live broker did not answer in time.
+    """
+    cluster = await admin.describe_cluster(include_fenced=True)
+    live = [one.node_id for one in cluster.brokers if one.node_id not in cluster.fenced]
+    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    return Survey(
+        brokers={
+            one.node_id: BrokerState(rack=one.rack, is_live=one.node_id not in cluster.fenced)
+            for one in cluster.brokers
+        },
+        nodes={one.node_id: one for one in cluster.brokers},
+        topics=await admin.describe_topics(names) if names else {},
+        sizes=sizes_of(await admin.describe_log_dirs(live)),
+        moving=await running_moves(admin),
+    )
+
+
+def known_broker(seen: Survey, node: int) -> None:
+    """Checks that a broker is registered.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if node not in seen.brokers:
+        raise UsageError(f"no broker {node}; registered brokers are {','.join(map(str, sorted(seen.brokers)))}")
+
+
+async def running_moves(admin: Admin) -> dict[Partition, RunningMove]:
+    """Returns all moves in progress."""
+    return {
+        (where.topic, where.partition): RunningMove(replicas=one.replicas, adding=one.adding, removing=one.removing)
+        for where, one in (await admin.list_partition_reassignments()).items()
+    }
+
+
+async def current_replicas(admin: Admin, topics: Iterable[str]) -> dict[Partition, tuple[int, ...]]:
+    """Returns the replicas of the partitions of those topics that exist."""
+    known = {topic.name for topic in await admin.list_topics(include_internal=True)}
+    names = [name for name in dict.fromkeys(topics) if name in known]
+    described = await admin.describe_topics(names) if names else {}
+    return {(name, part.partition): part.replicas for name, one in described.items() for part in one.partitions}
+
+
+def sizes_of(directories: Mapping[int, Iterable[LogDirDescription]]) -> dict[tuple[str, int, int], int]:
+    """Returns the bytes of each replica; copies that move between the directories of a broker do not count."""
+    return {
+        (part.topic_partition.topic, part.topic_partition.partition, node): part.size_bytes
+        for node, found in directories.items()
+        for directory in found
+        for part in directory.partitions
+        if not part.is_future
+    }

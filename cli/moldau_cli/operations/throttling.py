@@ -1,0 +1,80 @@
+"""Sets and lifts the limit on the copies of moves (KIP-73)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin
+
+
+async def replicas_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], list[int]]:
+    """Returns the replicas of all partitions of the topics, which must exist."""
+    described = await admin.describe_topics(list(dict.fromkeys(topics))) if topics else {}
+    return {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
+
+
+async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int) -> None:
+    """Limits the copies of moves, before the moves begin; ``rate`` is in bytes a second, for each broker.
+
+    Raises:
+        UsageError: a partition does not exist.
+        KafkaError: a change was refused.
+    """
+    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
+    from moldau_cli.plans.throttle import FOLLOWER_RATE, LEADER_RATE, involved_brokers, throttled_replicas
+
+    current = await replicas_of(admin, [topic for topic, _ in moves])
+    unknown = [f"{topic}-{number}" for topic, number in moves if (topic, number) not in current]
+    if unknown:
+        raise UsageError(f"there is no partition {unknown[0]}")
+    moving = await admin.list_partition_reassignments()
+    settled = {where: held for where, held in current.items() if where not in {(m.topic, m.partition) for m in moving}}
+    starting = {where: targets for where, targets in moves.items() if where in settled}
+    changes: dict[ConfigResource, list[ConfigAlteration]] = {
+        ConfigResource(type=ResourceType.TOPIC, name=topic): [
+            ConfigAlteration(name=key, value=",".join(entries), operation=ConfigOperation.APPEND)
+            for key, entries in lists.items()
+        ]
+        for topic, lists in throttled_replicas(settled, starting).items()
+    }
+    live = {one.node_id for one in (await admin.describe_cluster()).brokers}
+    for broker in live.intersection(involved_brokers(current, moves)):
+        changes[ConfigResource(type=ResourceType.BROKER, name=str(broker))] = [
+            ConfigAlteration(name=key, value=str(rate)) for key in (LEADER_RATE, FOLLOWER_RATE)
+        ]
+    if changes:
+        await admin.alter_configs(changes)
+
+
+async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves: bool) -> None:
+    """Takes partitions that do not move off the lists of their topics, and the rates off brokers when nothing moves."""
+    from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
+    from moldau.runtime.config import ConfigSource
+    from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
+
+    topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
+    changes: dict[ConfigResource, list[ConfigAlteration]] = {}
+    for resource, entries in (await admin.describe_configs(topics) if topics else {}).items():
+        numbers = [number for topic, number in ended if topic == resource.name]
+        for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
+            listed = entries[key].value or ""
+            gone = entries_of(listed, numbers)
+            if not gone:
+                continue
+            operation = ConfigOperation.DELETE if len(gone) == len(listed.split(",")) else ConfigOperation.SUBTRACT
+            value = None if operation is ConfigOperation.DELETE else ",".join(gone)
+            change = ConfigAlteration(name=key, value=value, operation=operation)
+            changes.setdefault(resource, []).append(change)
+    if not any_moves:
+        nodes = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        brokers = [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in nodes]
+        for resource, entries in (await admin.describe_configs(brokers)).items():
+            for key in (LEADER_RATE, FOLLOWER_RATE):
+                if entries[key].source is ConfigSource.DYNAMIC_BROKER:
+                    change = ConfigAlteration(name=key, operation=ConfigOperation.DELETE)
+                    changes.setdefault(resource, []).append(change)
+    if changes:
+        await admin.alter_configs(changes)
