@@ -161,8 +161,8 @@ def execute(
 def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
     """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done."""
     from moldau_cli.operations.throttling import lift_throttle, replicas_of
-    from moldau_cli.plans.throttle import DONE, states
     from moldau_cli.plans.reassignment import read_plan
+    from moldau_cli.plans.throttle import DONE, states
 
     moves = read_plan(plan_file)
 
