@@ -118,6 +118,9 @@ class SimulatedCluster:
             "transaction.state.log.num.partitions": "4",
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(max(1, replicas - 1)),
+            "share.coordinator.state.topic.replication.factor": str(replicas),
+            "share.coordinator.state.topic.min.isr": str(max(1, replicas - 1)),
+            "share.coordinator.state.topic.num.partitions": "4",
             "num.partitions": "2",
         }
         settings.update(self.shape.settings)

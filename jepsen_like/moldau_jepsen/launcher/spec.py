@@ -204,6 +204,9 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
         "offsets.topic.num.partitions": "8",
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(max(1, replicas - 1)),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(max(1, replicas - 1)),
+        "share.coordinator.state.topic.num.partitions": "8",
         "transaction.state.log.num.partitions": "8",
         **PROMPT_GROUPS,
         "node.watchdog.ms": "0",  # harnesses pause nodes on purpose and resume them

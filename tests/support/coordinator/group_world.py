@@ -320,6 +320,7 @@ class MemoryPartition:
     batches: list[bytes] = field(default_factory=list)
     next_offset: int = 0
     high_watermark: int = 0
+    start_offset: int = 0
     refuse_with: ErrorCode | None = None
 
 
@@ -367,8 +368,12 @@ class MemoryLog:
             await self.changed.wait()
 
     def log_start_offset(self, partition: int, leader_epoch: int) -> int:
-        self.state(partition, leader_epoch)
-        return 0
+        return self.state(partition, leader_epoch).start_offset
+
+    def delete_records(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+        state = self.state(partition, leader_epoch)
+        assert end_offset <= state.high_watermark
+        state.start_offset = max(state.start_offset, end_offset)
 
     def log_end_offset(self, partition: int, leader_epoch: int) -> int:
         return self.state(partition, leader_epoch).next_offset

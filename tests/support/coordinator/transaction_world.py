@@ -20,7 +20,7 @@ from moldau.protocol.messages.describe_transactions import (
 from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.schema import Request, Response
-from moldau_broker.coordinator.runtime.effects import Append, Effect, Marker, Moment, SendMarkers
+from moldau_broker.coordinator.runtime.effects import Answer, Append, Effect, Marker, Moment, SendMarkers
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 
@@ -67,6 +67,7 @@ class TransactionDriver:
             elif isinstance(effect, SendMarkers):
                 self.markers.append(effect)
             else:
+                assert isinstance(effect, Answer), "a transaction coordinator deletes no records"
                 assert effect.request_id not in self.answers, "a request was answered twice"
                 assert effect.request_id < self.request_count
                 self.answers[effect.request_id] = effect.response

@@ -22,6 +22,7 @@ from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS, SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.served import REFUSED
+from moldau.runtime.config.keys.share import SHARE_KEYS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import (
     SecurityProtocol,
@@ -208,6 +209,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *FETCH_KEYS,
         *GROUP_KEYS,
         *TRANSACTION_KEYS,
+        *SHARE_KEYS,
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),

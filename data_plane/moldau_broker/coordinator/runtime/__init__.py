@@ -1,1 +1,1 @@
-"""Code that both coordinators share: the shell of a replicated core, its ports and its timers."""
+"""Code that all coordinators share: the shell of a replicated core, its ports and its timers."""

@@ -111,4 +111,11 @@ class SendMarkers:
     partitions: tuple[tuple[str, int], ...]
 
 
-Effect = Answer | Append | SendMarkers
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecords:
+    """Deletes the records below ``end_offset``, which are all committed and redundant."""
+
+    end_offset: int
+
+
+Effect = Answer | Append | SendMarkers | DeleteRecords

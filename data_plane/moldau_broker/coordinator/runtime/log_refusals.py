@@ -14,4 +14,4 @@ LOG_REFUSALS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""Shared by both coordinators; each has its own code for records that are too large for the log."""
+"""Shared by all coordinators; each has its own code for records that are too large for the log."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InternalLog(Protocol):
-    """The partitions of one internal topic (``__consumer_offsets`` or ``__transaction_state``) that this broker leads.
+    """The partitions of one internal topic that this broker leads: that of groups, transactions or share-partitions.
 
     Every call names the leader epoch under which the coordinator was elected. A call for a partition that this broker
     does not lead in exactly that epoch raises ``KafkaError(NOT_LEADER_OR_FOLLOWER)``. ``append`` also raises it when
@@ -42,6 +42,14 @@ class InternalLog(Protocol):
 
         Raises:
             KafkaError: NOT_LEADER_OR_FOLLOWER when leadership of that epoch ends first.
+        """
+        ...
+
+    def delete_records(self, partition: int, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
+        """Moves the log start offset up to ``end_offset``, which is at most the high watermark. Followers do so too.
+
+        Raises:
+            KafkaError: NOT_LEADER_OR_FOLLOWER; KAFKA_STORAGE_ERROR.
         """
         ...
 

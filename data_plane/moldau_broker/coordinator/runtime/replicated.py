@@ -1,6 +1,6 @@
 """The shell around one partition's replicated core: loads it from the log, performs its effects, runs its timer.
 
-Both coordinators use it. Two tasks live as long as the leadership. The first one loads the log; then it waits for the
+All coordinators use it. Two tasks live as long as the leadership. The first one loads the log; then it waits for the
 high watermark in the order of the log and reports each committed write. The second one is the timer. The core changes
 only between two checkpoints, so the effects of one event are performed before the next event is handled.
 """
@@ -32,6 +32,7 @@ from moldau_broker.coordinator.runtime.effects import Answer, Append, Moment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.records import Record
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.telemetry.log import EventLogger
     from moldau.values import Buffer, LeaderEpoch
@@ -179,12 +180,20 @@ class ReplicatedShard(Generic[C]):
                     self._resigning = ErrorCode.NOT_COORDINATOR
                 queue.extend(self.core.failed(effect.append_id, error.code, self.moment()))
                 continue
+            self.appended(effect, end_offset)
             self._to_commit.append((effect.append_id, end_offset))
             self._written.notify()
 
     def perform_other(self, effect: Effect) -> None:
         """Performs an effect that only one of the coordinators has."""
         raise AssertionError(f"{type(effect).__name__} is not an effect of this coordinator")
+
+    def appended(self, effect: Append, end_offset: Offset) -> None:
+        """Called when the log has taken a write, for a core that has to know where; does nothing here."""
+
+    def replay(self, core: C, record: Record, producer_id: int | None) -> None:
+        """Gives a core that is being loaded one committed record."""
+        core.replay(record.key, record.value, producer_id)
 
     def _batch(self, effect: Append) -> bytes | bytearray:
         now = self._clock.wall_ms()
@@ -279,7 +288,7 @@ class ReplicatedShard(Generic[C]):
                 producer_id = header.producer_id if header.is_transactional else None
                 for record in decode_records(data, position, header):
                     if not header.is_control:
-                        core.replay(record.key, record.value, producer_id)
+                        self.replay(core, record, producer_id)
                     elif control_record_type(record) in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
                         core.replay_marker(header.producer_id, parse_end_txn_marker(record).is_commit)
                 offset = Offset(header.next_offset)

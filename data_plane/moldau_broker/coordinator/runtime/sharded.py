@@ -1,4 +1,4 @@
-"""The common base of both coordinators: one shard for each partition of an internal topic that this broker leads."""
+"""The common base of all coordinators: one shard for each partition of an internal topic that this broker leads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ S = TypeVar("S", bound=ReplicatedShard[Any])
 
 
 class ShardedCoordinator(Generic[S]):
-    """Runs a shard for each partition that this broker leads, and finds the shard of a group or transactional id.
+    """Runs a shard for each partition that this broker leads, and finds the shard of a name.
 
     ``partition_count`` returns the number of partitions of the internal topic, 0 while it does not exist.
     ``new_shard`` creates the shard of a partition under a leader epoch.

@@ -1,4 +1,4 @@
-"""Builds the coordinators of a broker (groups, transactions) and the parts that write and check markers.
+"""Builds the coordinators of a broker, and the parts that write and check markers.
 
 The state of a coordinator is in the partitions of an internal topic, and a broker coordinates the partitions that it
 leads. ``leadership_changed`` reports a partition that was won or lost to the coordinator whose state it holds.
@@ -13,9 +13,11 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.share.coordinator import ShareCoordinator
+from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.coordination.internal_log import ImageCatalogue, InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
@@ -39,6 +41,7 @@ class Coordinators:
 
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    shares: ShareCoordinator
     markers: TransactionMarkers
     """Writes the transaction coordinator's decisions to the partitions."""
     verifier: TransactionVerifier
@@ -48,11 +51,13 @@ class Coordinators:
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """Loads or unloads the state in a partition of an internal topic; ignores other topics."""
-        coordinator: GroupCoordinator | TransactionCoordinator
+        coordinator: GroupCoordinator | TransactionCoordinator | ShareCoordinator
         if partition.key.topic == OFFSETS_TOPIC:
             coordinator = self.groups
         elif partition.key.topic == TRANSACTIONS_TOPIC:
             coordinator = self.transactions
+        elif partition.key.topic == SHARE_STATE_TOPIC:
+            coordinator = self.shares
         else:
             return
         leader_epoch = partition.replica.state.leader_epoch
@@ -117,11 +122,20 @@ def build_coordinators(
         level=transaction_level,
         logger=EventLogger("moldau.broker.transactions", node=broker_id),
     )
+    shares = ShareCoordinator(
+        environment=environment,
+        log=InternalTopicLog(SHARE_STATE_TOPIC, replicas, metadata),
+        topics=topics,
+        config=ShareConfig.of(config),
+        partition_count=lambda: partition_count(SHARE_STATE_TOPIC),
+        logger=EventLogger("moldau.broker.shares", node=broker_id),
+    )
     markers.connect(groups)
     verifier.connect(transactions)
     return Coordinators(
         groups=groups,
         transactions=transactions,
+        shares=shares,
         markers=markers,
         verifier=verifier,
         marker_checks=MarkerChecks(metadata, replicas, verifier),

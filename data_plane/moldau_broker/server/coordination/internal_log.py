@@ -60,6 +60,15 @@ class InternalTopicLog:
         """
         await self._replicas.waits.wait_committed(self._led(partition, leader_epoch), leader_epoch, end_offset)
 
+    def delete_records(self, partition: int, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
+        """Moves the log start offset up; followers take it over with their next fetch."""
+        log = self._led(partition, leader_epoch).log
+        try:
+            log.delete_records(end_offset)
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+            raise
+
     def log_start_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the log start offset."""
         return self._led(partition, leader_epoch).log.log_start_offset

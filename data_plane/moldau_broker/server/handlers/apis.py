@@ -33,6 +33,7 @@ from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_records import DeleteRecordsRequest
+from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
@@ -50,6 +51,7 @@ from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySub
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest
 from moldau.protocol.messages.leave_group import LeaveGroupRequest
 from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest
@@ -62,12 +64,15 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from moldau.protocol.messages.push_telemetry import PushTelemetryRequest
+from moldau.protocol.messages.read_share_group_state import ReadShareGroupStateRequest
+from moldau.protocol.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.write_share_group_state import WriteShareGroupStateRequest
 from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.completion import Completion
@@ -80,6 +85,7 @@ from moldau_broker.server.handlers import (
     metadata,
     offsets,
     producers,
+    shares,
     telemetry,
     tokens,
     transactions,
@@ -230,6 +236,11 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(ConsumerGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
     served(DeleteGroupsRequest, groups.handle_group_request, DELETE.on(GROUP)),
+    served(InitializeShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
+    served(ReadShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
+    served(WriteShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
+    served(DeleteShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
+    served(ReadShareGroupStateSummaryRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
     served(
         InitProducerIdRequest,
         transactions.handle_init,
@@ -334,13 +345,9 @@ ABSENT_APIS: Mapping[str, str] = {
     "BeginQuorumEpoch": _QUORUM,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
     "DeleteShareGroupOffsets": _GROUPS,
-    "DeleteShareGroupState": _GROUPS,
     "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,
     "FetchSnapshot": _QUORUM,
-    "InitializeShareGroupState": _GROUPS,
-    "ReadShareGroupState": _GROUPS,
-    "ReadShareGroupStateSummary": _GROUPS,
     "ShareAcknowledge": _GROUPS,
     "ShareFetch": _GROUPS,
     "ShareGroupDescribe": _GROUPS,
@@ -350,7 +357,6 @@ ABSENT_APIS: Mapping[str, str] = {
     "StreamsGroupTopologyDescriptionUpdate": _GROUPS,
     "UnregisterController": "a controller that lost its vote leaves no registration behind",
     "Vote": _QUORUM,
-    "WriteShareGroupState": _GROUPS,
 }
 """Why an API that Kafka 4.4 serves on some listener is served by no listener of that kind here."""
 

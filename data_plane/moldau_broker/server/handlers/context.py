@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moldau.runtime.sasl.core.identity import Identity
     from moldau.values import BrokerId
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
+    from moldau_broker.coordinator.share.coordinator import ShareCoordinator
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.replication.fetch_session import FetchSessionCache
@@ -96,6 +97,7 @@ class BrokerContext:
     topic_creation: TopicCreation
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    shares: ShareCoordinator
     markers: TransactionMarkers
     verifier: TransactionVerifier
     marker_checks: MarkerChecks

@@ -9,10 +9,12 @@ from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from moldau_broker.coordinator.runtime.partitioning import partition_for
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from moldau_broker.coordinator.share.core.state import SharePartitionKey
+from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.handlers.metadata import (
     InternalTopicsContext,
     ensure_offsets_topic,
+    ensure_share_state_topic,
     ensure_transactions_topic,
 )
 
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import Call
     from moldau_quorum.authorization.authorizer import Authorizer
 
-_GROUP, _TRANSACTION = 0, 1
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTIONS_TOPIC, _SHARE: SHARE_STATE_TOPIC}
 _BATCHED = 4
+_SHARES_FROM = 6
+"""The first version of FindCoordinator whose clients know share coordinators."""
 KEYS_MAX = 1000
 
 
@@ -63,13 +68,18 @@ class _Found(NamedTuple):
 async def handle_find_coordinator(
     context: GroupsContext, request: FindCoordinatorRequest, call: Call
 ) -> FindCoordinatorResponse:
-    """Returns the coordinators of groups or transactional ids; creates the internal topic on first use."""
+    """Returns the coordinators of groups, transactional ids or share-partitions.
+
+    The internal topic is created on first use.
+    """
     keys = request.coordinator_keys if call.version >= _BATCHED else [request.key]
     known = context.metadata.image.topics_by_name
     if request.key_type == _GROUP and OFFSETS_TOPIC not in known:
         await ensure_offsets_topic(context)
     if request.key_type == _TRANSACTION and TRANSACTIONS_TOPIC not in known:
         await ensure_transactions_topic(context)
+    if request.key_type == _SHARE and call.version >= _SHARES_FROM and SHARE_STATE_TOPIC not in known:
+        await ensure_share_state_topic(context)
     found = [_find(context, request.key_type, key, call) for key in keys[:KEYS_MAX]]
     if call.version >= _BATCHED:
         return FindCoordinatorResponse(
@@ -92,7 +102,15 @@ async def handle_find_coordinator(
 
 
 def _find(context: GroupsContext, key_type: int, key: str, call: Call) -> _Found:
-    name = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTIONS_TOPIC}.get(key_type)
+    name = _TOPICS.get(key_type)
+    if key_type == _SHARE:
+        if call.version < _SHARES_FROM:
+            message = f"share coordinators are known from version {_SHARES_FROM} on"
+            return _Found(error=ErrorCode.INVALID_REQUEST, message=message)
+        try:
+            key = SharePartitionKey.parse(key).coordinator_key
+        except ValueError as error:
+            return _Found(error=ErrorCode.INVALID_REQUEST, message=str(error))
     if name is None:
         return _Found(error=ErrorCode.INVALID_REQUEST, message=f"key type {key_type} has no coordinator here")
     topic = context.metadata.image.topics_by_name.get(name)

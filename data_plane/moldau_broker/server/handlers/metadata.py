@@ -32,7 +32,12 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.values import ZERO_UUID, BrokerId
-from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from moldau_broker.server.cluster_metadata.topic_creation import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
@@ -191,6 +196,8 @@ async def _create_missing(context: MetadataContext, request: MetadataRequest, ca
         await ensure_offsets_topic(context)
     if TRANSACTIONS_TOPIC in missing:
         await ensure_transactions_topic(context)
+    if SHARE_STATE_TOPIC in missing:
+        await ensure_share_state_topic(context)
 
 
 async def _await_elections(context: MetadataContext, request: MetadataRequest) -> None:
@@ -259,6 +266,25 @@ async def ensure_transactions_topic(context: InternalTopicsContext) -> ErrorCode
         },
     )
     return errors.get(TRANSACTIONS_TOPIC, ErrorCode.NONE)
+
+
+async def ensure_share_state_topic(context: InternalTopicsContext) -> ErrorCode:
+    """Creates ``__share_group_state`` on first use; its coordinators delete what is redundant, and only that."""
+    config = context.config
+    errors = await context.topic_creation.ensure(
+        [SHARE_STATE_TOPIC],
+        partitions=config.get_int("share.coordinator.state.topic.num.partitions"),
+        replication_factor=config.get_int("share.coordinator.state.topic.replication.factor"),
+        configs={
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "compression.type": "producer",
+            "min.insync.replicas": str(config.get_int("share.coordinator.state.topic.min.isr")),
+            "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return errors.get(SHARE_STATE_TOPIC, ErrorCode.NONE)
 
 
 def _some_controller(context: MetadataContext) -> int:

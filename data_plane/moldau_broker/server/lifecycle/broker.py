@@ -360,6 +360,7 @@ class Broker:
             topic_creation=TopicCreation(controller, follower, self.broker_id),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
+            shares=coordinators.shares,
             markers=coordinators.markers,
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
@@ -392,6 +393,7 @@ class Broker:
         await nursery.start(built.fetchers.run)
         await nursery.start(context.groups.run)
         await nursery.start(context.transactions.run)
+        await nursery.start(context.shares.run)
         nursery.start_soon(replicas.waits.run)
         nursery.start_soon(built.isr.run, replicas)
         nursery.start_soon(built.watch.run)
@@ -481,6 +483,7 @@ class Broker:
         self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
         if delta.deleted_topics:
             context.groups.topics_deleted({topic.name for topic in delta.deleted_topics})
+            context.shares.topics_deleted()
         if delta.features_changed:
             context.directories.reconcile_all()
         if delta.features_changed or self.broker_id in delta.changed_brokers:

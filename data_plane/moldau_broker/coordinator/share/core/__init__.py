@@ -1,0 +1,1 @@
+"""The share coordinator's replicated core. Pure."""

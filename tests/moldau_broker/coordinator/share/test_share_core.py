@@ -1,0 +1,292 @@
+"""Goal: the share coordinator keeps the state of share-partitions as Kafka's does, and fences old leaders and states.
+
+Method: the pure core with a driver that commits, refuses or loses its writes. Error codes are those of Kafka 4.2.
+"""
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.coordinator.share.core.config import ShareConfig
+from moldau_broker.coordinator.share.core.records import change_record, parse_change
+from moldau_broker.coordinator.share.core.requests import Delete, Initialize, Read, Summarize
+from moldau_broker.coordinator.share.core.share_core import WRITE_RECORDS_MAX
+from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState, Snapshot, Update
+from support.coordinator.share_world import ShareDriver, T, batches_of, key, write
+
+BEGIN = Initialize(state_epoch=0, start_offset=-1)
+
+
+def begun(config: ShareConfig | None = None, **options: bool) -> ShareDriver:
+    driver = ShareDriver(config, **options)
+    assert driver.send((key(), BEGIN)) == 0
+    driver.commit()
+    assert driver.codes(0) == [ErrorCode.NONE]
+    return driver
+
+
+def snapshots_in(driver: ShareDriver) -> list[bool]:
+    return [isinstance(parse_change(*record), Snapshot) for record in driver.log]
+
+
+def test_a_state_must_begin_before_it_is_used() -> None:
+    driver = ShareDriver()
+    assert driver.code(Read(leader_epoch=0)) is ErrorCode.INVALID_REQUEST
+    assert driver.code(write((0, 10, 0, 1))) is ErrorCode.INVALID_REQUEST
+    summary = driver.ask(Summarize())
+    assert (summary.error_code, summary.start_offset, summary.state_epoch, summary.leader_epoch) == (0, -1, 0, 0)
+    assert driver.code(Delete()) is ErrorCode.NONE
+    assert not driver.log
+
+
+def test_writes_join_and_a_read_returns_them() -> None:
+    driver = begun()
+    assert driver.code(write((0, 10, 0, 1), start=0, count=11)) is ErrorCode.NONE
+    assert driver.code(write((11, 20, 0, 1), count=21)) is ErrorCode.NONE
+    found = driver.ask(Read(leader_epoch=0))
+    assert (found.start_offset, found.state_epoch, batches_of(found)) == (0, 0, [(0, 20, 0, 1)])
+    assert driver.ask(Summarize()).delivery_complete_count == 21
+
+
+def test_a_batch_between_two_others_is_kept() -> None:
+    """Kafka's own case: the start offset moves while the batch behind it is still acquired."""
+    driver = begun(ShareConfig(updates_per_snapshot=0))
+    driver.ask(write((100, 109, 0, 1), (110, 119, 0, 2), (120, 129, 0, 0), start=100))
+    driver.ask(write((100, 109, 2, 1), count=10))
+    driver.ask(write((120, 129, 2, 1), start=110, count=10))
+    assert batches_of(driver.ask(Read(leader_epoch=0))) == [(110, 119, 0, 2), (120, 129, 2, 1)]
+    assert all(snapshots_in(driver))
+
+
+def test_old_leaders_are_fenced_by_a_read() -> None:
+    driver = begun()
+    assert driver.code(Read(leader_epoch=5)) is ErrorCode.NONE
+    assert driver.code(write((0, 1, 2, 1), leader_epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert driver.code(Read(leader_epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    driver.fail_over()
+    assert driver.code(write((0, 1, 2, 1), leader_epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert driver.code(write((0, 1, 2, 1), leader_epoch=5)) is ErrorCode.NONE
+
+
+def test_old_states_are_fenced_by_a_new_beginning() -> None:
+    driver = begun()
+    driver.ask(write((5, 9, 2, 1), start=5))
+    assert driver.code(Initialize(state_epoch=3, start_offset=2)) is ErrorCode.NONE
+    assert driver.code(write((5, 9, 2, 1), state_epoch=0)) is ErrorCode.FENCED_STATE_EPOCH
+    assert driver.code(Initialize(state_epoch=2, start_offset=7)) is ErrorCode.FENCED_STATE_EPOCH
+    found = driver.ask(Read(leader_epoch=0))
+    assert (found.state_epoch, found.start_offset, batches_of(found)) == (3, 2, [])
+
+
+def test_a_repeated_beginning_keeps_what_was_delivered() -> None:
+    """The group coordinator repeats a request whose answer it missed; the leader may have written meanwhile."""
+    driver = begun()
+    driver.ask(write((0, 4, 2, 1), start=0))
+    assert driver.code(BEGIN) is ErrorCode.NONE
+    assert batches_of(driver.ask(Read(leader_epoch=0))) == [(0, 4, 2, 1)]
+
+
+def test_unknown_and_malformed_partitions_are_refused() -> None:
+    driver = begun()
+    for ask in (BEGIN, Read(leader_epoch=0), write(), Delete(), Summarize()):
+        assert driver.code(ask, key(10)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert driver.code(ask, key(-1)) is ErrorCode.INVALID_REQUEST
+    for bad in ((5, 4, 0, 1), (-2, 4, 0, 1), (0, 4, 0, -1), (0, 4, -1, 1)):
+        assert driver.code(write(bad)) is ErrorCode.INVALID_REQUEST
+    assert driver.code(Initialize(state_epoch=-1, start_offset=-1), key(1)) is ErrorCode.INVALID_REQUEST
+    assert driver.code(Initialize(state_epoch=0, start_offset=-2), key(1)) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_deleted_state_can_begin_again() -> None:
+    driver = begun()
+    driver.ask(Read(leader_epoch=7))
+    assert driver.code(Delete()) is ErrorCode.NONE
+    assert driver.code(Read(leader_epoch=7)) is ErrorCode.INVALID_REQUEST
+    assert driver.code(BEGIN) is ErrorCode.NONE
+    assert driver.code(Read(leader_epoch=1)) is ErrorCode.NONE
+
+
+def test_every_so_many_updates_a_snapshot_follows() -> None:
+    driver = begun(ShareConfig(updates_per_snapshot=2))
+    for offset in range(5):
+        driver.ask(write((offset, offset, 2, 1), leader_epoch=-1))
+    assert snapshots_in(driver) == [True, False, False, True, False, False]
+    driver.fail_over()
+    driver.ask(write((9, 9, 2, 1)))
+    assert snapshots_in(driver)[-1]
+    assert batches_of(driver.ask(Read(leader_epoch=-1))) == [(0, 4, 2, 1), (9, 9, 2, 1)]
+
+
+def test_a_snapshot_contains_writes_that_are_not_committed_yet() -> None:
+    driver = begun(ShareConfig(updates_per_snapshot=1), auto_commit=False)
+    for offset in range(4):
+        driver.send((key(), write((offset, offset, 2, 1), leader_epoch=-1)))
+    driver.commit()
+    assert snapshots_in(driver) == [True, False, True, False, True]
+    driver.fail_over()
+    answer = driver.send((key(), Read(leader_epoch=-1)))
+    assert batches_of(driver.answers[answer][key()]) == [(0, 3, 2, 1)]
+
+
+def test_a_read_waits_for_the_writes_that_it_shows() -> None:
+    driver = begun(auto_commit=False)
+    wrote = driver.send((key(), write((0, 3, 2, 1), leader_epoch=-1)))
+    read = driver.send((key(), Read(leader_epoch=-1)))
+    assert {wrote, read} & set(driver.answers) == set()
+    summary = driver.send((key(), Summarize()))
+    assert driver.codes(summary) == [ErrorCode.NONE]
+    driver.commit()
+    assert batches_of(driver.answers[read][key()]) == [(0, 3, 2, 1)]
+
+
+def test_a_read_of_a_lost_write_fails_with_it() -> None:
+    driver = begun(auto_commit=False)
+    driver.send((key(), write((0, 3, 2, 1), leader_epoch=-1)))
+    read = driver.send((key(), Read(leader_epoch=-1)))
+    driver.fail_over()
+    assert driver.codes(read) == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_refused_write_leaves_no_trace() -> None:
+    driver = begun(auto_commit=False)
+    first = driver.send((key(), write((0, 0, 2, 1))))
+    refused = driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS, (key(), write((1, 1, 2, 1))))
+    assert driver.codes(refused) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    driver.commit()
+    assert driver.codes(first) == [ErrorCode.NONE]
+    read = driver.send((key(), Read(leader_epoch=-1)))
+    assert batches_of(driver.answers[read][key()]) == [(0, 0, 2, 1)]
+    too_large = driver.refuse(ErrorCode.MESSAGE_TOO_LARGE, (key(), write((1, 1, 2, 1))))
+    assert driver.codes(too_large) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+def test_a_write_that_takes_too_long_is_answered() -> None:
+    driver = begun(auto_commit=False)
+    slow = driver.send((key(), write((0, 3, 2, 1))))
+    driver.pass_time(5_000)
+    assert driver.codes(slow) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    driver.commit()
+    read = driver.send((key(), Read(leader_epoch=-1)))
+    assert batches_of(driver.answers[read][key()]) == [(0, 3, 2, 1)]
+
+
+def test_pending_writes_are_bounded() -> None:
+    driver = begun(ShareConfig(appends_pending_max=2), auto_commit=False)
+    for offset in range(2):
+        driver.send((key(), write((offset, offset, 2, 1))))
+    refused = driver.send((key(), write((2, 2, 2, 1))))
+    assert driver.codes(refused) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+def test_a_request_about_many_partitions_is_answered_whole() -> None:
+    driver = ShareDriver(auto_commit=False)
+    driver.topics.counts["t"] = 3 * WRITE_RECORDS_MAX
+    asked = driver.send(*[(key(partition), BEGIN) for partition in range(3 * WRITE_RECORDS_MAX)])
+    assert len(driver.uncommitted) == 3
+    driver.commit(2)
+    assert asked not in driver.answers
+    driver.commit()
+    assert driver.codes(asked) == [ErrorCode.NONE] * 3 * WRITE_RECORDS_MAX
+
+
+def test_states_of_deleted_topics_go() -> None:
+    driver = begun()
+    driver.ask(BEGIN, key(1))
+    del driver.topics.ids["t"]
+    driver.perform(driver.core.topics_deleted(driver.moment()))
+    assert not driver.core.states
+    assert [value for _, value in driver.log[2:]] == [None, None]
+
+
+def test_a_topic_deleted_without_a_coordinator_goes_too() -> None:
+    driver = begun()
+    del driver.topics.ids["t"]
+    driver.fail_over()
+    assert not driver.core.states
+
+
+def test_redundant_records_are_deleted() -> None:
+    """The log keeps the last snapshot of each share-partition and what follows; a failover reads the same from it."""
+    config = ShareConfig(updates_per_snapshot=1, prune_interval_ms=1_000, cold_interval_ms=1_000_000)
+    driver = begun(config)
+    driver.ask(BEGIN, key(1))
+    for offset in range(6):
+        driver.ask(write((offset, offset, 2, 1), leader_epoch=-1))
+    driver.pass_time(1_000)
+    assert driver.start_offset == 1, "the second share-partition has its only snapshot there"
+    driver.ask(Delete(), key(1))
+    driver.pass_time(1_000)
+    assert driver.start_offset == 7
+    driver.fail_over()
+    assert batches_of(driver.ask(Read(leader_epoch=-1))) == [(0, 5, 2, 1)]
+
+
+def test_cold_snapshots_are_written_again_but_not_for_ever() -> None:
+    config = ShareConfig(updates_per_snapshot=1, prune_interval_ms=1_000, cold_interval_ms=10_000)
+    driver = begun(config)
+    driver.ask(BEGIN, key(1))
+    driver.pass_time(5_000)
+    for offset in range(4):
+        driver.ask(write((offset, offset, 2, 1), leader_epoch=-1))
+    driver.pass_time(6_000)
+    assert driver.start_offset > 2
+    driver.pass_time(30_000)
+    size = len(driver.log)
+    driver.pass_time(300_000)
+    assert len(driver.log) == size
+    driver.fail_over()
+    assert batches_of(driver.ask(Read(leader_epoch=-1))) == [(0, 3, 2, 1)]
+    assert driver.ask(Read(leader_epoch=-1), key(1)).error_code == 0
+
+
+def test_records_have_kafkas_bytes() -> None:
+    """Golden bytes, written by hand from Kafka's ShareSnapshot and ShareUpdate schemas."""
+    where = key(3)
+    state = ShareState(
+        snapshot_epoch=1,
+        state_epoch=2,
+        leader_epoch=3,
+        start_offset=4,
+        delivery_complete_count=5,
+        create_ms=6,
+        write_ms=7,
+        batches=tuple(write((8, 9, 2, 1)).batches),
+    )
+    record = change_record(Snapshot(key=where, state=state))
+    name = b"\x00\x01g" + T.bytes + b"\x00\x00\x00\x03"
+    batch = b"\x02" + bytes(7) + b"\x08" + bytes(7) + b"\x09\x02\x00\x01\x00"
+    assert record.key == b"\x00\x00" + name
+    assert record.value == (
+        b"\x00\x00"
+        + b"\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x03"
+        + b"".join(number.to_bytes(8, "big") for number in (4, 6, 7))
+        + batch
+        + b"\x01\x00\x04\x00\x00\x00\x05"
+    )
+    update = Update(
+        key=where, snapshot_epoch=1, leader_epoch=3, start_offset=-1, delivery_complete_count=-1, batches=state.batches
+    )
+    record = change_record(update)
+    assert record.key == b"\x00\x01" + name
+    assert record.value == b"\x00\x00\x00\x00\x00\x01\x00\x00\x00\x03" + b"\xff" * 8 + batch + b"\x00"
+    assert parse_change(record.key, record.value) == update
+    assert change_record(Snapshot(key=where, state=None)).value is None
+
+
+def test_unreadable_records_are_counted() -> None:
+    driver = ShareDriver()
+    driver.core.replay(b"\x00\x00", b"\x00\x00")
+    driver.core.replay(None, b"")
+    driver.core.replay(b"\x00\x63", b"")
+    assert driver.core.unreadable_records == 2
+
+
+@pytest.mark.parametrize("text", ["", "g", "g:AAAA:0", f"g:{'A' * 22}:-1", f"g:{'A' * 22}:x", f":{'A' * 22}:0"])
+def test_malformed_coordinator_keys_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must have the form|is no"):
+        SharePartitionKey.parse(text)
+
+
+def test_coordinator_keys_have_kafkas_form() -> None:
+    text = "my:group:AAAAAAAAAAAAAAAAAAAAAQ:3"
+    assert key(3, "my:group").coordinator_key == text
+    assert SharePartitionKey.parse(text) == key(3, "my:group")
