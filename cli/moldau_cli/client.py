@@ -252,7 +252,7 @@ async def check_topic(topic: str, settings: Mapping[str, str]) -> None:
 
     from moldau import Admin
 
-    async with Admin(_admin_settings(settings)) as admin:
+    async with Admin(admin_settings(settings)) as admin:
         if await _knows(admin, topic, None):
             return
         for broker in (await admin.describe_cluster()).brokers:
@@ -272,7 +272,7 @@ async def check_offset(topic: str, partition: int, offset: int, settings: Mappin
     from moldau.admin import EARLIEST, LATEST
 
     wanted = TopicPartition(topic, partition)
-    async with Admin(_admin_settings(settings)) as admin:
+    async with Admin(admin_settings(settings)) as admin:
         begin, end = [(await admin.list_offsets({wanted: where}))[wanted][0] for where in (EARLIEST, LATEST)]
     if not begin <= offset <= end:
         held = f"holds offsets {begin} to {end - 1}" if end > begin else "is empty"
@@ -282,7 +282,7 @@ async def check_offset(topic: str, partition: int, offset: int, settings: Mappin
         )
 
 
-def _admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Returns the configuration of an admin client that connects in the same way as a client with ``settings``."""
     from moldau.runtime.config import ADMIN_CONFIG
 

@@ -359,7 +359,7 @@ def test_replicas_move_and_leaders_are_elected(shell):
         (["produce", "missing"], 2, "topic missing does not exist"),
         (["consume", "missing", "--exit"], 2, "topic missing does not exist"),
         (["produce", "lines", "no-such-file"], 2, "no-such-file"),
-        (["consume", "lines", "--offset", "1"], 2, "--offset needs --partition"),
+        (["consume", "lines", "--offset", "stored"], 2, "--offset stored needs --group"),
         (["consume", "lines", "-p", "0", "-o", "1"], 2, "lines-0 is empty, and its next offset is 0"),
         (["groups", "reset", "typo", "--topic", "lines", "--to", "latest"], 2, "no group 'typo'; --create makes it"),
         (["topics", "list", "-b", "127.0.0.1:1"], 1, "no broker answers"),

@@ -54,4 +54,4 @@ def run_command(
         code = main(list(arguments))
     out.flush()
     assert isinstance(out.buffer, io.BytesIO)
-    return Finished(code, out.buffer.getvalue().decode(), err.getvalue())
+    return Finished(code, out.buffer.getvalue().decode(errors="surrogateescape"), err.getvalue())

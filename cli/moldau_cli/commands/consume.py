@@ -1,12 +1,13 @@
-"""``moldau consume TOPIC``: writes records to stdout, like kcat."""
+"""``moldau consume TOPIC``: writes records to stdout, as kcat and Kafka's console consumer do."""
 
 from __future__ import annotations
 
-import base64
-import json
+import enum
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,95 +23,228 @@ from moldau_cli.client import (
 )
 from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
+from moldau_cli.records import options
+from moldau_cli.records.core.positions import Origin, Span, parse_span
+from moldau_cli.records.core.shapes import Shape
+from moldau_cli.records.formats import DataFormat, Encoding
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     import trio
 
-    from moldau import Consumer
-    from moldau.consumer import ConsumedBatch
-    from moldau.records import Record
+    from moldau_cli.records.core.values import Row
+    from moldau_cli.records.reading import Pump, Request
 
-POLL_MS = 500
 SETTINGS = {"request.timeout.ms": "15000", "default.api.timeout.ms": "15000"}
 
 
+_GROUP_ORIGINS = (Origin.EARLIEST, Origin.LATEST, Origin.STORED)
+
+
+class Isolation(enum.StrEnum):
+    """Kafka's isolation levels of consumers."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
 def consume(
-    topic: str,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Topics to read.")] = None,
+    include: Annotated[
+        str | None, typer.Option("--include", metavar="REGEX", help="Read all topics whose whole name matches.")
+    ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the next one.")
     ] = False,
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="POSITION",
+            help="Start (and end): beginning, end, stored, N, -N (the last N of each partition), N:M (without M), "
+            "s@TIME and e@TIME.",
+        ),
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="The last N of each partition, and new ones.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="First record since this time, or of the last 1h30m.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="End at the first record since this time.")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="End at the present end of the topic (implies --from-beginning).")
     ] = False,
+    timeout_ms: Annotated[
+        int | None, typer.Option("--timeout-ms", min=1, help="End after this time without a record.")
+    ] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Consume as a member of this group.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            min=0,
-            help="Start here (needs --partition). Out of range is an error unless auto.offset.reset is set.",
-        ),
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions.")
+    ] = None,
+    isolation: Annotated[Isolation | None, typer.Option("--isolation-level", help="Default: read_uncommitted.")] = None,
+    shape: Annotated[Shape | None, typer.Option("--output", help="Form of the output. Default: text.")] = None,
+    format_text: Annotated[
+        str | None,
+        typer.Option("--format", "-f", metavar="FORMAT", help=r"kcat's tokens, such as '%t %p %o %k %s %h %T\n'."),
     ] = None,
     show_key: Annotated[bool, typer.Option("--show-key", "-k", help="Write the key and a tab first.")] = False,
+    key_delimiter: Annotated[
+        str | None, typer.Option("--key-delimiter", "-K", help="Write the key and this first.")
+    ] = None,
+    delimiter: Annotated[str, typer.Option("--delimiter", "-D", help="Write this after each record.")] = r"\n",
+    null: Annotated[str, typer.Option("--null", "-Z", help="Text for null keys and values.")] = "",
+    skip_errors: Annotated[
+        bool, typer.Option("--skip-errors", help="Leave out records that cannot be deserialized.")
+    ] = False,
+    key_format: options.KeyFormat = DataFormat.BYTES,
+    value_format: options.ValueFormat = DataFormat.BYTES,
+    key_schema: options.KeySchema = None,
+    value_schema: options.ValueSchema = None,
+    key_message: options.KeyMessage = None,
+    value_message: options.ValueMessage = None,
+    registry: options.Registry = None,
+    registry_config: options.RegistryConfig = None,
     settings: ClientSettings = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Write the records of a topic to stdout, one a line (one JSON object a line with --json). Ctrl-C ends it."""
-    if offset is not None and partition is None:
-        raise UsageError("--offset needs --partition")
-    if group is not None and (partition is not None or exit_at_end):
-        raise UsageError("--group excludes --partition and --exit")
+    from moldau_cli.records.formats import deserializer_of, registry_of
+    from moldau_cli.records.reading import Request
+
+    if bool(topics) == (include is not None):
+        raise UsageError("give TOPIC or --include")
+    words = list(offset or [])
+    if tail is not None:
+        words.append(f"-{tail}")
+    if since is not None:
+        words.append(f"s@{since}")
+    span = _span(words, until, from_beginning=from_beginning, exit_at_end=exit_at_end)
+    if group is None and span.origin is Origin.STORED:
+        raise UsageError("--offset stored needs --group")
+    if group is not None and (partition or span.is_bounded or span.origin not in _GROUP_ORIGINS):
+        raise UsageError("--group excludes --partition, --exit, --to and offsets; --timeout-ms ends it when idle")
+    request = Request(
+        topics=tuple(dict.fromkeys(topics or ())),
+        pattern=include,
+        partitions=frozenset(partition or ()),
+        span=span,
+        group=group,
+        count=count,
+        idle_ms=timeout_ms,
+        skips_errors=skip_errors,
+    )
+    write = _writer(shape, format_text, delimiter, key_delimiter, null, show_key=show_key)
     address = bootstrap_of(bootstrap_server)
-    start = "earliest" if from_beginning or exit_at_end else "latest"
-    config = {
-        **SETTINGS,
-        **command_config("consumer"),
-        "bootstrap.servers": address,
-        "auto.offset.reset": start,
-        **parse_settings(settings or []),
-    }
+    given = {**command_config("consumer"), **parse_settings(settings or [])}
+    config = {**SETTINGS, **command_config("consumer"), "bootstrap.servers": address, **parse_settings(settings or [])}
+    config.setdefault("auto.offset.reset", "earliest" if span.origin is Origin.EARLIEST else "latest")
     if group is not None:
         config["group.id"] = group
-    given = {**command_config("consumer"), **parse_settings(settings or [])}
+    if isolation is not None:
+        config["isolation.level"] = isolation.value
+    found = registry_of(registry, registry_config, {})
+    key = Encoding(field="key", format=key_format, schema=key_schema, message=key_message)
+    value = Encoding(field="value", format=value_format, schema=value_schema, message=value_message)
+    deserializers = {
+        "key_deserializer": deserializer_of(key, found),
+        "value_deserializer": deserializer_of(value, found),
+    }
     resets = given.get("auto.offset.reset", "none") != "none"
-
-    async def work() -> bool:
-        from moldau import Consumer
-
-        await check_topic(topic, config)
-        async with Consumer(config) as consumer:
-            if group is not None:
-                consumer.subscribe([topic])
-                return await _pump_until_signal(consumer, {}, count, show_key=show_key)
-            known = [one.partition for one in await consumer.partitions_for(topic)]
-            if partition is not None and partition not in known:
-                raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {partition}")
-            wanted = [(topic, number) for number in known if partition in (None, number)]
-            consumer.assign(wanted)
-            if offset is not None and partition is not None:
-                if not resets:
-                    await check_offset(topic, partition, offset, config)
-                consumer.seek(wanted[0], offset)
-            left: dict[int, int] | None = None
-            if exit_at_end:
-                begins = await consumer.beginning_offsets(wanted)
-                ends = await consumer.end_offsets(wanted)
-                left = {one.partition: end for one, end in ends.items() if end > max(begins[one], offset or 0)}
-                if not left:
-                    return True
-            return await _pump_until_signal(consumer, left or {}, count, show_key=show_key)
-
-    if not run(work, address):
+    if not run(lambda: _read(request, config, deserializers, write, checks_offset=not resets), address):
         raise KeyboardInterrupt
 
 
-async def _pump_until_signal(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> bool:
-    """Runs ``_pump``; returns False if a signal ended it, so that the caller can close the consumer in order."""
+def _span(words: list[str], until: str | None, *, from_beginning: bool, exit_at_end: bool) -> Span:
+    now_ms = time.time_ns() // 1_000_000
+    if from_beginning and words:
+        raise UsageError("--from-beginning excludes --offset, --tail and --from")
+    span = parse_span(
+        [*words, *([] if until is None else [f"e@{until}"])],
+        now_ms,
+        default=Origin.EARLIEST if from_beginning or exit_at_end or until is not None else Origin.LATEST,
+    )
+    return replace(span, to_end=exit_at_end)
+
+
+def _writer(
+    shape: Shape | None, text: str | None, delimiter: str, key_delimiter: str | None, null: str, *, show_key: bool
+) -> Callable[[Row], bytes]:
+    from moldau_cli.records.core.escapes import unescape
+    from moldau_cli.records.core.format import parse_format
+    from moldau_cli.records.core.shapes import writer_of
+
+    chosen = [name for name, one in (("--format", text), ("--output", shape)) if one is not None]
+    chosen += ["--json"] * output.wants_json()
+    if len(chosen) > 1:
+        raise UsageError(f"{chosen[0]} excludes {chosen[1]}")
+    marker = unescape(null)
+    if text is not None:
+        return parse_format(text, marker)
+    keys = r"\t" if key_delimiter is None and show_key else key_delimiter
+    return writer_of(
+        Shape.JSONL if output.wants_json() else shape or Shape.TEXT,
+        delimiter=unescape(delimiter),
+        key_delimiter=None if keys is None else unescape(keys),
+        null=marker,
+    )
+
+
+class _Stdout:
+    """Writes records to standard output."""
+
+    def __init__(self, write: Callable[[Row], bytes]) -> None:
+        self._form = write
+        self._stream = sys.stdout.buffer
+
+    def write(self, row: Row) -> None:
+        self._stream.write(self._form(row))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+async def _read(
+    request: Request,
+    config: dict[str, str],
+    deserializers: dict[str, Any],
+    write: Callable[[Row], bytes],
+    *,
+    checks_offset: bool,
+) -> bool:
+    """Reads what the request says; returns False if a signal ended it."""
+    import trio
+
+    from moldau import Consumer
+    from moldau_cli.client import admin_settings
+    from moldau_cli.records.reading import Pump, assign, matching_topics
+
+    if request.pattern is not None and request.group is None:
+        request = replace(request, topics=await matching_topics(admin_settings(config), request.pattern))
+    elif request.pattern is None:
+        for topic in request.topics:
+            await check_topic(topic, config)
+    async with Consumer(config, **deserializers) as consumer:
+        ends = {}
+        if request.group is not None:
+            consumer.subscribe(request.topics, pattern=request.pattern)
+        else:
+            ends = await assign(consumer, request)
+            if request.span.origin is Origin.OFFSET and checks_offset:
+                for topic in request.topics:
+                    for number in request.partitions:
+                        await check_offset(topic, number, request.span.number, config)
+        pump = Pump(consumer, request, _Stdout(write), ends, lambda: trio.current_time() * 1000)
+        return await _pump_until_signal(pump)
+
+
+async def _pump_until_signal(pump: Pump) -> bool:
+    """Runs the pump; returns False if a signal ended it, so that the caller can close the consumer in order."""
     import trio
 
     signalled = False
@@ -124,60 +258,6 @@ async def _pump_until_signal(consumer: Consumer, left: dict[int, int], count: in
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, signals, nursery.cancel_scope)
-            await _pump(consumer, left, count, show_key=show_key)
+            await pump.run()
             nursery.cancel_scope.cancel()
     return not signalled
-
-
-async def _pump(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> None:
-    """Writes records until ``count`` are written or, if ``left`` was given, until all partitions are read.
-
-    ``left`` holds the end offset of each partition that is not read to its end.
-    """
-    ends = bool(left)
-    written = 0
-    while True:
-        for batch in await consumer.poll(POLL_MS, max_records=None if count is None else count - written):
-            _write(batch, show_key=show_key)
-            written += len(batch.records)
-            if batch.next_offset >= left.get(batch.partition, 0):
-                left.pop(batch.partition, None)
-        sys.stdout.flush()
-        if (count is not None and written >= count) or (ends and not left):
-            return
-
-
-def _write(batch: ConsumedBatch, *, show_key: bool) -> None:
-    if output.wants_json():
-        for record in batch.records:
-            output.write_line(json.dumps(_document(batch, record)))
-        return
-    stream = sys.stdout.buffer
-    for record in batch.records:
-        prefix = (record.key or b"") + b"\t" if show_key else b""
-        stream.write(prefix + (record.value or b"") + b"\n")
-
-
-def _document(batch: ConsumedBatch, record: Record) -> dict[str, output.Json]:
-    document: dict[str, output.Json] = {
-        "topic": batch.topic,
-        "partition": batch.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        **_field("key", record.key),
-        **_field("value", record.value),
-    }
-    if record.headers:
-        headers: list[output.Json] = [{"name": name, **_field("value", value)} for name, value in record.headers]
-        document["headers"] = headers
-    return document
-
-
-def _field(name: str, content: bytes | None) -> dict[str, output.Json]:
-    """Returns the content as text if it is UTF-8; otherwise as base64 under ``<name>_base64``."""
-    if content is None:
-        return {name: None}
-    try:
-        return {name: content.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(content).decode("ascii")}

@@ -1,11 +1,12 @@
-"""``moldau produce TOPIC``: sends lines of stdin as records, like kcat."""
+"""``moldau produce TOPIC``: sends lines or files as records, as kcat and Kafka's console producer do."""
 
 from __future__ import annotations
 
+import enum
+import signal
 import sys
-from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,103 +14,254 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
 from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
+from moldau_cli.records import options
+from moldau_cli.records.core.escapes import unescape
+from moldau_cli.records.formats import DataFormat, Encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from moldau.producer import Delivery
+    from moldau.serialization.registry import SchemaRegistry
+    from moldau_cli.records.core.lines import LineRules
+    from moldau_cli.records.core.values import Row
+    from moldau_cli.records.sending import Job
 
-LINES_AT_ONCE = 1_000
-UNDELIVERED_MAX = 100_000
 SETTINGS = {"linger.ms": "5", "request.timeout.ms": "15000", "max.block.ms": "15000", "delivery.timeout.ms": "60000"}
+
+
+class Input(enum.StrEnum):
+    """The forms of input."""
+
+    LINES = "lines"
+    JSONL = "jsonl"
+    FILE = "file"
+
+
+class Codec(enum.StrEnum):
+    """Kafka's compression types."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(enum.StrEnum):
+    """The acknowledgements that a record needs."""
+
+    ALL = "all"
+    LEADER = "1"
+    NONE = "0"
+
+
+class Partitioner(enum.StrEnum):
+    """The choices of a partition for records without one."""
+
+    DEFAULT = "default"
+    ROUND_ROBIN = "round-robin"
 
 
 def produce(
     topic: str,
-    source: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Read here instead of stdin.")] = None,
+    sources: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Read these instead of stdin.")
+    ] = None,
+    form: Annotated[
+        Input, typer.Option("--input", help="A record is a line, a JSON object on a line, or a whole file.")
+    ] = Input.LINES,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="Separator between key and value of a line.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of all records.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of all records, or of those without one.")] = None,
+    delimiter: Annotated[str, typer.Option("--delimiter", "-D", help="Ends each line.")] = r"\n",
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of all records.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of all records.")
+    ] = None,
+    parse_headers: Annotated[
+        bool, typer.Option("--parse-headers", help="Lines begin with headers and a tab: name:value,name:value.")
+    ] = False,
+    headers_delimiter: Annotated[str, typer.Option("--headers-delimiter", help="Ends the headers of a line.")] = r"\t",
+    headers_separator: Annotated[
+        str, typer.Option("--headers-separator", help="Stands between the headers of a line.")
+    ] = ",",
+    headers_key_separator: Annotated[
+        str, typer.Option("--headers-key-separator", help="Stands between name and value of a header of a line.")
+    ] = ":",
+    null: Annotated[
+        str | None, typer.Option("--null", "-Z", metavar="TEXT", help="Keys and values with this text are null.")
+    ] = None,
+    tombstone: Annotated[bool, typer.Option("--tombstone", help="Empty values are null.")] = False,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", metavar="TIME", help="Timestamp of all records; default: now.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")] = None,
+    compression: Annotated[Codec | None, typer.Option("--compression", "-z", help="Default: none.")] = None,
+    acks: Annotated[Acks | None, typer.Option("--acks", help="Acknowledgements to wait for. Default: all.")] = None,
+    partitioner: Annotated[
+        Partitioner | None, typer.Option("--partitioner", help="Partitions of records that name none.")
+    ] = None,
+    idempotence: Annotated[
+        bool | None, typer.Option("--idempotence/--no-idempotence", help="Retries write no duplicates. Default: yes.")
+    ] = None,
+    transactional_id: Annotated[
+        str | None, typer.Option("--transactional-id", help="Send all records in one transaction.")
+    ] = None,
+    transaction_size: Annotated[
+        int | None, typer.Option("--transaction-size", min=1, help="Commit after this many records.")
+    ] = None,
+    format_text: Annotated[
+        str | None,
+        typer.Option("--format", "-f", metavar="FORMAT", help=r"Write acknowledged records, as '%t %p %o\n'."),
+    ] = None,
+    key_format: options.KeyFormat = DataFormat.BYTES,
+    value_format: options.ValueFormat = DataFormat.BYTES,
+    key_schema: options.KeySchema = None,
+    value_schema: options.ValueSchema = None,
+    key_message: options.KeyMessage = None,
+    value_message: options.ValueMessage = None,
+    registry: options.Registry = None,
+    registry_config: options.RegistryConfig = None,
     settings: ClientSettings = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Send each line of stdin (or FILE) as a record, and report when all in-sync replicas have them."""
-    if key is not None and key_separator is not None:
+    from moldau_cli.plans.offsets import parse_time_ms
+    from moldau_cli.records.core.lines import LineRules, parse_document, parse_line
+    from moldau_cli.records.formats import registry_of
+    from moldau_cli.records.sending import Job
+
+    if key is not None and key_separator is not None and form is Input.LINES:
         raise UsageError("--key and --key-separator exclude each other")
-    if key_separator == "":
-        raise UsageError("--key-separator is empty")
-    headers = [(name, value.encode()) for name, value in parse_settings(header or []).items()]
+    if form is Input.FILE and not sources:
+        raise UsageError("--input file needs FILE")
+    if transaction_size is not None and transactional_id is None:
+        raise UsageError("--transaction-size needs --transactional-id")
+    rules = LineRules(
+        topic=topic,
+        key_separator=_bytes("--key-separator", key_separator),
+        key=None if key is None else key.encode(),
+        headers=tuple((name, value.encode()) for name, value in parse_settings(header or []).items()),
+        headers_delimiter=_bytes("--headers-delimiter", headers_delimiter) if parse_headers else None,
+        headers_separator=_bytes("--headers-separator", headers_separator) or b",",
+        headers_key_separator=_bytes("--headers-key-separator", headers_key_separator) or b":",
+        null=None if null is None else unescape(null),
+        tombstones=tombstone,
+        partition=partition,
+        timestamp=None if timestamp is None else parse_time_ms(timestamp),
+    )
+    _check_rules(rules)
+    job = Job(
+        topic=topic,
+        sources=sources or [],
+        rules=rules,
+        parse={Input.LINES: parse_line, Input.JSONL: parse_document}.get(form),
+        delimiter=_bytes("--delimiter", delimiter) or b"\n",
+        count=count,
+        transaction_records=None if transactional_id is None else transaction_size or 0,
+        report=_report(format_text),
+    )
     address = bootstrap_of(bootstrap_server)
+    chosen = {
+        "compression.type": compression,
+        "acks": acks,
+        "partitioner.class": partitioner,
+        "enable.idempotence": None if idempotence is None else str(idempotence).lower(),
+        "transactional.id": transactional_id,
+    }
     config = {
         **SETTINGS,
         **command_config("producer"),
         "bootstrap.servers": address,
         **parse_settings(settings or []),
+        **{name: str(value) for name, value in chosen.items() if value is not None},
     }
-    separator = None if key_separator is None else key_separator.encode()
-    fixed_key = None if key is None else key.encode()
-    counts: dict[int, int] = {}
+    encodings = (
+        Encoding(field="key", format=key_format, schema=key_schema, message=key_message),
+        Encoding(field="value", format=value_format, schema=value_schema, message=value_message),
+    )
+    found = registry_of(registry, registry_config, {})
+    for encoding in encodings:
+        encoding.check(has_registry=found is not None)
+    try:
+        run(lambda: _send(job, config, encodings, found), address)
+    finally:
+        _summary(job, is_quiet=format_text is not None)
 
-    async def work() -> None:
-        import trio
 
-        from moldau import Producer
+def _bytes(option: str, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    found = unescape(text)
+    if not found:
+        raise UsageError(f"{option} is empty")
+    return found
 
-        waiting: deque[Delivery] = deque()
 
-        async def settle(most: int) -> None:
-            while len(waiting) > most:
-                placed = await waiting.popleft()
-                counts[placed.partition] = counts.get(placed.partition, 0) + 1
+def _check_rules(rules: LineRules) -> None:
+    """Refuses separators that cannot be told apart, as Kafka's console producer does."""
+    if rules.headers_delimiter is None:
+        return
+    separators = [rules.headers_delimiter, rules.headers_separator, rules.headers_key_separator]
+    if len(set(separators)) != len(separators):
+        raise UsageError("--headers-delimiter, --headers-separator and --headers-key-separator must differ")
+    if rules.null in separators:
+        raise UsageError("--null must differ from the separators of headers")
 
-        with _opened(source) as stream:
-            async with Producer(config) as producer:
-                await check_topic(topic, config)
-                while lines := await trio.to_thread.run_sync(_read_lines, stream, abandon_on_cancel=True):
-                    for line in lines:
-                        line_key, value = _split(line, separator, fixed_key)
-                        delivery = await producer.send(topic, value, key=line_key, headers=headers, partition=partition)
-                        waiting.append(delivery)
-                    await settle(UNDELIVERED_MAX)
-                await producer.flush()
-                await settle(0)
 
-    run(work, address)
-    total = sum(counts.values())
-    output.answer({"topic": topic, "records": total, "partitions": {str(p): n for p, n in sorted(counts.items())}}, "")
+def _report(format_text: str | None) -> Callable[[Row], None] | None:
+    if format_text is None:
+        return None
+    if output.wants_json():
+        raise UsageError("--format excludes --json")
+    from moldau_cli.records.core.format import parse_format
+
+    write = parse_format(format_text)
+
+    def report(row: Row) -> None:
+        sys.stdout.buffer.write(write(row))
+        sys.stdout.buffer.flush()
+
+    return report
+
+
+def _summary(job: Job, *, is_quiet: bool) -> None:
+    total = sum(job.acknowledged.values())
+    if sys.exc_info()[0] is not None and not total:
+        return
+    partitions: dict[str, output.Json] = {str(number): held for number, held in sorted(job.acknowledged.items())}
+    if not is_quiet:
+        output.answer({"topic": job.topic, "records": total, "partitions": partitions}, "")
     if not output.wants_json():
         output.note(f"{total} records acknowledged")
 
 
-def _opened(source: Path | None) -> BinaryIO:
-    if source is None:
-        return sys.stdin.buffer
+async def _send(
+    job: Job, config: Mapping[str, str], encodings: tuple[Encoding, Encoding], registry: SchemaRegistry | None
+) -> None:
+    import trio
+
+    from moldau import Producer
+    from moldau.serialization import RegistryError
+    from moldau_cli.errors import CommandError
+    from moldau_cli.records.formats import serializer_of
+    from moldau_cli.records.sending import send_all
+
     try:
-        return source.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+        key, value = [await serializer_of(one, registry, job.topic) for one in encodings]
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+    reading = trio.CancelScope()
 
+    async def watch(signals: AsyncIterator[int]) -> None:
+        async for _ in signals:
+            reading.cancel()
 
-def _read_lines(stream: BinaryIO) -> list[bytes]:
-    """Reads the next lines, at most ``LINES_AT_ONCE``; returns an empty list at the end."""
-    return list(_some_lines(stream))
-
-
-def _some_lines(stream: BinaryIO) -> Iterator[bytes]:
-    for _ in range(LINES_AT_ONCE):
-        line = stream.readline()
-        if not line:
-            return
-        yield line.rstrip(b"\r\n")
-        if stream is sys.stdin.buffer and sys.stdin.isatty():
-            return  # on a terminal, send each line as soon as it is typed
-
-
-def _split(line: bytes, separator: bytes | None, key: bytes | None) -> tuple[bytes | None, bytes]:
-    if separator is None or separator not in line:
-        return key, line
-    before, _, after = line.partition(separator)
-    return before, after
+    await check_topic(job.topic, config)
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, signals)
+            async with Producer(config, key_serializer=key, value_serializer=value) as producer:
+                await send_all(producer, job, reading)
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""Formats, positions and input of records. All modules are pure."""

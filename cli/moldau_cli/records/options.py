@@ -1,0 +1,32 @@
+"""Options that ``moldau produce`` and ``moldau consume`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moldau_cli.records.formats import DataFormat
+
+KeyFormat = Annotated[DataFormat, typer.Option("--key-format", help="Format of keys.")]
+ValueFormat = Annotated[DataFormat, typer.Option("--value-format", help="Format of values.")]
+KeySchema = Annotated[
+    Path | None, typer.Option("--key-schema", metavar="FILE", help="Schema of keys: Avro, JSON Schema, descriptor set.")
+]
+ValueSchema = Annotated[
+    Path | None,
+    typer.Option("--value-schema", metavar="FILE", help="Schema of values: Avro, JSON Schema, descriptor set."),
+]
+KeyMessage = Annotated[str | None, typer.Option("--key-message", metavar="NAME", help="Protobuf message of keys.")]
+ValueMessage = Annotated[
+    str | None, typer.Option("--value-message", metavar="NAME", help="Protobuf message of values.")
+]
+Registry = Annotated[
+    str | None,
+    typer.Option("--registry", "-r", metavar="URL", help="Schema registry: Confluent's wire format instead of bare."),
+]
+RegistryConfig = Annotated[
+    Path | None,
+    typer.Option("--registry-config", metavar="FILE", help="Configuration keys of the registry's client."),
+]

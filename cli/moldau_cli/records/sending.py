@@ -1,0 +1,211 @@
+"""Sends records for ``moldau produce``: reads files or standard input, and reports what was acknowledged."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import trio
+
+from moldau.serialization import RegistryError, SerializationError
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.records.core.lines import LINE_BYTES_MAX, LineRules, Splitter
+from moldau_cli.records.core.values import Content, NewRecord, Row
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from moldau import Producer
+    from moldau.producer import Delivery
+
+    Parser = Callable[[bytes, LineRules, str], NewRecord]
+
+READ_BYTES: Final = 64 * 1024
+UNDELIVERED_MAX: Final = 100_000
+"""Records that may wait for their acknowledgement; ``buffer.memory`` bounds their bytes."""
+FAREWELL_S: Final = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """What to send.
+
+    ``parse`` is None if each file is one record. ``transaction_records`` is None without transactions, and 0 for one
+    transaction with all records. ``report`` receives each acknowledged record.
+    """
+
+    topic: str
+    sources: Sequence[Path]
+    rules: LineRules
+    parse: Parser | None
+    delimiter: bytes = b"\n"
+    count: int | None = None
+    transaction_records: int | None = None
+    report: Callable[[Row], None] | None = None
+    sent: int = 0
+    acknowledged: Counter[int] = field(default_factory=Counter)
+    """Records by partition, without those of transactions that are not committed."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to transactions."""
+        return self.transaction_records is not None
+
+
+async def send_all(producer: Producer[Any, Any], job: Job, reading: trio.CancelScope) -> None:
+    """Sends the records of a job and waits until each is acknowledged, and each transaction committed.
+
+    Cancelling ``reading`` ends the input, and so does an error in it. What was read before is then delivered within
+    ``FAREWELL_S``, or its transaction aborted.
+
+    Raises:
+        UsageError: an input cannot be read or has another form.
+        KeyboardInterrupt: ``reading`` was cancelled.
+        KafkaError: a record was not acknowledged.
+    """
+    acknowledgements = _Acknowledgements(producer, job)
+    await acknowledgements.begin()
+    try:
+        with reading:
+            async with aclosing(_records(job)) as records:
+                async for record in records:
+                    if job.transaction_records and job.sent and job.sent % job.transaction_records == 0:
+                        await acknowledgements.commit()
+                        producer.begin_transaction()
+                    acknowledgements.waiting.append((await _send(producer, job, record), record))
+                    job.sent += 1
+                    await acknowledgements.settle(UNDELIVERED_MAX)
+        if reading.cancelled_caught:
+            raise KeyboardInterrupt
+    except (UsageError, KeyboardInterrupt):
+        if not job.is_transactional:
+            with trio.move_on_after(FAREWELL_S):
+                await acknowledgements.settle(0)
+        raise
+    await acknowledgements.commit()
+
+
+class _Acknowledgements:
+    """The records of a job that wait for their acknowledgement, or for the commit of their transaction."""
+
+    def __init__(self, producer: Producer[Any, Any], job: Job) -> None:
+        self._producer = producer
+        self._job = job
+        self._uncommitted: Counter[int] = Counter()
+        self.waiting: deque[tuple[Delivery, NewRecord]] = deque()
+
+    async def begin(self) -> None:
+        if self._job.is_transactional:
+            await self._producer.init_transactions()
+            self._producer.begin_transaction()
+
+    async def settle(self, most: int) -> None:
+        """Waits until at most ``most`` records are not acknowledged."""
+        job = self._job
+        while len(self.waiting) > most:
+            delivery, record = self.waiting.popleft()
+            placed = await delivery
+            (self._uncommitted if job.is_transactional else job.acknowledged)[placed.partition] += 1
+            if job.report is not None:
+                key, value = (Content(_raw(one), one) for one in (record.key, record.value))
+                place = (placed.topic, placed.partition, placed.offset, placed.timestamp)
+                job.report(Row(*place, key, value, record.headers))
+
+    async def commit(self) -> None:
+        """Waits for all records, and commits the transaction."""
+        await self._producer.flush()
+        await self.settle(0)
+        if self._job.is_transactional:
+            await self._producer.commit_transaction()
+            self._job.acknowledged.update(self._uncommitted)
+            self._uncommitted.clear()
+
+
+def _raw(content: object) -> bytes | None:
+    return content if isinstance(content, bytes) else None
+
+
+async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> Delivery:
+    try:
+        return await producer.send(
+            job.topic,
+            record.value,
+            key=record.key,
+            headers=record.headers,
+            partition=record.partition,
+            timestamp=record.timestamp,
+        )
+    except SerializationError as error:
+        raise UsageError(f"{record.origin}: {error}") from error
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+
+
+async def _records(job: Job) -> AsyncGenerator[NewRecord]:
+    left = job.count
+    sources: Sequence[Path | None] = job.sources or [None]
+    for source in sources:
+        name = "stdin" if source is None else str(source)
+        with opened(source) as stream:
+            async with aclosing(_records_of(job, stream, name)) as records:
+                async for record in records:
+                    if left == 0:
+                        return
+                    left = None if left is None else left - 1
+                    yield record
+
+
+async def _records_of(job: Job, stream: BinaryIO, name: str) -> AsyncGenerator[NewRecord]:
+    rules = job.rules
+    if job.parse is None:
+        content = bytearray()
+        while data := await _read(stream, name):
+            content += data
+            if len(content) > LINE_BYTES_MAX:
+                raise UsageError(f"{name} has more than {LINE_BYTES_MAX} bytes")
+        value = None if rules.tombstones and not content else bytes(content)
+        yield NewRecord(rules.key, value, rules.headers, rules.partition, rules.timestamp, name)
+        return
+    splitter, number = Splitter(job.delimiter), 0
+    while True:
+        data = await _read(stream, name)
+        for line in splitter.feed(data) if data else splitter.end():
+            number += 1
+            yield job.parse(line, rules, f"{name}:{number}")
+        if not data:
+            return
+
+
+async def _read(stream: BinaryIO, name: str) -> bytes:
+    """Reads in a thread, because standard input may be a terminal or a pipe that stays silent.
+
+    The raw stream is read: an abandoned read holds no lock of a buffer that the interpreter needs when it exits.
+    """
+    raw: Any = getattr(stream, "raw", stream)
+    try:
+        data = await trio.to_thread.run_sync(raw.read, READ_BYTES, abandon_on_cancel=True)
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+    return bytes(data or b"")
+
+
+@contextmanager
+def opened(source: Path | None) -> Iterator[BinaryIO]:
+    """Opens a file, or standard input for None, which stays open.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+    if source is None:
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = source.open("rb", buffering=0)
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+    with stream:
+        yield stream

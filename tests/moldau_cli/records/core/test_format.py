@@ -1,0 +1,91 @@
+"""Goal: formats, shapes and escapes write records as kcat does. Method: pure functions on rows made by hand."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau_cli.errors import UsageError
+from moldau_cli.records.core.escapes import unescape
+from moldau_cli.records.core.format import parse_format
+from moldau_cli.records.core.lines import LineRules, parse_document
+from moldau_cli.records.core.shapes import Shape, writer_of
+from moldau_cli.records.core.values import Content, Row
+
+
+def row(key=b"k", value=b"v", headers=(), value_view=None):
+    view = value if value_view is None else value_view
+    return Row("t", 3, 42, 1_700_000_000_000, Content(key, key), Content(value, view), tuple(headers))
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (r"%t %p %o %k %s %h %T\n", b"t 3 42 k v a=b,c= 1700000000000\n"),
+        (r"%S %K", b"1 1"),
+        (r"%R%s", b"\0\0\0\x01v"),
+        (r"100%% \x41\\n", b"100% A\\n"),
+        ("é", "é".encode()),
+    ],
+)
+def test_tokens_are_those_of_kcat(text, written):
+    assert parse_format(text)(row(headers=[("a", b"b"), ("c", None)])) == written
+
+
+def test_null_has_a_text_and_a_length_of_its_own():
+    nothing = row(key=None, value=None)
+    assert parse_format("%k|%s|%K|%S", b"NULL")(nothing) == b"NULL|NULL|-1|-1"
+    assert parse_format("%R")(nothing) == b"\xff\xff\xff\xff"
+    assert parse_format("%s|%S", b"NULL")(row(value=b"")) == b"|0"
+
+
+@pytest.mark.parametrize("text", ["%q", "%", "100%"])
+def test_an_unknown_token_is_an_error(text):
+    with pytest.raises(UsageError, match="unknown token"):
+        parse_format(text)
+
+
+def test_deserialized_values_are_written_as_json():
+    assert parse_format("%s %S")(row(value=b"12345", value_view={"a": [1, "ü"]})) == '{"a":[1,"ü"]} 5'.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [(r"\t", b"\t"), (r"\x00\xff", b"\0\xff"), (r"\0", b"\0"), (r"\;", b";"), ("\\", b"\\"), (r"\x", b"x")],
+)
+def test_escapes(text, data):
+    assert unescape(text) == data
+
+
+def test_text_has_delimiters():
+    assert writer_of(Shape.TEXT, delimiter=b"\0", key_delimiter=b"=")(row()) == b"k=v\0"
+    assert writer_of(Shape.TEXT, null=b"-")(row(value=None)) == b"-\n"
+    assert writer_of(Shape.RAW)(row(value=b"\xff", value_view="decoded")) == b"\xff"
+
+
+def test_the_dump_shows_bytes_and_text():
+    lines = writer_of(Shape.HEX)(row(key=None, value=bytes(range(60, 78)), headers=[("h", b"")])).decode().splitlines()
+    assert lines == [
+        "t [3] at 42, timestamp 1700000000000",
+        "key: null",
+        "value: 18 bytes",
+        "00000000  3c 3d 3e 3f 40 41 42 43 44 45 46 47 48 49 4a 4b  |<=>?@ABCDEFGHIJK|",
+        "00000010  4c 4d                                            |LM|",
+        "header h: 0 bytes",
+    ]
+
+
+@given(
+    key=st.none() | st.binary(max_size=20),
+    value=st.none() | st.binary(max_size=20),
+    headers=st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), st.none() | st.binary(max_size=5))),
+)
+def test_json_lines_come_back_as_they_were(key, value, headers):
+    """``consume --output jsonl`` and ``produce --input jsonl`` copy records without a loss."""
+    line = writer_of(Shape.JSONL)(row(key, value, headers))
+    assert line.count(b"\n") == 1
+    back = parse_document(line, LineRules(topic="t"), "line")
+    assert (back.key, back.value, back.headers) == (key, value, tuple(headers))
+    assert (back.partition, back.timestamp) == (3, 1_700_000_000_000)
+    assert json.loads(writer_of(Shape.JSON)(row(key, value, headers))) == json.loads(line)
