@@ -13,9 +13,16 @@ import random
 import sys
 import time
 import traceback
+from typing import TYPE_CHECKING, Any
 
 from moldau_quorum.log.port import LogLimits
 from support.raft.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from moldau_quorum.log.raft.node import RaftNode
+    from support.raft.world import Member
 
 FAULTS = (
     "kill",
@@ -43,14 +50,22 @@ FAULTS = (
 class Campaign:
     """One run: what may happen is drawn first (swarm), then when it happens."""
 
-    def __init__(self, seed, *, engine=None, verbose=False, faults=FAULTS, duration_ms=3_000):
+    def __init__(
+        self,
+        seed: int,
+        *,
+        engine: Callable[..., Any] | None = None,
+        verbose: bool = False,
+        faults: Sequence[str] = FAULTS,
+        duration_ms: float = 3_000,
+    ) -> None:
         self.seed = seed
         self.random = random.Random(f"campaign-{seed}")
         draw = self.random
         self.faults = [fault for fault in faults if fault != "lost-disk" and draw.random() < 0.4]
         # From a source of its own, so that the other faults of a seed are what they are without it.
         usurper = random.Random(f"usurper-{seed}")
-        self.usurper = usurper if "refused" in faults and usurper.random() < 0.25 else None
+        self.usurper: random.Random | None = usurper if "refused" in faults and usurper.random() < 0.25 else None
         # The same: one disk at a time is lost, and an operator replaces the voter.
         loser = random.Random(f"loser-{seed}")
         self.loser = loser if "lost-disk" in faults and loser.random() < 0.3 else None
@@ -64,7 +79,7 @@ class Campaign:
             snapshot_after_entries=draw.choice((5, 20, 100, 10_000)),
             log_bytes_kept=draw.choice((0, 0, 200, 2000)),
         )
-        arguments = {} if engine is None else {"engine": engine}
+        arguments: dict[str, Any] = {} if engine is None else {"engine": engine}
         self.world = World(
             draw.getrandbits(64),
             voters=draw.choice((3, 3, 3, 5, 1, 2, 4)),
@@ -88,7 +103,7 @@ class Campaign:
         self.pace_ms = draw.choice((4.0, 10.0, 30.0))
         self.client_ms = draw.choice((2.0, 8.0, 30.0))
 
-    def run(self):
+    def run(self) -> World:
         world = self.world
         world.log("faults", *self.faults)
         for number in world.members:
@@ -105,12 +120,12 @@ class Campaign:
         world.invariants.final()
         return world
 
-    def client(self):
+    def client(self) -> None:
         if not self.client_ms:
             return
         world, draw = self.world, self.random
         active = world.active()
-        leaders = [member for member in world.running() if member.node.core.leader is not None]
+        leaders = [member for member in world.running() if member.live_node.core.leader is not None]
         if leaders and draw.random() < 0.2:
             world.read(draw.choice(leaders))
         elif active:
@@ -120,7 +135,7 @@ class Campaign:
                     world.propose(member, size=draw.choice((0, 20, 300)))
         world.at(draw.expovariate(1 / self.client_ms), self.client)
 
-    def nemesis(self):
+    def nemesis(self) -> None:
         world, draw = self.world, self.random
         if world.now >= self.duration_ms or not self.client_ms:
             return
@@ -131,11 +146,11 @@ class Campaign:
         for member in world.members.values():
             if member.node is None and not member.refuses and draw.random() < 0.5:
                 world.start(member.node_id)
-                if member.node is not None and draw.random() < 0.1 and "crash-at-write" in self.faults:
+                if member.runs and draw.random() < 0.1 and "crash-at-write" in self.faults:
                     world.arm_crash(member.node_id, draw.randint(1, 6), power_loss=draw.random() < 0.5)
         world.at(draw.expovariate(1 / (10 * self.pace_ms)), self.nemesis)
 
-    def pick(self):
+    def pick(self) -> Member | None:
         """A node that runs, the leader more often than others."""
         running = self.world.running()
         if not running:
@@ -145,17 +160,18 @@ class Campaign:
             return self.random.choice(active)
         return self.random.choice(running)
 
-    def mend(self):
+    def mend(self) -> None:
         for link in self.world.links.values():
             link.cut = False
         self.world.log("mend")
 
-    def usurp(self):
+    def usurp(self) -> None:
         """A leader is replaced before it can know, and asked meanwhile: only its own quorum may let it answer reads.
 
         Chance alone hardly gets there, since leaders step down at about the time when others dare to stand.
         """
         world, draw = self.world, self.usurper
+        assert draw is not None, "this seed has usurpers"
         if world.now >= self.duration_ms or not self.client_ms:
             return
         for member in world.active()[:1]:
@@ -163,36 +179,39 @@ class Campaign:
             for (a, b), link in world.links.items():
                 link.cut = member.node_id in (a, b)
             for other in world.running():
-                if other is not member and other.node.core.leader_id == member.node_id:
-                    core = other.node.core
+                if other is not member and other.live_node.core.leader_id == member.node_id:
+                    core = other.live_node.core
                     world.guard(other, core.peer_refused, member.node_id, world.local_ms(other))
             for delay_ms in range(20, 300, 20):
                 world.at(delay_ms, lambda member=member, node=member.node: self.ask(member, node))
             world.at(draw.uniform(100, 500), self.mend)
         world.at(draw.expovariate(1 / (20 * self.pace_ms)), self.usurp)
 
-    def ask(self, member, node):
+    def ask(self, member: Member, node: RaftNode | None) -> None:
         """Reads on a node that still believes to lead, unless it was started again."""
         if self.client_ms and member.node is node and node is not None and node.core.leader is not None:
             self.world.read(member)
 
-    def lose(self):
+    def lose(self) -> None:
         """A machine dies and its disk comes back empty, cut or damaged; an operator looks after it from time to time.
 
         One at a time: what is committed must be on a majority of the others before the next disk is lost.
         """
         world, draw = self.world, self.loser
+        assert draw is not None, "this seed loses disks"
         if world.now >= self.duration_ms or not self.client_ms:
             return
         members = [member for member in world.members.values() if member.begun]
         if any(member.lost for member in world.members.values()):
             world.operate()
         elif len(world.active()) == 1:
-            configuration = world.active()[0].node.core.configuration
-            core = world.active()[0].node.core
+            configuration = world.active()[0].live_node.core.configuration
+            core = world.active()[0].live_node.core
             # Directories must be known: before that, a quorum of an older version cannot tell who was emptied.
             known = all(voter.directory_id.int for voter in configuration.voters.values())
-            settled = core.commit_index >= max(core.configuration_index, core.leader.first_index)
+            settled = core.leader is not None and core.commit_index >= max(
+                core.configuration_index, core.leader.first_index
+            )
             voters = [member for member in members if member.node_id in configuration.voters]
             if len(configuration.voters) >= 3 and known and settled and voters:
                 member = draw.choice(voters)
@@ -204,16 +223,17 @@ class Campaign:
                     world.lose_disk(member.node_id, draw.choice(("emptied", "log-removed", "last-removed", "cut")))
         world.at(draw.expovariate(1 / (5 * self.pace_ms)), self.lose)
 
-    def lose_needed(self, victim, behind):
+    def lose_needed(self, victim: Member, behind: Member) -> None:
         """One follower falls behind; the other one, which alone holds with the leader what is committed, is emptied.
 
         Then the leader dies: whoever believes the emptied one elects the one that is behind.
         """
-        world = self.world
+        world, draw = self.world, self.loser
+        assert draw is not None, "this seed loses disks"
         for (a, b), link in world.links.items():
             link.cut = behind.node_id in (a, b)
 
-        def strike():
+        def strike() -> None:
             leaders = world.active()
             if len(leaders) != 1 or victim.node is None or any(one.lost for one in world.members.values()):
                 return
@@ -223,78 +243,79 @@ class Campaign:
             self.mend()
             world.start(victim.node_id)
 
-        world.at(self.loser.uniform(50, 300), strike)
+        world.at(draw.uniform(50, 300), strike)
 
     # --- faults
 
-    def do_kill(self):
+    def do_kill(self) -> None:
         member = self.pick()
         if member is not None:
             self.world.crash(member.node_id, power_loss=False)
 
-    def do_power(self):
+    def do_power(self) -> None:
         member = self.pick()
         if member is not None:
             self.world.crash(member.node_id, power_loss=True)
 
-    def do_crash_at_write(self):
+    def do_crash_at_write(self) -> None:
         member = self.pick()
         if member is not None:
             self.world.arm_crash(member.node_id, self.random.randint(1, 30), power_loss=False)
 
-    def do_power_at_write(self):
+    def do_power_at_write(self) -> None:
         member = self.pick()
         if member is not None:
             self.world.arm_crash(member.node_id, self.random.randint(1, 30), power_loss=True)
 
-    def do_blackout(self):
+    def do_blackout(self) -> None:
         """All machines lose power at once."""
         for member in self.world.running():
             self.world.crash(member.node_id, power_loss=True)
 
-    def do_halves(self):
+    def do_halves(self) -> None:
         side = {number: self.random.random() < 0.5 for number in self.world.members}
         for (a, b), link in self.world.links.items():
             link.cut = side[a] != side[b]
         self.world.log("halves", side)
 
-    def do_isolate(self):
+    def do_isolate(self) -> None:
         member = self.pick()
         if member is not None:
             for (a, b), link in self.world.links.items():
                 link.cut = member.node_id in (a, b)
             self.world.log("isolate", member.node_id)
 
-    def do_one_way(self):
+    def do_one_way(self) -> None:
         pair = self.random.choice(list(self.world.links)) if self.world.links else None
         if pair is not None:
             self.world.links[pair].cut = True
             self.world.log("one-way", pair)
 
-    def do_loss(self):
+    def do_loss(self) -> None:
         pass  # a property of the links, drawn at the beginning
 
     do_duplication = do_reordering = do_slow_link = do_slow_disk = do_drift = do_loss
 
-    def do_transfer(self):
+    def do_transfer(self) -> None:
         for member in self.world.active():
-            leader = member.node.core.leader
-            voters = [voter for voter in sorted(member.node.core.configuration.voters) if voter != member.node_id]
+            leader = member.live_node.core.leader
+            voters = [voter for voter in sorted(member.live_node.core.configuration.voters) if voter != member.node_id]
             if voters and leader is not None:
                 target = self.random.choice(voters)
                 self.world.log("transfer", member.node_id, target)
                 self.world.guard(member, leader.transfer, target)
 
-    def do_membership(self):
+    def do_membership(self) -> None:
         world, draw = self.world, self.random
         if any(member.lost for member in world.members.values()):
             return  # an operator replaces a voter: to take another one away now would take the majority away
         for member in world.active():
-            configuration = member.node.core.configuration
+            configuration = member.live_node.core.configuration
             if configuration.learners:
                 learner = draw.choice(sorted(configuration.learners))
-                progress = member.node.core.leader.progress.get(learner)
-                if progress is not None and progress.match >= member.node.core.commit_index:
+                role = member.live_node.core.leader
+                progress = None if role is None else role.progress.get(learner)
+                if progress is not None and progress.match >= member.live_node.core.commit_index:
                     world.change(member, configuration.with_voter(learner))
                     continue
             outside = [number for number in world.members if configuration.member(number) is None]
@@ -303,25 +324,25 @@ class Campaign:
             elif len(configuration.voters) > 1:
                 world.change(member, configuration.without(draw.choice(sorted(configuration.voters))))
 
-    def do_snapshot(self):
+    def do_snapshot(self) -> None:
         member = self.pick()
         if member is not None:
-            self.world.guard(member, member.node.take_snapshot)
+            self.world.guard(member, member.live_node.take_snapshot)
 
-    def do_refused(self):
+    def do_refused(self) -> None:
         """A node hears, rightly or wrongly, that the host of its leader refuses connections."""
         member = self.pick()
-        if member is not None and member.node.core.leader_id is not None:
-            core = member.node.core
-            self.world.guard(member, lambda: core.peer_refused(core.leader_id, self.world.local_ms(member)))
+        if member is not None and member.live_node.core.leader_id is not None:
+            core, leader_id = member.live_node.core, member.live_node.core.leader_id
+            self.world.guard(member, core.peer_refused, leader_id, self.world.local_ms(member))
 
 
-def run_seed(seed, **options):
+def run_seed(seed: int, **options: Any) -> World:
     """Runs one seed; returns the world, or raises what went wrong."""
     return Campaign(seed, **options).run()
 
 
-def find(seeds, **options):
+def find(seeds: Iterable[int], **options: Any) -> tuple[int, Exception] | None:
     """The first seed of ``seeds`` that fails, and its error; None if all pass."""
     for seed in seeds:
         try:
@@ -331,7 +352,7 @@ def find(seeds, **options):
     return None
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
@@ -339,9 +360,11 @@ def main(arguments=None):
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--engine", choices=("raft", "pysyncobj"), default="raft")
     options = parser.parse_args(arguments)
-    chosen = {}
+    chosen: dict[str, Any] = {}
     if options.engine == "pysyncobj":
-        from support.raft.hardened_pysyncobj import OPTIONS as chosen
+        from support.raft.hardened_pysyncobj import OPTIONS
+
+        chosen = OPTIONS
     if options.replay is not None:
         campaign = Campaign(options.replay, verbose=True, **chosen)
         try:
@@ -350,7 +373,9 @@ def main(arguments=None):
             print("\n".join(campaign.world.lines))
         print(campaign.world.digest.hexdigest())
         return 0
-    begin, failed, counts, virtual = time.perf_counter(), [], {}, 0.0
+    begin, virtual = time.perf_counter(), 0.0
+    failed: list[int] = []
+    counts: dict[str, int] = {}
     for seed in range(options.first, options.first + options.seeds):
         try:
             world = run_seed(seed, **chosen)

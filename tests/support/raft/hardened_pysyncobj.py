@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from moldau_quorum.log.pysyncobj.journal import DATA
 from moldau_quorum.log.pysyncobj.node import PySyncObjNode
 from moldau_quorum.log.pysyncobj.wire import decode
@@ -9,38 +11,41 @@ from moldau_quorum.log.raft.core.types import NO_NODE, Entry, EntryKind, HardSta
 from moldau_quorum.log.raft.envelope import unseal
 from support.raft.campaign import FAULTS
 
+if TYPE_CHECKING:
+    from moldau_quorum.log.pysyncobj.journal import DurableJournal
+
 
 class LogFace:
     """The journal as ``EntryLog`` shows itself."""
 
-    def __init__(self, journal):
+    def __init__(self, journal: DurableJournal) -> None:
         self.journal = journal
 
     @property
-    def base_index(self):
-        return self.journal.entry(0)[1] - 1
+    def base_index(self) -> int:
+        return int(self.journal.entry(0)[1]) - 1
 
     @property
-    def first_index(self):
+    def first_index(self) -> int:
         return self.base_index + 1
 
     @property
-    def last_index(self):
-        return self.journal.entry(-1)[1]
+    def last_index(self) -> int:
+        return int(self.journal.entry(-1)[1])
 
     @property
-    def last_epoch(self):
-        return self.journal.entry(-1)[2]
+    def last_epoch(self) -> int:
+        return int(self.journal.entry(-1)[2])
 
-    def entry(self, index):
+    def entry(self, index: int) -> Entry:
         command, at, term = self.journal.entry(index - self.first_index)
         assert at == index, "the journal has no gaps"
         kind = EntryKind.DATA if command[:1] == DATA else EntryKind.NOOP
         return Entry(index, term, kind, command[1:] if kind == EntryKind.DATA else b"")
 
-    def epoch_at(self, index):
+    def epoch_at(self, index: int) -> int | None:
         if self.first_index <= index <= self.last_index:
-            return self.journal.entry(index - self.first_index)[2]
+            return int(self.journal.entry(index - self.first_index)[2])
         return 0 if index == 0 else None
 
 
@@ -49,40 +54,40 @@ class CoreFace:
 
     installing = None
 
-    def __init__(self, node):
+    def __init__(self, node: PySyncObjNode) -> None:
         self.node = node
         self.log = LogFace(node._journal)
         self.configuration = node.configuration
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         return self.node.library.term
 
     @property
-    def commit_index(self):
+    def commit_index(self) -> int:
         return self.node.library.commit_index
 
     @property
-    def applied_index(self):
+    def applied_index(self) -> int:
         return self.node.library.last_applied
 
     @property
-    def leader_id(self):
+    def leader_id(self) -> int | None:
         return self.node.library.leader
 
     @property
-    def leader(self):
+    def leader(self) -> PySyncObjNode | None:
         return self.node if self.node.library.leads else None
 
     @property
-    def hard_state(self):
+    def hard_state(self) -> HardState:
         voted_for = self.node._journal.getVotedForNodeId()
         return HardState(epoch=self.epoch, voted_for=NO_NODE if voted_for is None else voted_for)
 
-    def next_deadline_ms(self):
+    def next_deadline_ms(self) -> float:
         return self.node.next_deadline_ms()
 
-    def peer_refused(self, peer, now_ms):
+    def peer_refused(self, peer: int, now_ms: float) -> None:
         self.node.peer_refused(peer, now_ms)
 
 
@@ -91,12 +96,12 @@ class CampaignNode(PySyncObjNode):
 
     has_pre_vote = False
 
-    def __init__(self, *arguments, **named):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.core = CoreFace(self)
 
     @staticmethod
-    def vote_in(sender, recipient, body):
+    def vote_in(sender: int, recipient: int, body: bytes) -> tuple[int, int] | None:
         """The epoch and candidate for which a message votes."""
         _, _, message = decode(unseal(body)[2])
         if message["type"] == "response_vote":
@@ -107,4 +112,4 @@ class CampaignNode(PySyncObjNode):
 
 
 LEFT_OUT = ("membership", "refused", "lost-disk")
-OPTIONS = {"engine": CampaignNode, "faults": tuple(fault for fault in FAULTS if fault not in LEFT_OUT)}
+OPTIONS: dict[str, Any] = {"engine": CampaignNode, "faults": tuple(fault for fault in FAULTS if fault not in LEFT_OUT)}

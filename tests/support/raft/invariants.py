@@ -13,17 +13,27 @@ acknowledgements       an acknowledged value stands in the committed log where i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from moldau_quorum.log.raft.core.messages import TimeoutNow, VoteRequest, VoteResponse, decode_payload
 from moldau_quorum.log.raft.core.types import EntryKind
 from moldau_quorum.log.raft.envelope import unseal
 
+if TYPE_CHECKING:
+    from moldau_quorum.log.port import CommittedEntry, Leadership, LogPosition
+    from moldau_quorum.log.raft.core.raft_core import RaftCore
+    from support.raft.world import ChainMachine, Member, World
+
 GENESIS = bytes(8)
+
+NOTHING: tuple[int, int, bytes] = (-1, EntryKind.NOOP, b"")
+"""Stands at index 0, where no entry is."""
 
 
 class Violation(AssertionError):
     """An invariant does not hold; ``rule`` is its name, as above with hyphens."""
 
-    def __init__(self, world, rule, text):
+    def __init__(self, world: World, rule: str, text: str) -> None:
         self.rule = rule
         super().__init__(f"at {world.now:.3f} ms, step {world.steps}: {rule}: {text}")
 
@@ -31,39 +41,43 @@ class Violation(AssertionError):
 class RaftInvariants:
     """Watches a world."""
 
-    def __init__(self, world):
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.leaders = {}  # epoch -> node
-        self.votes = {}  # (node, epoch) -> candidate
-        self.entries = {}  # (index, epoch) -> (kind, data, epoch of the entry before)
-        self.committed = [None]  # index -> (epoch, kind, data)
+        self.leaders: dict[int, int] = {}  # epoch -> node
+        self.votes: dict[tuple[int, int], int] = {}  # (node, epoch) -> candidate
+        self.entries: dict[
+            tuple[int, int], tuple[int, bytes, int | None]
+        ] = {}  # (index, epoch) -> (kind, data, epoch of the entry before)
+        self.committed = [NOTHING]  # index -> (epoch, kind, data)
         self.committed_in = [0]  # index -> epoch of the node that first knew it to be committed
         self.chains = [GENESIS]  # index -> state of the machine after it
-        self.applied = {}  # node -> last applied index in this life
-        self.commits = {}  # node -> commit index in this life
-        self.checked = {}  # node -> (last index, last epoch) of the log when last looked at
-        self.epochs = {}
-        self.agreed = {}  # node -> voters that agreed to an election of it, since its last epoch
-        self.leading = {}
+        self.applied: dict[int, int] = {}  # node -> last applied index in this life
+        self.commits: dict[int, int] = {}  # node -> commit index in this life
+        self.checked: dict[int, tuple[int, int]] = {}  # node -> (last index, last epoch) of the log when last looked at
+        self.epochs: dict[int, int] = {}
+        self.agreed: dict[
+            int, dict[int | str, bool]
+        ] = {}  # node -> voters that agreed to an election of it, since its last epoch
+        self.leading: dict[int, int] = {}
         self.keeps_commit_index = getattr(world.engine, "keeps_commit_index", True)
         self.has_pre_vote = getattr(world.engine, "has_pre_vote", True)
 
-    def fail(self, rule, text):
+    def fail(self, rule: str, text: str) -> NoReturn:
         raise Violation(self.world, rule, text)
 
     @property
-    def committed_index(self):
+    def committed_index(self) -> int:
         return len(self.committed) - 1
 
     # --- lives
 
-    def started(self, member):
+    def started(self, member: Member) -> None:
         number = member.node_id
-        self.applied[number] = member.node.applied_index
+        self.applied[number] = member.live_node.applied_index
         self.commits[number] = 0
         self.checked.pop(number, None)
         self.leading.pop(number, None)
-        epoch = member.node.core.epoch
+        epoch = member.live_node.core.epoch
         self.epochs[number] = epoch
         self.agreed[number] = {}
         for (node, at), candidate in self.votes.items():
@@ -72,18 +86,18 @@ class RaftInvariants:
                     "durable-votes",
                     f"node {number} has voted for {candidate} in epoch {at}, but came back in epoch {epoch}",
                 )
-            if node == number and at == epoch and member.node.core.hard_state.voted_for != candidate:
+            if node == number and at == epoch and member.live_node.core.hard_state.voted_for != candidate:
                 self.fail(
                     "durable-votes",
                     f"node {number} has voted for {candidate} in epoch {at}, and does not know it any more",
                 )
 
-    def stopped(self, member):
+    def stopped(self, member: Member) -> None:
         self.leading.pop(member.node_id, None)
 
     # --- messages
 
-    def sending(self, member, recipient, body):
+    def sending(self, member: Member, recipient: int, body: bytes) -> None:
         inspect = getattr(self.world.engine, "vote_in", None)
         if inspect is not None:
             vote = inspect(member.node_id, recipient, body)
@@ -96,14 +110,14 @@ class RaftInvariants:
         elif isinstance(message, VoteRequest) and not message.pre_vote:
             self.vote(member.node_id, message.epoch, member.node_id)
 
-    def vote(self, node, epoch, candidate):
+    def vote(self, node: int, epoch: int, candidate: int) -> None:
         before = self.votes.setdefault((node, epoch), candidate)
         if before != candidate:
             self.fail(
                 "durable-votes", f"node {node} votes for {candidate} in epoch {epoch}, after it voted for {before}"
             )
 
-    def delivering(self, member, body):
+    def delivering(self, member: Member, body: bytes) -> None:
         if not self.has_pre_vote:
             return
         envelope, _, payload = unseal(body)
@@ -113,7 +127,7 @@ class RaftInvariants:
         elif isinstance(message, TimeoutNow):
             self.agreed[member.node_id]["leader"] = True
 
-    def replaced(self, member):
+    def replaced(self, member: Member) -> None:
         """A machine has got an empty disk: whoever runs there now has promised nothing yet."""
         number = member.node_id
         self.votes = {key: candidate for key, candidate in self.votes.items() if key[0] != number}
@@ -124,8 +138,8 @@ class RaftInvariants:
 
     # --- nodes
 
-    def check(self, member):
-        core = member.node.core
+    def check(self, member: Member) -> None:
+        core = member.live_node.core
         self.check_epoch(member, core)
         self.check_log(member, core)
         self.check_commit(member, core)
@@ -139,7 +153,7 @@ class RaftInvariants:
             self.leading[member.node_id] = core.epoch
             self.new_leader(member, core)
 
-    def check_epoch(self, member, core):
+    def check_epoch(self, member: Member, core: RaftCore) -> None:
         number = member.node_id
         if core.epoch < self.epochs[number]:
             self.fail("durable-epochs", f"the epoch of node {number} fell from {self.epochs[number]} to {core.epoch}")
@@ -152,7 +166,7 @@ class RaftInvariants:
             self.epochs[number] = core.epoch
             self.agreed[number] = {}
 
-    def check_log(self, member, core):
+    def check_log(self, member: Member, core: RaftCore) -> None:
         log = core.log
         end = (log.last_index, log.last_epoch)
         before = self.checked.get(member.node_id)
@@ -170,7 +184,7 @@ class RaftInvariants:
                 )
             previous = entry.epoch
 
-    def check_commit(self, member, core):
+    def check_commit(self, member: Member, core: RaftCore) -> None:
         number = member.node_id
         if self.keeps_commit_index and core.commit_index < self.commits[number]:
             self.fail(
@@ -204,7 +218,7 @@ class RaftInvariants:
         if core.commit_index >= len(self.committed):
             self.fail("state-machine-safety", f"node {number} has commit index {core.commit_index} without the entries")
 
-    def new_leader(self, member, core):
+    def new_leader(self, member: Member, core: RaftCore) -> None:
         number = member.node_id
         before = self.leaders.setdefault(core.epoch, number)
         if before != number:
@@ -220,10 +234,10 @@ class RaftInvariants:
 
     # --- state machines
 
-    def applying(self, number, machine, entry):
+    def applying(self, number: int, machine: ChainMachine, entry: CommittedEntry) -> None:
         if entry.index >= len(self.committed):
             # The step is not over: look at what the node has just committed.
-            self.check_commit(self.world.members[number], self.world.members[number].node.core)
+            self.check_commit(self.world.members[number], self.world.members[number].live_node.core)
         if entry.index >= len(self.committed):
             self.fail("state-machine-safety", f"node {number} applies {entry.index}, which is not committed")
         if self.committed[entry.index] != (entry.epoch, EntryKind.DATA, entry.data):
@@ -239,7 +253,7 @@ class RaftInvariants:
                 f"the state of node {number} before index {entry.index} is not that of the committed log",
             )
 
-    def restored(self, number, machine, position):
+    def restored(self, number: int, machine: ChainMachine, position: LogPosition) -> None:
         if position.index >= len(self.committed):
             self.fail(
                 "state-machine-safety", f"node {number} restores a snapshot of {position.index}, which is not committed"
@@ -255,10 +269,10 @@ class RaftInvariants:
                 f"the snapshot of index {position.index} on node {number} has epoch {position.epoch}",
             )
 
-    def leadership(self, number, machine, leadership):
+    def leadership(self, number: int, machine: ChainMachine, leadership: Leadership) -> None:
         if leadership.active:
             # It may decide: it must have applied all that was committed in earlier epochs.
-            core = self.world.members[number].node.core
+            core = self.world.members[number].live_node.core
             floor = max(
                 (index for index in range(1, len(self.committed)) if self.committed_in[index] < core.epoch), default=0
             )
@@ -270,33 +284,33 @@ class RaftInvariants:
 
     # --- clients
 
-    def acknowledged(self, member, position, value):
+    def acknowledged(self, member: Member, position: LogPosition, value: bytes) -> None:
         index = position.index
         if index >= len(self.committed) or self.committed[index][2] != value:
             self.fail(
                 "acknowledgements", f"node {member.node_id} acknowledged a value at {index} that is not committed there"
             )
 
-    def read_done(self, member, floor):
-        if member.node.applied_index < floor:
+    def read_done(self, member: Member, floor: int) -> None:
+        if member.live_node.applied_index < floor:
             self.fail(
                 "reads",
-                f"a read on node {member.node_id} saw index {member.node.applied_index}, but {floor} was committed "
-                f"before it began",
+                f"a read on node {member.node_id} saw index {member.live_node.applied_index}, "
+                f"but {floor} was committed before it began",
             )
 
-    def final(self):
+    def final(self) -> None:
         """After all: what was acknowledged is there, and all states are equal."""
         for value, index in self.world.acknowledged.items():
             if self.committed[index][2] != value:
                 self.fail("acknowledgements", f"the value acknowledged at {index} is lost")
         for member in self.world.running():
-            if member.machine.chain != self.chains[member.node.applied_index]:
+            if member.live_machine.chain != self.chains[member.live_node.applied_index]:
                 self.fail(
                     "state-machine-safety", f"the final state of node {member.node_id} is not that of the committed log"
                 )
 
 
-def machine_position(invariants, machine, core):
+def machine_position(invariants: RaftInvariants, machine: ChainMachine, core: RaftCore) -> int:
     """The index whose state the machine should have: entries of the log itself do not change it."""
     return min(core.applied_index, len(invariants.chains) - 1)

@@ -17,6 +17,7 @@ import tempfile
 import textwrap
 import traceback
 import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgpack
 import pysyncobj.syncobj as library
@@ -32,50 +33,57 @@ from support.raft.campaign import run_seed
 from support.raft.hardened_pysyncobj import CampaignNode
 from support.raft.invariants import Violation
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.world.disk.disk import NodeDisk
+    from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
+    from moldau_quorum.log.port import MetadataLogConfig, StateMachine
+
 DATA = b"\x10"
 TEXT_MAX = 300
 """Characters of a violation that are told; the entries in it may be longer."""
 LIBRARY = os.path.dirname(library.__file__)
-HOMES = {}  # virtual disk -> the directory that stands for it
+HOMES: dict[VirtualDisk, tempfile.TemporaryDirectory[str]] = {}  # virtual disk -> the directory that stands for it
 assert library.monotonicTime == _Clock.now
 
 
-def home_of(disk):
+def home_of(disk: VirtualDisk) -> str:
     """A machine keeps its directory over all lives of its process."""
     if disk not in HOMES:
         HOMES[disk] = tempfile.TemporaryDirectory(prefix="moldau-stock-")
     return HOMES[disk].name
 
 
-class StockMember(Node):
-    def __hash__(self):
+class StockMember(Node):  # type: ignore[misc]  # the library has no annotations
+    def __hash__(self) -> int:
         return int(self.id)
 
 
-class StockTransport(Transport):
-    def __init__(self, owner, self_node, others):
+class StockTransport(Transport):  # type: ignore[misc]  # the library has no annotations
+    def __init__(self, owner: Any, self_node: Node, others: Sequence[Node]) -> None:
         super().__init__(owner, self_node, others)
         self.owner = owner
 
     @property
-    def ready(self):
+    def ready(self) -> bool:
         return True
 
-    def send(self, member, message):
+    def send(self, member: Node, message: object) -> bool:
         self.owner.shell.outbox.append((int(member.id), msgpack.packb(message)))
         return True
 
 
-class StockSyncObj(SyncObj):
-    def __init__(self, shell, *arguments, **named):
+class StockSyncObj(SyncObj):  # type: ignore[misc]  # the library has no annotations
+    def __init__(self, shell: StockNode, *arguments: Any, **named: Any) -> None:
         self.shell = shell
         super().__init__(*arguments, **named)
 
-    def _SyncObj__generateRaftTimeout(self):
+    def _SyncObj__generateRaftTimeout(self) -> float:
         low, high = self.shell.timing.election_timeout_ms_min, self.shell.timing.election_timeout_ms_max
         return (low + (high - low) * self.shell.draw.random()) / 1000
 
-    def _SyncObj__doApplyCommand(self, command):
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         self.shell.apply(command)
 
 
@@ -85,10 +93,13 @@ class StockNode:
     has_pre_vote = False
     keeps_commit_index = False  # it lets the commit index fall; that is not what it is convicted of
 
-    def __init__(self, disk, config, machine, *, seed, now_ms):
+    def __init__(
+        self, disk: NodeDisk, config: MetadataLogConfig, machine: StateMachine, *, seed: int, now_ms: float
+    ) -> None:
         self.machine, self.config, self.timing = machine, config, config.timing
         self.draw = random.Random(seed)
-        self.outbox, self.proposals = [], {}
+        self.outbox: list[tuple[int, bytes]] = []
+        self.proposals: dict[int, Pending] = {}
         self.leadership = Leadership()
         self.configuration = configuration_of(config.voters)
         self.now = now_ms
@@ -121,20 +132,20 @@ class StockNode:
             self.private("transport")._onNodeConnected(node)
         self.library.doTick(0)
 
-    def private(self, name):
+    def private(self, name: str) -> Any:
         return getattr(self.library, f"_SyncObj__{name}")
 
-    def enter(self, now_ms):
+    def enter(self, now_ms: float) -> None:
         self.now = max(self.now, now_ms)
         _Clock.seconds, _Clock.calls = self.now / 1000, 0
 
     # --- state machine
 
     @property
-    def applied_index(self):
-        return self.private("raftLastApplied")
+    def applied_index(self) -> int:
+        return int(self.private("raftLastApplied"))
 
-    def apply(self, command):
+    def apply(self, command: bytes) -> None:
         index = self.applied_index + 1
         entry = self.log_entry(index)
         if command[:1] == DATA:
@@ -143,12 +154,12 @@ class StockNode:
         if pending is not None:
             pending.finish(None if pending.position.epoch == entry.epoch else NotLeaderError(-1, entry.epoch))
 
-    def dump(self, path, data):
+    def dump(self, path: str, data: Any) -> None:
         last, before, _ = data
         with open(path, "wb") as file:
             file.write(msgpack.packb((last, before, list(self.machine.snapshot_pieces()))))
 
-    def load(self, path):
+    def load(self, path: str) -> tuple[Any, Any, list[StockMember]]:
         with open(path, "rb") as file:
             last, before, pieces = msgpack.unpackb(file.read(), use_list=False)
         self.machine.restore_begin()
@@ -159,19 +170,19 @@ class StockNode:
 
     # --- EngineNode
 
-    def restore_job(self):
+    def restore_job(self) -> None:
         return None
 
-    def receive(self, body, now_ms):
+    def receive(self, body: bytes, now_ms: float) -> None:
         self.enter(now_ms)
         sender, inner = msgpack.unpackb(body, use_list=False)
         message = msgpack.unpackb(inner, use_list=False, strict_map_key=False)
         self.private("transport")._onMessageReceived(self.nodes[sender], message)
 
-    def tick(self, now_ms):
+    def tick(self, now_ms: float) -> None:
         self.enter(now_ms)
 
-    def process(self):
+    def process(self) -> None:
         self.enter(self.now)
         self.library.doTick(0)
         leads, term = self.library._isLeader(), self.library.raftCurrentTerm
@@ -186,19 +197,19 @@ class StockNode:
             self.leadership = leadership
             self.machine.leadership_changed(leadership)
 
-    def take_outbox(self):
+    def take_outbox(self) -> list[tuple[int, bytes]]:
         outbox, self.outbox = self.outbox, []
         return [(recipient, msgpack.packb((self.config.node_id, body))) for recipient, body in outbox]
 
-    def begin_sync(self):
+    def begin_sync(self) -> None:
         return None
 
     has_job = False
 
-    def take_job(self):
+    def take_job(self) -> None:
         return None
 
-    def propose(self, data, *, epoch, notify):
+    def propose(self, data: bytes, *, epoch: int, notify: Callable[[], None]) -> Pending:
         if not self.leadership.active or not self.library._isLeader():
             raise NotLeaderError(-1, epoch)
         self.enter(self.now)
@@ -209,65 +220,65 @@ class StockNode:
         self.proposals[entry[1]] = pending
         return pending
 
-    def read(self, notify):
+    def read(self, notify: Callable[[], None]) -> NoReturn:
         raise NotLeaderError(-1, 0)
 
-    def transfer(self, target):
+    def transfer(self, target: int) -> None:
         self.library.transferLeadership(self.nodes[target])
 
-    def take_snapshot(self):
+    def take_snapshot(self) -> None:
         self.library.forceLogCompaction()
 
     # --- what the invariants look at
 
     @property
-    def core(self):
+    def core(self) -> StockNode:
         return self
 
     @property
-    def log(self):
+    def log(self) -> StockNode:
         return self
 
     installing = None
 
     @property
-    def epoch(self):
-        return self.library.raftCurrentTerm
+    def epoch(self) -> int:
+        return int(self.library.raftCurrentTerm)
 
     @property
-    def commit_index(self):
-        return self.library.raftCommitIndex
+    def commit_index(self) -> int:
+        return int(self.library.raftCommitIndex)
 
     @property
-    def leader(self):
+    def leader(self) -> StockNode | None:
         return self if self.library._isLeader() else None
 
     @property
-    def leader_id(self):
+    def leader_id(self) -> int | None:
         leader = self.private("raftLeader")
         return int(leader.id) if leader else None
 
     @property
-    def hard_state(self):
+    def hard_state(self) -> HardState:
         voted_for = self.private("votedForNodeId")
         return HardState(epoch=self.epoch, voted_for=NO_NODE if voted_for is None else int(voted_for))
 
-    def next_deadline_ms(self):
+    def next_deadline_ms(self) -> float:
         return self.now + 20.0
 
     @property
-    def base_index(self):
-        return self.private("raftLog")[0][1] - 1
+    def base_index(self) -> int:
+        return int(self.private("raftLog")[0][1]) - 1
 
     @property
-    def last_index(self):
-        return self.private("raftLog")[-1][1]
+    def last_index(self) -> int:
+        return int(self.private("raftLog")[-1][1])
 
     @property
-    def last_epoch(self):
-        return self.private("raftLog")[-1][2]
+    def last_epoch(self) -> int:
+        return int(self.private("raftLog")[-1][2])
 
-    def log_entry(self, index):
+    def log_entry(self, index: int) -> Entry:
         command, at, term = self.private("raftLog")[index - self.base_index - 1]
         command = bytes(command)
         kind = EntryKind.DATA if command[:1] == DATA else EntryKind.NOOP
@@ -275,21 +286,24 @@ class StockNode:
 
     entry = log_entry
 
-    def epoch_at(self, index):
+    def epoch_at(self, index: int) -> int | None:
         return self.log_entry(index).epoch if self.base_index < index <= self.last_index else None
 
     @staticmethod
-    def vote_in(sender, recipient, body):
+    def vote_in(sender: int, recipient: int, body: bytes) -> tuple[int, int] | None:
         message = msgpack.unpackb(msgpack.unpackb(body, use_list=False)[1], use_list=False, strict_map_key=False)
         if message["type"] == "response_vote":
             return message["term"], recipient
         return None
 
 
-OPTIONS = {"engine": StockNode, "faults": ("kill", "halves", "isolate", "snapshot", "slow-link", "one-way")}
+OPTIONS: dict[str, Any] = {
+    "engine": StockNode,
+    "faults": ("kill", "halves", "isolate", "snapshot", "slow-link", "one-way"),
+}
 
 
-def convict(seed):
+def convict(seed: int) -> tuple[str, str] | None:
     """Runs a seed; returns the rule that was broken and how, or None if the run convicts nobody.
 
     The same seed must pass on the hardened library, with the same faults: otherwise it is the world that is at fault,
@@ -307,7 +321,7 @@ def convict(seed):
     return None
 
 
-def _run_quietly(seed):
+def _run_quietly(seed: int) -> None:
     """The library logs what it stumbles over, and never closes its journal; its files go when the run ends."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections import deque
+from typing import TYPE_CHECKING
 
 from moldau_quorum.log.port import ElectionTiming, LogLimits, VoterEndpoint
 from moldau_quorum.log.raft.core.entry_log import EntryLog
@@ -42,6 +43,14 @@ from moldau_quorum.log.raft.core.messages import (
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.types import Configuration, EntryKind, HardState, SnapshotPoint
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_quorum.log.raft.core.leader import LeaderRole
+    from moldau_quorum.log.raft.core.messages import Message
+    from moldau_quorum.log.raft.core.ready import Outgoing, Ready
+    from moldau_quorum.log.raft.core.types import Entry
+
 STORIES = pathlib.Path(__file__).parents[2] / "moldau_quorum" / "log" / "raft" / "stories"
 TIMING = ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50)
 PIECES = 2
@@ -50,16 +59,19 @@ PIECES = 2
 class StoryNode:
     """A core, and what is durable of it."""
 
-    def __init__(self, story, number, bootstrap):
+    def __init__(self, story: Story, number: int, bootstrap: Configuration) -> None:
         self.story, self.number, self.bootstrap = story, number, bootstrap
-        self.hard_state, self.entries, self.snapshot = HardState(), [], None
+        self.hard_state = HardState()
+        self.entries: list[Entry] = []
+        self.snapshot: tuple[SnapshotPoint, list[str]] | None = None
+        self.incoming: list[bytes] = []
         self.base = (0, 0)
-        self.core = None
+        self.core: RaftCore | None = None
         self.start()
 
-    def start(self):
-        self.pending = deque()
-        self.state = list(self.snapshot[1]) if self.snapshot else []
+    def start(self) -> None:
+        self.pending: deque[Ready] = deque()
+        self.state: list[str] = list(self.snapshot[1]) if self.snapshot else []
         self.core = RaftCore(
             node_id=self.number,
             timing=TIMING,
@@ -72,7 +84,7 @@ class StoryNode:
             bootstrap=self.bootstrap,
         )
 
-    def pump(self):
+    def pump(self) -> None:
         """Carries out what the core wants, except making it durable."""
         while self.core is not None and self.core.has_ready:
             ready = self.core.take_ready()
@@ -89,15 +101,16 @@ class StoryNode:
                     self.install(piece.point)
             self.pending.append(ready)
 
-    def install(self, point):
+    def install(self, point: SnapshotPoint) -> None:
+        core = self.live_core
         state = b"".join(self.incoming).decode().split()
-        if self.core.log.epoch_at(point.index) != point.epoch:
+        if core.log.epoch_at(point.index) != point.epoch:
             self.base, self.entries = (point.index, point.epoch), []
         self.snapshot = (point, state)
         self.state = list(state)
-        self.core.snapshot_installed(point)
+        core.snapshot_installed(point)
 
-    def sync(self):
+    def sync(self) -> None:
         while self.pending:
             ready = self.pending.popleft()
             if ready.hard_state is not None:
@@ -107,10 +120,16 @@ class StoryNode:
                 self.entries.extend(ready.entries)
             for outgoing in ready.messages_synced:
                 self.story.queue(self, outgoing)
-            self.core.synced(ready.number)
+            self.live_core.synced(ready.number)
             self.pump()
 
-    def describe(self):
+    @property
+    def live_core(self) -> RaftCore:
+        """The core, which must not have crashed."""
+        assert self.core is not None, f"node {self.number} runs"
+        return self.core
+
+    def describe(self) -> str:
         if self.core is None:
             return f"{self.number} down"
         core, log = self.core, self.core.log
@@ -128,21 +147,22 @@ class StoryNode:
 class Story:
     """Runs the commands of one story."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
-        self.nodes = {}
-        self.messages = {}  # (from, to) -> messages
-        self.lines = []
+        self.nodes: dict[int, StoryNode] = {}
+        self.messages: dict[tuple[int, int], deque[Message]] = {}  # (from, to) -> messages
+        self.lines: list[str] = []
         self.reads = 0
 
-    def say(self, line):
+    def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def queue(self, node, outgoing):
+    def queue(self, node: StoryNode, outgoing: Outgoing) -> None:
         message = outgoing.message
         if isinstance(message, SnapshotRequest):
             if message.piece >= PIECES:
                 return
+            assert node.snapshot is not None, "a node sends a snapshot that it has"
             words = " ".join(node.snapshot[1]).encode()
             half = len(words) // 2
             data = words[half:] if message.piece else words[:half]
@@ -153,16 +173,16 @@ class Story:
             )
         self.messages.setdefault((node.number, outgoing.recipient), deque()).append(message)
 
-    def run(self, command):
+    def run(self, command: str) -> str:
         """Returns the output of a command."""
-        self.lines = []
+        self.lines.clear()
         name, *words = command.split()
         getattr(self, "do_" + name)(*words)
         for node in self.nodes.values():
             node.pump()
         return "".join(line.rstrip() + "\n" for line in self.lines)
 
-    def do_nodes(self, *words):
+    def do_nodes(self, *words: str) -> None:
         joins = [int(word) for word in words[words.index("joins") + 1 :]] if "joins" in words else []
         voters = [int(word) for word in words[: words.index("joins")] if word] if joins else [int(w) for w in words]
         bootstrap = Configuration(voters={number: endpoint(number) for number in voters})
@@ -171,18 +191,23 @@ class Story:
         for number in joins:
             self.nodes[number] = StoryNode(self, number, Configuration())
 
-    def core(self, number):
-        return self.nodes[int(number)].core
+    def core(self, number: str) -> RaftCore:
+        return self.nodes[int(number)].live_core
 
-    def do_campaign(self, number):
-        self.do_tick(number, 1000)
+    def leader(self, number: str) -> LeaderRole:
+        leader = self.core(number).leader
+        assert leader is not None, f"node {number} leads"
+        return leader
 
-    def do_elect(self, *words):
+    def do_campaign(self, number: str) -> None:
+        self.do_tick(number, "1000")
+
+    def do_elect(self, *words: str) -> None:
         numbers = [int(word) for word in words]
         node = self.nodes[numbers[0]]
         for _ in range(4):
             self.now += 1000.0
-            node.core.tick(self.now)
+            node.live_core.tick(self.now)
             for _ in range(6):
                 for number in numbers:
                     self.nodes[number].pump()
@@ -192,26 +217,26 @@ class Story:
                     self.messages[sender, recipient] = deque(item for item in queue if item not in votes)
                     if sender in numbers and recipient in numbers:
                         self.hand_over(sender, recipient, votes)
-            if node.core.leader is not None:
+            if node.live_core.leader is not None:
                 return
         self.say(f"{numbers[0]} was not elected")
 
-    def do_tick(self, number, milliseconds):
+    def do_tick(self, number: str, milliseconds: str) -> None:
         self.now += float(milliseconds)
         node = self.nodes[int(number)]
-        node.core.tick(self.now)
+        node.live_core.tick(self.now)
         node.pump()
         self.say(node.describe())
 
-    def do_sync(self, which):
+    def do_sync(self, which: str) -> None:
         for number, node in self.nodes.items():
             if which in ("all", str(number)) and node.core is not None:
                 node.sync()
 
-    def take(self, route, kind, count, *, keep=False):
+    def take(self, route: str, kind: str | None, count: int, *, keep: bool = False) -> tuple[int, int, list[Message]]:
         sender, recipient = (int(part) for part in route.split("->"))
         queue = self.messages.get((sender, recipient), deque())
-        taken = []
+        taken: list[Message] = []
         for message in list(queue):
             if len(taken) < count and kind in (None, type(message).__name__):
                 taken.append(message)
@@ -221,12 +246,12 @@ class Story:
         return sender, recipient, taken
 
     @staticmethod
-    def options(words):
+    def options(words: Sequence[str]) -> tuple[str | None, int]:
         kind = next((word for word in words if not word.isdecimal()), None)
         count = next((int(word) for word in words if word.isdecimal()), 1)
         return kind, count
 
-    def do_deliver(self, route, *words):
+    def do_deliver(self, route: str, *words: str) -> None:
         if route == "all":
             self.deliver_among(list(self.nodes))
             return
@@ -236,33 +261,35 @@ class Story:
             return
         self.hand_over(*self.take(route, *self.options(words)))
 
-    def do_queued(self, route):
+    def do_queued(self, route: str) -> None:
         sender, recipient = (int(part) for part in route.split("->"))
         for message in self.messages.get((sender, recipient), ()):
             self.say(f"{route} {describe(message)}")
 
-    def do_cut(self, route, kind, count):
+    def do_cut(self, route: str, kind: str, count: str) -> None:
         sender, recipient, (message,) = self.take(route, kind, 1)
+        assert isinstance(message, AppendRequest), "other messages have no entries"
         fields = {name: getattr(message, name) for name in message.__slots__}
         fields["entries"] = message.entries[: int(count)]
         self.messages[sender, recipient].appendleft(AppendRequest(**fields))
 
-    def do_receive(self, route, kind, epoch, last_index, last_epoch):
+    def do_receive(self, route: str, kind: str, epoch: str, last_index: str, last_epoch: str) -> None:
         assert kind == "VoteRequest", "other messages come from nodes"
         sender, recipient = (int(part) for part in route.split("->"))
         request = VoteRequest(epoch=int(epoch), pre_vote=False, last_index=int(last_index), last_epoch=int(last_epoch))
         self.hand_over(sender, recipient, [request])
 
-    def do_repeat(self, route, *words):
+    def do_repeat(self, route: str, *words: str) -> None:
         self.hand_over(*self.take(route, *self.options(words), keep=True))
 
-    def do_drop(self, route, *words):
+    def do_drop(self, route: str, *words: str) -> None:
         if not words:
-            self.messages.pop(tuple(int(part) for part in route.split("->")), None)
+            sender, recipient = (int(part) for part in route.split("->"))
+            self.messages.pop((sender, recipient), None)
             return
         self.take(route, *self.options(words))
 
-    def hand_over(self, sender, recipient, messages):
+    def hand_over(self, sender: int, recipient: int, messages: Sequence[Message]) -> None:
         node = self.nodes[recipient]
         for message in messages:
             self.say(f"{sender}->{recipient} {describe(message)}")
@@ -270,7 +297,7 @@ class Story:
                 node.core.receive(sender, message, self.now)
                 node.pump()
 
-    def deliver_among(self, numbers):
+    def deliver_among(self, numbers: Sequence[int]) -> bool:
         moved = False
         for (sender, recipient), queue in sorted(self.messages.items()):
             if sender in numbers and recipient in numbers and self.nodes[recipient].core is not None:
@@ -281,7 +308,7 @@ class Story:
                     self.hand_over(sender, recipient, waiting)
         return moved
 
-    def do_stabilize(self, *words):
+    def do_stabilize(self, *words: str) -> None:
         numbers = [int(word) for word in words] or list(self.nodes)
         for _ in range(200):
             for number in numbers:
@@ -292,68 +319,70 @@ class Story:
                 return
         raise AssertionError("the nodes never come to rest")
 
-    def do_propose(self, number, *values):
+    def do_propose(self, number: str, *values: str) -> None:
         for value in values:
             entry = self.core(number).propose(value.encode())
             self.say(f"{value} refused" if entry is None else f"{value} at index {entry.index} of epoch {entry.epoch}")
         self.nodes[int(number)].pump()
 
-    def do_read(self, number):
+    def do_read(self, number: str) -> None:
         self.reads += 1
         leader = self.core(number).leader
         begun = leader is not None and leader.read_index(self.reads)
         self.say(f"read {self.reads} {'begun' if begun else 'refused'}")
 
-    def do_transfer(self, number, target):
-        self.core(number).leader.transfer(int(target))
+    def do_transfer(self, number: str, target: str) -> None:
+        self.leader(number).transfer(int(target))
 
-    def do_refused(self, number, peer):
+    def do_refused(self, number: str, peer: str) -> None:
         self.core(number).peer_refused(int(peer), self.now)
 
-    def do_crash(self, number):
+    def do_crash(self, number: str) -> None:
         self.nodes[int(number)].core = None
         for route in list(self.messages):
             if int(number) in route:
                 del self.messages[route]
 
-    def do_restart(self, number):
+    def do_restart(self, number: str) -> None:
         self.nodes[int(number)].start()
         self.say(self.nodes[int(number)].describe())
 
-    def do_compact(self, number):
+    def do_compact(self, number: str) -> None:
         node = self.nodes[int(number)]
-        core = node.core
+        core = node.live_core
         index = core.applied_index
-        point = SnapshotPoint(index=index, epoch=core.log.epoch_at(index), configuration=core.configuration_at(index))
+        epoch = core.log.epoch_at(index)
+        assert epoch is not None, "what was applied last is in the log"
+        point = SnapshotPoint(index=index, epoch=epoch, configuration=core.configuration_at(index))
         core.snapshot_taken(point, index)
         node.snapshot = (point, list(node.state))
         node.base = (index, point.epoch)
         node.entries = [entry for entry in node.entries if entry.index > index]
 
-    def change(self, number, configuration):
-        entry = self.core(number).leader.change_configuration(configuration)
+    def change(self, number: str, configuration: Configuration) -> None:
+        entry = self.leader(number).change_configuration(configuration)
         self.say("refused" if entry is None else f"membership at index {entry.index}")
 
-    def do_learner(self, number, other):
+    def do_learner(self, number: str, other: str) -> None:
         self.change(number, self.core(number).configuration.with_learner(endpoint(int(other))))
 
-    def do_promote(self, number, other):
+    def do_promote(self, number: str, other: str) -> None:
         self.change(number, self.core(number).configuration.with_voter(int(other)))
 
-    def do_remove(self, number, other):
+    def do_remove(self, number: str, other: str) -> None:
         self.change(number, self.core(number).configuration.without(int(other)))
 
-    def do_show(self):
+    def do_show(self) -> None:
         for node in self.nodes.values():
             node.pump()
             self.say(node.describe())
 
 
-def endpoint(number):
+def endpoint(number: int) -> VoterEndpoint:
     return VoterEndpoint(voter_id=number, host=f"host-{number}", port=9093)
 
 
-def describe(message):
+def describe(message: Message) -> str:
     name = type(message).__name__
     match message:
         case AppendRequest():
@@ -379,7 +408,7 @@ def describe(message):
     return f"{name} epoch {message.epoch} {what}"
 
 
-def tell(text):
+def tell(text: str) -> str:
     """Runs the story in ``text``; returns it with the output that came."""
     story, reported, skipping = Story(), [], False
     for line in text.splitlines():
@@ -396,7 +425,7 @@ def tell(text):
     return "\n".join(reported).rstrip("\n") + "\n"
 
 
-def main():
+def main() -> None:
     for path in sorted(STORIES.glob("*.txt")):
         before = path.read_text()
         after = tell(before)
