@@ -456,7 +456,7 @@ class World:
             message = message_in(body)
             shown: object = message
             if isinstance(message, AppendRequest):
-                shown = replace(message, entries=tuple(entry[:3] for entry in message.entries))  # type: ignore[arg-type,misc]
+                shown = replace(message, entries=tuple(entry[:3] for entry in message.entries))  # type: ignore[misc]
             self.log("message", f"{sender}->{recipient}", shown)
         else:
             self.log("message", sender, recipient, hashlib.blake2b(body, digest_size=6).hexdigest())
