@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import trio
+
 from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -32,7 +34,8 @@ _TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTIONS_TOPIC, _SHARE: SHAR
 _BATCHED = 4
 _SHARES_FROM = 6
 """The first version of FindCoordinator whose clients know share coordinators."""
-KEYS_MAX = 1000
+KEYS_PER_TURN = 1000
+"""Keys that are looked up before other tasks of the broker may run; ``request.max.entries`` bounds all of them."""
 
 
 class GroupsContext(InternalTopicsContext, Protocol):
@@ -80,7 +83,11 @@ async def handle_find_coordinator(
         await ensure_transactions_topic(context)
     if request.key_type == _SHARE and call.version >= _SHARES_FROM and SHARE_STATE_TOPIC not in known:
         await ensure_share_state_topic(context)
-    found = [_find(context, request.key_type, key, call) for key in keys[:KEYS_MAX]]
+    found: list[_Found] = []
+    for number, key in enumerate(keys, 1):
+        found.append(_find(context, request.key_type, key, call))
+        if number % KEYS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
     if call.version >= _BATCHED:
         return FindCoordinatorResponse(
             coordinators=[
@@ -92,7 +99,7 @@ async def handle_find_coordinator(
                     error_code=coordinator.error,
                     error_message=coordinator.message,
                 )
-                for key, coordinator in zip(keys, found, strict=False)
+                for key, coordinator in zip(keys, found, strict=True)
             ]
         )
     only = found[0]

@@ -626,6 +626,9 @@ def test_coordinators_are_found() -> None:
             assert (found.error_code, found.node_id, found.host) == (ErrorCode.NONE, 1, "b1")
         answer = await client.request(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 4)
         assert (answer.coordinators[0].error_code, answer.coordinators[0].node_id) == (ErrorCode.NONE, 1)
+        many = [f"g-{number}" for number in range(2_500)]
+        answer = await client.request(FindCoordinatorRequest(coordinator_keys=many), 4)
+        assert [one.key for one in answer.coordinators] == many, "every key has an answer"
         answer = await client.request(FindCoordinatorRequest(key_type=2, coordinator_keys=["share"]), 6)
         assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
 
