@@ -208,9 +208,11 @@ class Cluster:
         racks: dict[int, str] | None = None,
         features: dict[int, dict[str, tuple[int, int]]] | None = None,
         own_listeners: dict[int, str] | None = None,
+        first_broker: int = 1,
+        first_controller: int = 101,
         **settings: str,
     ) -> None:
-        """Prepares the nodes without starting them.
+        """Prepares the nodes without starting them; the first ids let several clusters share a world.
 
         ``features``: the supported levels of nodes of another version, by node id. ``own_listeners``: listeners that
         replace the usual one, by broker id.
@@ -220,8 +222,8 @@ class Cluster:
         self.settings = {**QUICK, **{key.replace("_", "."): value for key, value in settings.items()}}
         self.racks = racks or {}
         self.own_listeners = own_listeners or {}
-        self.controller_ids = [101 + n for n in range(controllers)]
-        self.broker_ids = list(range(1, brokers + 1))
+        self.controller_ids = [first_controller + n for n in range(controllers)]
+        self.broker_ids = list(range(first_broker, first_broker + brokers))
         self.running: dict[int, Any] = {}
         self.stops: dict[int, trio.Event] = {}
         self.client_environment = world.node("client").environment

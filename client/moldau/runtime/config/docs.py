@@ -13,6 +13,7 @@ from moldau.runtime.config.schemas import (
     CLIENT_METRICS_CONFIG,
     CONSUMER_CONFIG,
     GROUP_CONFIG,
+    MIRROR_CONFIG,
     PRODUCER_CONFIG,
     REGISTRY_CONFIG,
     SERIALIZER_CONFIG,
@@ -109,6 +110,7 @@ def render() -> str:
     lines += _section("Admin client", ADMIN_CONFIG.keys.values())
     lines += _section("Schema registry client", REGISTRY_CONFIG.keys.values())
     lines += _section("Serializers with a schema registry", SERIALIZER_CONFIG.keys.values())
+    lines += _section("Mirror", MIRROR_CONFIG.keys.values())
     lines += _unserved_section()
     assert all(isinstance(key.dynamic, DynamicScope) for key in BROKER_CONFIG.keys.values())
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigKey, ConfigSchema, Value
@@ -16,6 +17,7 @@ from moldau.runtime.config.keys.group import (
 )
 from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
 from moldau.runtime.config.keys.log import LOG_KEYS
+from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
@@ -255,6 +257,30 @@ def _check_registry(config: Config) -> list[str]:
 
 REGISTRY_CONFIG = ConfigSchema.of("schema registry", REGISTRY_KEYS, (_check_registry,))
 SERIALIZER_CONFIG = ConfigSchema.of("serializer", SERIALIZER_KEYS)
+
+
+def _check_mirror_source(config: Config) -> list[str]:
+    problems: list[str] = []
+    for key in ("topics", "topics.exclude", "groups", "groups.exclude", "config.properties.exclude"):
+        for text in config.get_list(key):
+            try:
+                re.compile(text)
+            except re.error as error:
+                problems.append(f"{key} = {text!r}: is no regular expression: {error}")
+    if not config.get_str("replication.policy.separator"):
+        problems.append("replication.policy.separator: must not be empty")
+    if config.get_bool("sync.group.offsets.enabled") and not config.get_bool("emit.checkpoints.enabled"):
+        problems.append("sync.group.offsets.enabled: needs emit.checkpoints.enabled = true")
+    wants_checkpoints = config.is_set("emit.checkpoints.enabled") and config.get_bool("emit.checkpoints.enabled")
+    if wants_checkpoints and not config.get_bool("emit.offset-syncs.enabled"):
+        problems.append("emit.checkpoints.enabled: needs emit.offset-syncs.enabled = true")
+    if config.get_int("replication.factor") == 0:
+        problems.append("replication.factor = 0: must be at least 1, or -1 for the brokers' default")
+    return problems
+
+
+MIRROR_SOURCE_CONFIG = ConfigSchema.of("mirror source", SOURCE_KEYS, (_check_mirror_source,))
+MIRROR_CONFIG = ConfigSchema.of("mirror", (*MIRROR_KEYS, *SOURCE_KEYS), (_check_mirror_source,))
 
 
 def unserved_keys(config: Config) -> tuple[str, ...]:

@@ -47,8 +47,17 @@ def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
+    return flattened(document, file_name)
+
+
+def flattened(table: Mapping[str, object], file_name: str) -> dict[str, object]:
+    """Returns a table of TOML with the names of inner tables joined by dots.
+
+    Raises:
+        ConfigError: two names become the same, or a value is not allowed.
+    """
     flat: dict[str, object] = {}
-    _flatten("", document, flat, file_name)
+    _flatten("", table, flat, file_name)
     return flat
 
 

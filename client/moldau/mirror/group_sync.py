@@ -1,0 +1,119 @@
+"""Translates the committed offsets of a source's groups, and commits them in the target if that is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.consumer import CommitFailedError
+from moldau.mirror.core.checkpoints import IDLE_STATES, CheckpointBook, offsets_to_sync
+from moldau.mirror.core.formats import Checkpoint, OffsetSync
+from moldau.mirror.core.offset_syncs import SyncStore
+from moldau.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.admin import Admin
+    from moldau.mirror.core.settings import SourceSettings
+    from moldau.mirror.internal import TopicReader
+    from moldau.mirror.statistics import SourceStatistics
+    from moldau.producer import Producer
+    from moldau.records import Record
+    from moldau.runtime.telemetry.log import EventLogger
+
+_PROTOCOLS = ("consumer", "")
+"""Protocol types of groups that commit offsets as consumers do; the empty one is of groups without members."""
+
+
+class GroupSync:
+    """The groups of one source."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        source: Admin,
+        target: Admin,
+        producer: Producer,
+        statistics: SourceStatistics,
+        logger: EventLogger,
+    ) -> None:
+        """``producer`` writes checkpoints to the target."""
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._producer = producer
+        self._statistics = statistics
+        self._logger = logger
+        self._rules = settings.topic_rules
+        self._groups = settings.group_filter
+        self._policy = settings.policy
+        self._topic = settings.policy.checkpoints_topic(settings.alias)
+        self._syncs = SyncStore()
+        self.book = CheckpointBook()
+
+    async def load(self, checkpoints: TopicReader) -> None:
+        """Reads the checkpoints that were written earlier, because new ones must not go back behind them."""
+
+        def take(record: Record) -> None:
+            if record.value is not None:
+                self.book.add(Checkpoint.parse(record.key, record.value))
+
+        await checkpoints.begin()
+        await checkpoints.read_to_end(take)
+
+    async def write_checkpoints(self, syncs: TopicReader) -> int:
+        """Reads new offset syncs and writes the checkpoints that are due; returns how many.
+
+        Raises:
+            KafkaError: groups cannot be read, or a checkpoint cannot be written.
+        """
+
+        def take(record: Record) -> None:
+            if record.value is not None:
+                self._syncs.add(OffsetSync.parse(record.key, record.value))
+
+        await syncs.read_to_end(take)
+        written = 0
+        for listing in await self._source.list_groups():
+            if listing.protocol_type in _PROTOCOLS and self._groups.accepts(listing.group_id):
+                written += await self._write_group(listing.group_id)
+        self._statistics.checkpoints += written
+        return written
+
+    async def _write_group(self, group: str) -> int:
+        committed = {
+            partition: offset
+            for partition, offset in (await self._source.list_group_offsets(group)).items()
+            if self._rules.names.accepts(partition.topic) and not self._policy.is_internal_topic(partition.topic)
+        }
+        due = self.book.due(group, committed, self._syncs.translate, self._local)
+        deliveries = [await self._producer.send(self._topic, each.value(), key=each.key(), partition=0) for each in due]
+        for checkpoint, delivery in zip(due, deliveries, strict=True):
+            await delivery
+            self.book.add(checkpoint)
+        return len(due)
+
+    def _local(self, topic: str) -> str:
+        return self._policy.local_topic(topic, self._settings.alias, self._settings.target_alias)
+
+    async def sync_offsets(self) -> int:
+        """Commits translated offsets in the target for groups without members there; returns for how many groups."""
+        synced = 0
+        for group in self.book.groups():
+            try:
+                synced += await self._sync_group(group)
+            except CommitFailedError:
+                self._logger.info("group-not-synced", group=group, reason="it has members in the target")
+            except KafkaError as error:
+                self._statistics.failures += 1
+                self._logger.warning("group-not-synced", group=group, error=error)
+        return synced
+
+    async def _sync_group(self, group: str) -> bool:
+        described = (await self._target.describe_groups([group]))[group]
+        if described.state not in IDLE_STATES or described.members:
+            return False
+        offsets = offsets_to_sync(self.book.of_group(group), await self._target.list_group_offsets(group))
+        if not offsets:
+            return False
+        await self._target.alter_group_offsets(group, offsets)
+        self._logger.info("group-synced", group=group, partitions=len(offsets))
+        return True

@@ -1,0 +1,1 @@
+"""Mirrors between simulated clusters."""
