@@ -16,7 +16,7 @@ from moldau.protocol.messages.describe_user_scram_credentials import DescribeUse
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.schema import Response
-from moldau.runtime.sasl.core.client import SaslAuthenticationError
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,11 +14,11 @@ import trio
 
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.net.layers import plain_environment
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import UnsupportedApiError
-from moldau.runtime.sasl.core.client import SaslAuthenticationError
-from moldau.runtime.tls.connection import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
-from moldau.runtime.tls.context import plain_environment
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.runtime.tls.errors import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
 
 if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment

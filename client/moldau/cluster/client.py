@@ -28,11 +28,10 @@ from moldau.runtime.config import addresses
 from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import ControllerPeerError, UnsupportedApiError
-from moldau.runtime.sasl.core.client import SaslAuthenticationError
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.supervision import BackoffPolicy, TaskHost
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import client_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -113,7 +112,7 @@ class ClusterClient:
         self._misfits = Misfits(self.logger)
         self._tasks = TaskHost()
         self._closed = False
-        self._outgoing = client_environment(environment, config)
+        self._outgoing = _secured(environment, config)
         self._idle_ms = config.get_int("connections.max.idle.ms")
 
     # --- life
@@ -572,3 +571,16 @@ class ClusterClient:
     async def backoff(self, failures: int) -> None:
         """Waits before attempt ``failures`` + 1, as ``retry.backoff.ms`` says."""
         await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
+
+
+def _secured(environment: Environment, config: Config) -> Environment:
+    """Returns the environment for connections with ``security.protocol``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    if config.get_str("security.protocol") == "PLAINTEXT":
+        return environment
+    from moldau.runtime.tls.context import client_environment  # not loaded by clients without TLS and SASL
+
+    return client_environment(environment, config)

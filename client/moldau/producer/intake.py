@@ -28,7 +28,7 @@ from moldau.records import (
     check_batch_crc,
     parse_batch_header,
 )
-from moldau.runtime.config.schemas import idempotence_enabled
+from moldau.runtime.config.client_schemas import idempotence_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -34,7 +34,6 @@ from moldau.producer.encoding import Encoding
 from moldau.producer.intake import BufferExhaustedError, RecordIntake, limits_of
 from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
-from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
 from moldau.serialization.core.records import RecordEncoder
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from moldau.producer.core.partitioner import PartitionerFunction
     from moldau.producer.core.statistics import ProducerStatistics
     from moldau.producer.steps import Transform
+    from moldau.producer.transactions import Transactions
     from moldau.records import RowColumns
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import SerializerLike
@@ -119,6 +119,8 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[self._config.get_str("acks")]
         self._sender = Sender(self._client, self._accumulator, acks=acks, transactional_id=transactional_id)
         if transactional_id is not None:
+            from moldau.producer.transactions import Transactions  # not loaded by producers without transactions
+
             self._transactions = Transactions.of(
                 self._config, transactional_id, self._client, self._accumulator, self._sender
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from moldau.runtime.tls.context import plain_environment
+from moldau.runtime.net.layers import plain_environment
 from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.node.broker_probe import BrokerProbes

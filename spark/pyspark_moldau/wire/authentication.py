@@ -60,13 +60,8 @@ def authenticate(
         OptionError: the server refused; the text names the option and the remedy.
         OSError: the connection or the fetch of a token failed; another attempt may succeed.
     """
-    from moldau.runtime.sasl.core.client import (
-        ClientSession,
-        Done,
-        SaslAuthenticationError,
-        Send,
-        reauthentication_at_ms,
-    )
+    from moldau.runtime.sasl.core.client import ClientSession, Done, Send, reauthentication_at_ms
+    from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
     session = ClientSession(login.mechanism, peer, client.client_id, SOFTWARE)
     try:

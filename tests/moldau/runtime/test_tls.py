@@ -13,13 +13,15 @@ import trio.testing
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError
 from moldau.runtime.config.tls import tls_settings
+from moldau.runtime.net.layers import plain_environment
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.serving.handshakes import PATIENCE_MS
 from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.real import real_environment
-from moldau.runtime.tls.connection import TlsConnection, TlsHandshakeError
-from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, plain_environment, server_context
+from moldau.runtime.tls.connection import TlsConnection
+from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, server_context
+from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
 

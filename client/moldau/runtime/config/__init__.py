@@ -2,9 +2,14 @@
 
 ``BROKER_CONFIG`` serves nodes of either role, ``TOPIC_CONFIG`` topics (each key falls back to a broker key),
 ``PRODUCER_CONFIG``, ``CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients, ``REGISTRY_CONFIG`` and ``SERIALIZER_CONFIG``
-the serializers. Names and defaults are Kafka's unless a key
-says otherwise. ``python -m moldau.runtime.config.docs`` writes docs/config.md from the declarations.
+the serializers. Names and defaults are Kafka's unless a key says otherwise. A schema is loaded when it is first named:
+clients need not declare the keys of nodes. ``python -m moldau.runtime.config.docs`` writes docs/config.md.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import (
     REQUIRED,
@@ -18,7 +23,6 @@ from moldau.runtime.config.declaration import (
     Synonym,
     Value,
 )
-from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
 from moldau.runtime.config.listeners import (
     ListenerEndpoint,
     QuorumVoter,
@@ -40,32 +44,37 @@ from moldau.runtime.config.listeners import (
     parse_address,
     quorum_voters,
 )
-from moldau.runtime.config.schemas import (
-    ADMIN_CONFIG,
-    BROKER_CONFIG,
-    CLIENT_METRICS_CONFIG,
-    CONSUMER_CONFIG,
-    GROUP_CONFIG,
-    MIRROR_CONFIG,
-    MIRROR_SOURCE_CONFIG,
-    PRODUCER_CONFIG,
-    REGISTRY_CONFIG,
-    SERIALIZER_CONFIG,
-    TOPIC_CONFIG,
-    group_config,
-    not_served,
-    parse_server_config,
-    topic_config,
-    topic_defaults,
-    unserved_keys,
-)
-from moldau.runtime.config.text import (
-    environment_name,
-    environment_overrides,
-    parse_config_text,
-    parse_properties,
-    parse_toml,
-)
+
+if TYPE_CHECKING:
+    from moldau.runtime.config.client_schemas import (
+        ADMIN_CONFIG,
+        CONSUMER_CONFIG,
+        PRODUCER_CONFIG,
+        REGISTRY_CONFIG,
+        SERIALIZER_CONFIG,
+    )
+    from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
+    from moldau.runtime.config.schemas import (
+        BROKER_CONFIG,
+        CLIENT_METRICS_CONFIG,
+        GROUP_CONFIG,
+        MIRROR_CONFIG,
+        MIRROR_SOURCE_CONFIG,
+        TOPIC_CONFIG,
+        group_config,
+        not_served,
+        parse_server_config,
+        topic_config,
+        topic_defaults,
+        unserved_keys,
+    )
+    from moldau.runtime.config.text import (
+        environment_name,
+        environment_overrides,
+        parse_config_text,
+        parse_properties,
+        parse_toml,
+    )
 
 __all__ = [
     "ADMIN_CONFIG",
@@ -123,3 +132,41 @@ __all__ = [
     "usable_topic_config",
     "with_dynamic",
 ]
+
+_HOMES = {
+    "ADMIN_CONFIG": "client_schemas",
+    "BROKER_CONFIG": "schemas",
+    "CLIENT_METRICS_CONFIG": "schemas",
+    "CONSUMER_CONFIG": "client_schemas",
+    "GROUP_CONFIG": "schemas",
+    "MIRROR_CONFIG": "schemas",
+    "MIRROR_SOURCE_CONFIG": "schemas",
+    "PRODUCER_CONFIG": "client_schemas",
+    "REGISTRY_CONFIG": "client_schemas",
+    "SERIALIZER_CONFIG": "client_schemas",
+    "TOPIC_CONFIG": "schemas",
+    "TOPIC_SYNONYMS": "dynamic",
+    "environment_name": "text",
+    "environment_overrides": "text",
+    "group_config": "schemas",
+    "not_served": "schemas",
+    "parse_config_text": "text",
+    "parse_properties": "text",
+    "parse_server_config": "schemas",
+    "parse_toml": "text",
+    "topic_config": "schemas",
+    "topic_defaults": "schemas",
+    "unserved_keys": "schemas",
+    "usable_topic_config": "dynamic",
+    "with_dynamic": "dynamic",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a module when one of its names is first used (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

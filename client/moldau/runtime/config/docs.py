@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
-from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
-from moldau.runtime.config.schemas import (
+from moldau.runtime.config.client_schemas import (
     ADMIN_CONFIG,
-    BROKER_CONFIG,
-    CLIENT_METRICS_CONFIG,
     CONSUMER_CONFIG,
-    GROUP_CONFIG,
-    MIRROR_CONFIG,
     PRODUCER_CONFIG,
     REGISTRY_CONFIG,
     SERIALIZER_CONFIG,
+)
+from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
+from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
+from moldau.runtime.config.schemas import (
+    BROKER_CONFIG,
+    CLIENT_METRICS_CONFIG,
+    GROUP_CONFIG,
+    MIRROR_CONFIG,
     TOPIC_CONFIG,
 )
 

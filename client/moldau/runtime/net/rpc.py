@@ -31,18 +31,19 @@ from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.frames import BadFrameError, ResponseFrames
+from moldau.runtime.net.layers import LoginNetwork
 from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
 from moldau.runtime.net.served_versions import ServedVersions
-from moldau.runtime.net.serving.renewal import Renewal
-from moldau.runtime.sasl.core.client import SaslAuthenticationError, Send
-from moldau.runtime.sasl.network import SaslNetwork
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
-from moldau.runtime.tls.connection import TlsMismatchError, looks_like_tls
+from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from moldau.runtime.net.renewal import Renewal
     from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.runtime.sasl.core.client import Send
     from moldau.runtime.sasl.network import Authenticated
     from moldau.values import Buffer
 
@@ -103,6 +104,8 @@ class RpcConnection:
         """When the peer reads requests again, on trio's clock in seconds, as its last answers said (KIP-219)."""
         self._renewal: Renewal[PendingResponse[object]] | None = None
         if authenticated is not None:
+            from moldau.runtime.net.renewal import Renewal  # not loaded by clients without SASL
+
             self._renewal = Renewal(authenticated)
 
     @classmethod
@@ -127,8 +130,8 @@ class RpcConnection:
         """
         with trio.fail_after(timeout_ms / 1000):
             authenticated: Authenticated | None = None
-            if isinstance(environment.network, SaslNetwork):
-                connection, authenticated = await environment.network.open(host, port, client_id)
+            if isinstance(environment.network, LoginNetwork):
+                connection, authenticated = await environment.network.open_authenticated(host, port, client_id)
             else:
                 connection = await environment.network.connect(host, port)
             try:

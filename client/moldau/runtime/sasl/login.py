@@ -13,7 +13,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.environment import OpenMode
-from moldau.runtime.sasl.core.client import SaslAuthenticationError
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, OauthClient
 from moldau.runtime.sasl.core.plain import PlainClient
 from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, TOKEN_EXTENSION, ScramClient, salted_password

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.sasl.core.client import ClientSession, Done, Send, reauthentication_at_ms
 from moldau.runtime.sasl.login import Login
-from moldau.runtime.tls.connection import TlsMismatchError, looks_like_tls
+from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class SaslNetwork:
 
     async def connect(self, host: str, port: int) -> Connection:
         """See ``Network.connect``; raises ``SaslAuthenticationError`` when the server refuses."""
-        return (await self.open(host, port, None))[0]
+        return (await self.open_authenticated(host, port, None))[0]
 
-    async def open(self, host: str, port: int, client_id: str | None) -> tuple[Connection, Authenticated]:
+    async def open_authenticated(self, host: str, port: int, client_id: str | None) -> tuple[Connection, Authenticated]:
         """Connects and authenticates; also returns the state that a later re-authentication needs."""
         connection = await self.plain.connect(host, port)
         try:

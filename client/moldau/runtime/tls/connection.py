@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
+from moldau.runtime.tls.errors import (
+    TLS_ALERT,
+    TLS_HANDSHAKE,
+    TlsHandshakeCutError,
+    TlsHandshakeError,
+    TlsMismatchError,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -31,36 +39,11 @@ PLAINTEXT_BYTES_MAX = 64 * 1024
 """Plaintext encrypted in one call: bounds the ciphertext that waits for the transport."""
 
 
-TLS_HANDSHAKE = 0x16
-TLS_ALERT = 0x15
-"""First bytes of the only records with which a peer that speaks TLS can begin (RFC 8446 section 5.1)."""
-
-
 PLAINTEXT_ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
 """A fatal alert, unexpected_message, sent to a peer without TLS, as Kafka's brokers do.
 
 A client with TLS reads the reason in it; as the size of a Kafka frame it is beyond every limit.
 """
-
-
-class TlsHandshakeError(ConnectionError):
-    """The peers do not agree on certificate, protocol version or the use of TLS. A retry ends the same."""
-
-
-class TlsMismatchError(TlsHandshakeError):
-    """Only one of the peers uses TLS."""
-
-
-class TlsHandshakeCutError(TlsHandshakeError):
-    """The peer closed the connection during the handshake; it may be too busy, or not use TLS."""
-
-
-def looks_like_tls(data: Buffer) -> bool:
-    """Whether ``data``, the first bytes of a stream, open a TLS handshake or are an alert.
-
-    As the size of a Kafka frame they would stand for more than 350 MB.
-    """
-    return len(data) >= 2 and data[0] in (TLS_HANDSHAKE, TLS_ALERT) and data[1] == 3
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -24,8 +24,9 @@ from moldau.runtime.config.sasl import client_login, controller_login, inter_bro
 from moldau.runtime.config.tls import tls_problems, tls_settings
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.system_calls import private_file
-from moldau.runtime.sasl.network import SaslNetwork, with_login
-from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
+from moldau.runtime.sasl.network import with_login
+from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
+from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau.runtime.tls.reloading import ReloadingContext
 from moldau.runtime.tls.stores import read_pkcs12
 
@@ -232,14 +233,6 @@ def brokers_environment(environment: Environment, config: Config) -> Environment
     return with_login(secured, inter_broker_login(config)) if protocol.uses_sasl else secured
 
 
-def plain_environment(environment: Environment) -> Environment:
-    """Returns the environment without TLS and login of its connections: to see who listens, without a word."""
-    network = environment.network
-    while isinstance(network, TlsNetwork | SaslNetwork):
-        network = network.plain
-    return environment if network is environment.network else replace(environment, network=network)
-
-
 class _NoClock:
     """A clock that stands still."""
 
@@ -331,6 +324,5 @@ __all__ = [
     "controllers_environment",
     "listener_tls",
     "outgoing_environment",
-    "plain_environment",
     "server_context",
 ]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.runtime.sasl.network import SaslNetwork
+from moldau.runtime.net.layers import LoginNetwork
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Histogram
@@ -260,9 +260,9 @@ class RaftLog:
 
     async def _connect(self, peer_id: int, host: str, port: int) -> Connection:
         network = self._environment.network
-        if not isinstance(network, SaslNetwork):
+        if not isinstance(network, LoginNetwork):
             return await network.connect(host, port)
-        connection, authenticated = await network.open(host, port, None)
+        connection, authenticated = await network.open_authenticated(host, port, None)
         if peer_id in self._links:
             self._links[peer_id].renew_at_ms = authenticated.again_at_ms
         return connection

@@ -14,15 +14,8 @@ from moldau.protocol.framing import encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeResponse
-from moldau.runtime.sasl.core.client import (
-    ROUNDS_MAX,
-    ClientSession,
-    ClientState,
-    Done,
-    SaslAuthenticationError,
-    Send,
-    reauthentication_at_ms,
-)
+from moldau.runtime.sasl.core.client import ROUNDS_MAX, ClientSession, ClientState, Done, Send, reauthentication_at_ms
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.plain import PlainClient
 from moldau.runtime.sasl.core.scram import ScramClient
 

@@ -45,7 +45,7 @@ from moldau.runtime.net.serving.held import HeldBytes
 from moldau.runtime.net.serving.throttle import Throttle, throttle_of
 from moldau.runtime.net.serving.transmission import NEVER_MS, Transmission
 from moldau.runtime.tasks.sync import Signal
-from moldau.runtime.tls.connection import TlsHandshakeError, looks_like_tls
+from moldau.runtime.tls.errors import TlsHandshakeError, looks_like_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

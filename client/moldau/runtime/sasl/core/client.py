@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import DecodeError
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.mechanism import SaslExchangeError
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ ROUNDS_MAX: Final = 8
 """Tokens of one exchange that a client sends at most."""
 REAUTHENTICATE_AFTER: Final = 0.85
 """Part of a session's life after which the client authenticates again; Kafka's clients draw 0.85 to 0.95."""
-
-
-class SaslAuthenticationError(KafkaError, ConnectionError):
-    """Reports that a server and this client do not agree on an authentication; a repetition would fail too."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        """``message`` names the server, the mechanism and the remedy, and no secret."""
-        super().__init__(code, message)
 
 
 class ClientState(enum.Enum):

@@ -1,0 +1,137 @@
+"""The schemas of clients, of serializers and of their schema registry; a client loads no others."""
+
+from __future__ import annotations
+
+from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
+from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
+from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
+from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
+from moldau.runtime.config.listeners import SecurityProtocol, addresses
+from moldau.runtime.config.tls import tls_problems, tls_settings
+
+IDEMPOTENT_IN_FLIGHT_MAX = 5
+"""A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
+
+
+def _check_client(config: Config) -> list[str]:
+    problems: list[str] = []
+    if not config.get_list("bootstrap.servers"):
+        problems.append("bootstrap.servers: must name at least one host:port")
+    try:
+        addresses(config, "bootstrap.servers")
+    except ConfigError as error:
+        problems.extend(error.problems)
+    return problems
+
+
+def _check_producer(config: Config) -> list[str]:
+    problems: list[str] = []
+    acks_all = config.get_str("acks") in ("all", "-1")
+    wants_idempotence = config.is_set("enable.idempotence") and config.get_bool("enable.idempotence")
+    is_transactional = config.get_str_or_none("transactional.id") is not None
+    in_flight = config.get_int("max.in.flight.requests.per.connection")
+    if wants_idempotence or is_transactional:
+        reason = "transactional.id" if is_transactional else "enable.idempotence"
+        if not acks_all:
+            problems.append(f"acks = {config.get_str('acks')!r}: must be all with {reason}")
+        if in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+            problems.append(
+                f"max.in.flight.requests.per.connection = {in_flight}: "
+                f"must be at most {IDEMPOTENT_IN_FLIGHT_MAX} with {reason}"
+            )
+        if config.get_int("retries") == 0:
+            problems.append(f"retries = 0: must be at least 1 with {reason}")
+    if is_transactional and config.is_set("enable.idempotence") and not config.get_bool("enable.idempotence"):
+        problems.append("enable.idempotence = false: must be true with transactional.id")
+    least = config.get_int("linger.ms") + config.get_int("request.timeout.ms")
+    if config.get_int("delivery.timeout.ms") < least and config.is_set("delivery.timeout.ms"):
+        problems.append(
+            f"delivery.timeout.ms = {config.get_int('delivery.timeout.ms')}: must be at least "
+            f"linger.ms + request.timeout.ms = {least}"
+        )
+    return problems
+
+
+def idempotence_enabled(config: Config) -> bool:
+    """Returns whether a producer with this configuration is idempotent.
+
+    The default is yes, unless other keys make it impossible.
+    """
+    if config.is_set("enable.idempotence"):
+        return config.get_bool("enable.idempotence")
+    return (
+        config.get_str("acks") in ("all", "-1")
+        and config.get_int("max.in.flight.requests.per.connection") <= IDEMPOTENT_IN_FLIGHT_MAX
+        and config.get_int("retries") > 0
+    )
+
+
+def _check_consumer(config: Config) -> list[str]:
+    problems: list[str] = []
+    reset = config.get_str("auto.offset.reset")
+    if reset not in ("earliest", "latest", "none") and not reset.startswith("by_duration:P"):
+        problems.append(
+            f"auto.offset.reset = {reset!r}: must be earliest, latest, none or "
+            "by_duration:<ISO 8601 duration such as PT1H>"
+        )
+    if config.get_int("heartbeat.interval.ms") >= config.get_int("session.timeout.ms"):
+        problems.append("heartbeat.interval.ms: must be below session.timeout.ms")
+    if not config.get_list("partition.assignment.strategy"):
+        problems.append("partition.assignment.strategy: must name at least one assignor")
+    if config.get_str_or_none("group.instance.id") is not None and config.get_str_or_none("group.id") is None:
+        problems.append("group.instance.id: needs group.id")
+    return problems
+
+
+def _check_client_security(config: Config) -> list[str]:
+    protocol = SecurityProtocol[config.get_str("security.protocol")]
+    problems = tls_problems(tls_settings(config)) if protocol.uses_tls else []
+    if protocol.uses_sasl:
+        from moldau.runtime.config.sasl import client_login, problems_of  # not loaded by clients without SASL
+
+        problems += problems_of(client_login, config)
+    elif config.get_str("sasl.mechanism"):
+        problems.append(
+            f"sasl.mechanism: has no effect with security.protocol = {protocol.name}; set SASL_{_below(protocol)}"
+        )
+    return problems
+
+
+def _below(protocol: SecurityProtocol) -> str:
+    return "SSL" if protocol.uses_tls else "PLAINTEXT"
+
+
+PRODUCER_CONFIG = ConfigSchema.of(
+    "producer",
+    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *PRODUCER_KEYS),
+    (_check_client, _check_client_security, _check_producer),
+)
+CONSUMER_CONFIG = ConfigSchema.of(
+    "consumer",
+    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *CONSUMER_KEYS),
+    (_check_client, _check_client_security, _check_consumer),
+)
+ADMIN_CONFIG = ConfigSchema.of(
+    "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_client, _check_client_security)
+)
+
+
+def _check_registry(config: Config) -> list[str]:
+    problems = tls_problems(tls_settings(config))
+    if not config.get_list("schema.registry.url"):
+        problems.append("schema.registry.url: must name at least one address")
+    problems += [
+        f"schema.registry.url = {url!r}: must begin with http:// or https://"
+        for url in config.get_list("schema.registry.url")
+        if not url.startswith(("http://", "https://"))
+    ]
+    user = config.get("basic.auth.user.info")
+    if isinstance(user, str) and ":" not in user:
+        problems.append("basic.auth.user.info: must be USER:PASSWORD")
+    if user is not None and config.get("bearer.auth.token") is not None:
+        problems.append("basic.auth.user.info: cannot be combined with bearer.auth.token")
+    return problems
+
+
+REGISTRY_CONFIG = ConfigSchema.of("schema registry", REGISTRY_KEYS, (_check_registry,))
+SERIALIZER_CONFIG = ConfigSchema.of("serializer", SERIALIZER_KEYS)

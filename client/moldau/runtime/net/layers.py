@@ -1,0 +1,42 @@
+"""Networks that wrap others, as TLS and SASL do, seen from outside: a client without them need not load them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from moldau.runtime.ports.environment import Connection, Environment, Network
+    from moldau.runtime.sasl.network import Authenticated
+
+
+@runtime_checkable
+class LayeredNetwork(Protocol):
+    """A network on top of another one."""
+
+    @property
+    def plain(self) -> Network:
+        """The network below."""
+        ...
+
+
+@runtime_checkable
+class LoginNetwork(Protocol):
+    """A network whose connections authenticate themselves."""
+
+    @property
+    def plain(self) -> Network:
+        """The network below."""
+        ...
+
+    async def open_authenticated(self, host: str, port: int, client_id: str | None) -> tuple[Connection, Authenticated]:
+        """Connects and authenticates; also returns the state that a later re-authentication needs."""
+        ...
+
+
+def plain_environment(environment: Environment) -> Environment:
+    """Returns the environment without TLS and login of its connections: to see who listens, without a word."""
+    network = environment.network
+    while isinstance(network, LayeredNetwork):
+        network = network.plain
+    return environment if network is environment.network else replace(environment, network=network)
