@@ -411,6 +411,9 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.DESCRIBE_GROUPS: _amended(_each(DESCRIBE, GROUP), responses.group_operations),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.consumer_groups),
+    # The handler checks the topics: those of a share session are not all in the request.
+    ApiKey.SHARE_FETCH: _named(READ, GROUP, "group_id"),
+    ApiKey.SHARE_ACKNOWLEDGE: _named(READ, GROUP, "group_id"),
     ApiKey.LIST_GROUPS: _list_groups,
     ApiKey.DELETE_GROUPS: _each(DELETE, GROUP),
     # transactions

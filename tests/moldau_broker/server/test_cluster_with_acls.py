@@ -20,12 +20,14 @@ from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.compiler import fields_in
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages import share_fetch
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from moldau.protocol.messages.envelope import EnvelopeRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from moldau.protocol.schema import Struct
 from moldau.records import Compression, encode_batch
 from moldau.runtime.config import ADMIN_CONFIG
@@ -38,6 +40,7 @@ from moldau_broker.server.data_path.connection import BrokerConnection, listener
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import batch, frame, run_cluster
 from support.protocol_samples import Sampler
+from support.share.memory_persister import MemoryPersister
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 USERS = ("node", "root", "alice", "bob", "carol")
@@ -214,7 +217,10 @@ DISRUPTIVE = {
 """With the right these would change the cluster of the other cases, or wait: only their refusals are sent."""
 OF_TOKENS = {key for key in ApiKey if key.name.endswith("DELEGATION_TOKEN")}
 """``test_delegation_tokens`` tries them: their rights depend on the owner of a token."""
-MATRIX = [api for api in BASE_APIS if api.handle is not None and api.key not in QUIET | FILTERED | OF_TOKENS]
+OF_SHARES = {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE}
+"""``test_share_groups`` tries them: their answers depend on a session."""
+APART = QUIET | FILTERED | OF_TOKENS | OF_SHARES
+MATRIX = [api for api in BASE_APIS if api.handle is not None and api.key not in APART]
 
 
 BY_NAME = {
@@ -261,6 +267,47 @@ def test_matrix_of_apis_and_principals(part):
                     refused = bool(codes(response) & DENIED)
                     assert refused is is_refused, (api.key.name, user, response)
                 await forget_all(root, cluster)
+
+    run_secured(scenario)
+
+
+def test_share_groups():
+    """A share session needs READ on the group, and on each topic at each fetch, also when the right is taken away."""
+
+    async def scenario(cluster):
+        async with connected(cluster, "root") as root, connected(cluster, "bob") as bob:
+            await root.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), timeout_ms=10_000)
+            await cluster.leader("t")
+            topic_id = cluster.running[1].metadata.image.topics_by_name["t"].topic_id
+
+            def request(epoch):
+                part = share_fetch.FetchPartition(partition_index=0)
+                topic = share_fetch.FetchTopic(topic_id=topic_id, partitions=[part])
+                return share_fetch.ShareFetchRequest(
+                    group_id="g",
+                    member_id="m",
+                    share_session_epoch=epoch,
+                    max_wait_ms=50,
+                    max_records=10,
+                    topics=[topic] if epoch == 0 else [],
+                )
+
+            async def fetched(epoch):
+                response = await bob.request(request(epoch), timeout_ms=40_000)
+                return codes(response) & DENIED
+
+            for broker in cluster.running.values():
+                broker.context.share_groups.persister = MemoryPersister()
+                broker.context.share_groups.is_enabled = lambda: True
+            assert await fetched(0) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+            refused = await bob.request(ShareAcknowledgeRequest(group_id="g", member_id="m", share_session_epoch=1))
+            assert refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+            await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.GROUP))
+            assert await fetched(0) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.TOPIC))
+            assert await fetched(1) == set()
+            await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.TOPIC, permission=DENY))
+            assert await fetched(2) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     run_secured(scenario)
 

@@ -34,6 +34,7 @@ from moldau_broker.server.data_path.produce import ProduceService, VerifiedProdu
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
 from moldau_broker.server.handlers.apis import api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
+from moldau_broker.server.handlers.share_delivery import session_owner
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
 from moldau_broker.server.quotas.toll import timed
 from moldau_quorum.authorization.checks import CHECKS, SECURITY_APIS, Verdict, check, disabled
@@ -246,8 +247,11 @@ class BrokerConnection:
                 raise CloseConnection(f"the log of {partition.key} could not be written")
 
     def closed(self) -> None:
-        """Drops the waiting operations of a closed connection."""
+        """Drops the waiting operations of a closed connection, and ends its share sessions."""
         self._services.quotas.forget(self.throttle)
+        self._services.context.share_groups.connection_closed(
+            session_owner(self._services.listener_name, self._client_host, self._client_port)
+        )
         waits = self._services.context.replicas.waits
         for operation in self._waiting:
             if isinstance(operation, FetchOperation):

@@ -69,6 +69,8 @@ from moldau.protocol.messages.read_share_group_state_summary import ReadShareGro
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -85,6 +87,7 @@ from moldau_broker.server.handlers import (
     metadata,
     offsets,
     producers,
+    share_delivery,
     shares,
     telemetry,
     tokens,
@@ -236,6 +239,8 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(ConsumerGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
     served(DeleteGroupsRequest, groups.handle_group_request, DELETE.on(GROUP)),
+    served(ShareFetchRequest, share_delivery.handle_share_fetch, READ.on(GROUP), READ.on(TOPIC)),
+    served(ShareAcknowledgeRequest, share_delivery.handle_share_acknowledge, READ.on(GROUP), READ.on(TOPIC)),
     served(InitializeShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
     served(ReadShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
     served(WriteShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
@@ -348,8 +353,6 @@ ABSENT_APIS: Mapping[str, str] = {
     "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,
     "FetchSnapshot": _QUORUM,
-    "ShareAcknowledge": _GROUPS,
-    "ShareFetch": _GROUPS,
     "ShareGroupDescribe": _GROUPS,
     "ShareGroupHeartbeat": _GROUPS,
     "StreamsGroupDescribe": _GROUPS,

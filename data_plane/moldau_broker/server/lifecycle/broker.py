@@ -65,6 +65,8 @@ from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replicas.replica_moves import move_replicas
+from moldau_broker.server.share.persister import CoordinatorPersister
+from moldau_broker.server.share.share_groups import share_groups
 from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.reachability import named
 from moldau_quorum.broker_side.session import (
@@ -365,6 +367,15 @@ class Broker:
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
             quotas=BrokerQuotas(clock, quota_windows(config)),
+            share_groups=share_groups(
+                environment,
+                self.broker_id,
+                self.metadata,
+                replicas,
+                CoordinatorPersister(self.broker_id, peers, clock, environment.random),
+                lambda: self.context.config,
+                self._features,
+            ),
             client_metrics=client_metrics(environment, lambda: self.context.config.get_int("telemetry.max.bytes")),
             authorizer=configured_authorizer(
                 config,
@@ -373,7 +384,7 @@ class Broker:
                 EventLogger("moldau.authorizer", node=self.broker_id),
             ),
         )
-        replicas.leadership_listeners.append(coordinators.leadership_changed)
+        replicas.leadership_listeners += (coordinators.leadership_changed, context.share_groups.leadership_changed)
         applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image)
         replicas.log_changes.before_deletions = applied.write
         return Built(
@@ -393,6 +404,7 @@ class Broker:
         await nursery.start(built.fetchers.run)
         await nursery.start(context.groups.run)
         await nursery.start(context.transactions.run)
+        await nursery.start(context.share_groups.run)
         await nursery.start(context.shares.run)
         nursery.start_soon(replicas.waits.run)
         nursery.start_soon(built.isr.run, replicas)

@@ -101,7 +101,7 @@ def test_offsets_that_the_log_lost_are_archived():
 
 
 def test_gap_in_front_of_the_first_batch():
-    """A log that begins with a gap: the offsets before the first batch are nobody's, and are not in flight."""
+    """A log that begins with a gap: the offsets before the first batch are not in flight."""
     share = make()
     assert acquire(share, batches=((40, 50),)) == (AcquiredRange(40, 49, 1),)
     assert (share.start_offset, share.end_offset) == (40, 50)

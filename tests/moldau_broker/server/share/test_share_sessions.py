@@ -107,4 +107,4 @@ def test_aborted_ranges():
         (12, 14, 8, True, False),
         (14, 16, -1, False, False),
     ]
-    assert aborted_ranges(batches, [(7, 0, 8), (8, 12, 20)]) == [(0, 8), (12, 14)]
+    assert aborted_ranges(batches, [(8, 12), (7, 0)]) == [(0, 8), (12, 14)]

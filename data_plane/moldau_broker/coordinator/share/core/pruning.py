@@ -1,7 +1,7 @@
 """Which part of the log is redundant, and which snapshots keep it from growing. Pure (KIP-932).
 
 ``__share_group_state`` is not compacted. The state of a share-partition is in its last snapshot and the updates after
-it, so all records before the oldest of these snapshots are redundant. A share-partition that nobody changes would keep
+it, so all records before the oldest of these snapshots are redundant. A share-partition without changes would keep
 the whole log behind its snapshot; so cold snapshots are written again from time to time.
 """
 

@@ -36,18 +36,23 @@ def acknowledgement_problem(batches: Sequence[AcknowledgementBatch], *, renew_al
 
 
 def aborted_ranges(
-    batches: Iterable[tuple[int, int, int, bool, bool]], aborted: Sequence[tuple[int, int, int]]
+    batches: Iterable[tuple[int, int, int, bool, bool]], aborted: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Returns the offsets of aborted record batches, as ascending ranges with exclusive ends.
 
     ``batches`` are base offset, end offset, producer id, and whether the batch is transactional and a control batch;
-    ``aborted`` are producer id, first offset and last offset (inclusive, of the abort marker) of aborted transactions.
+    ``aborted`` are producer id and first offset of aborted transactions, as Fetch reports them. Such a transaction ends
+    with the next control batch of its producer.
     """
     found: list[tuple[int, int]] = []
+    waiting = sorted(aborted, key=lambda each: each[1], reverse=True)
+    active: dict[int, None] = {}
     for base_offset, end_offset, producer_id, is_transactional, is_control in batches:
-        if is_control or not is_transactional:
-            continue
-        if any(producer_id == each and first <= base_offset <= last for each, first, last in aborted):
+        while waiting and waiting[-1][1] < end_offset:
+            active[waiting.pop()[0]] = None
+        if is_control:
+            active.pop(producer_id, None)
+        elif is_transactional and producer_id in active:
             if found and found[-1][1] == base_offset:
                 found[-1] = (found[-1][0], end_offset)
             else:

@@ -182,7 +182,7 @@ class SharePartition:
         """
         if not fetched or records_max <= 0 or self.closed:
             return ()
-        assert fetch_offset <= self.end_offset, "the read began behind available records"
+        assert fetch_offset <= self.end_offset, "the read began behind records that were never acquired"
         first = max(fetched[0][0], self.start_offset)
         self._archive(fetch_offset, first)
         found: list[AcquiredRange] = []

@@ -1,0 +1,188 @@
+"""The fetch of one member of a share group: acquires records at once, or waits until there are some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.purgatory import PurgatoryFullError
+from moldau_broker.server.replicas.delayed import WaitingFetch
+from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moldau.runtime.ports.environment import Clock
+    from moldau_broker.server.replicas.partition import Partition, WatchKey
+    from moldau_broker.server.replicas.replica_waits import ReplicaWaits
+    from moldau_broker.server.share.core.sessions import PartitionKey
+    from moldau_broker.server.share.core.values import AcquireMode
+    from moldau_broker.server.share.settings import ShareGroupSettings
+    from moldau_broker.server.share.share_groups import ShareGroups
+
+WAIT_MS_MAX = 300_000.0
+"""Bound of a fetch's wait, even if it asks for more."""
+ANSWER_BYTES_MAX = 16 << 20
+"""Bytes of records in one answer, even if the request asks for more: the answer is assembled in memory."""
+WATCHED_MAX = 10_000
+"""Bound of the partitions for whose records one fetch waits; those behind are found by the next fetch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareQuery:
+    """What one ShareFetch asks for."""
+
+    group_id: str
+    member: str
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    mode: AcquireMode
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What a fetch has found, by partition."""
+
+    acquired: dict[PartitionKey, Acquisition] = field(default_factory=dict)
+    errors: dict[PartitionKey, ErrorCode] = field(default_factory=dict)
+    waiting: list[LedPartition] = field(default_factory=list)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the fetch need not wait."""
+        return bool(self.acquired or self.errors) or not self.waiting
+
+
+class ShareFetchWait(WaitingFetch):
+    """A fetch that waits for records of any of its share-partitions."""
+
+    __slots__ = ("_enough",)
+
+    def __init__(self, enough: Callable[[Partition], bool]) -> None:
+        super().__init__()
+        self._enough = enough
+
+    def ready(self, partition: Partition) -> bool:
+        """Whether the change of ``partition`` ends the wait."""
+        return self._enough(partition)
+
+
+class ShareFetcher:
+    """Fetches for members of share groups."""
+
+    __slots__ = ("_clock", "_groups", "_waits")
+
+    def __init__(self, clock: Clock, groups: ShareGroups, waits: ReplicaWaits) -> None:
+        self._clock = clock
+        self._groups = groups
+        self._waits = waits
+
+    async def fetch(
+        self,
+        query: ShareQuery,
+        keys: Iterable[PartitionKey],
+        lookup: Callable[[PartitionKey], Partition | ErrorCode],
+        bytes_max: int,
+    ) -> Fetched:
+        """Acquires records of the partitions, in order; waits for ``max_wait_ms`` while there are none.
+
+        ``lookup`` returns a partition that this broker leads, or why it may not be read here.
+        """
+        keys = tuple(keys)
+        settings = self._groups.settings(query.group_id)
+        until_ms = self._clock.monotonic_ms() + min(query.max_wait_ms, WAIT_MS_MAX)
+        while True:
+            is_last = self._clock.monotonic_ms() >= until_ms
+            found = self._collect(query, settings, keys, lookup, min(query.max_bytes, bytes_max), is_last=is_last)
+            if found.is_final or is_last or not await self._wait(query, settings, found.waiting, until_ms):
+                return found
+            unreadable = [led for led in found.waiting if led.failure is not ErrorCode.NONE]
+            if unreadable:
+                errors = {(led.key.topic_id, led.key.partition): led.failure for led in unreadable}
+                return Fetched(errors=errors)
+
+    def _collect(
+        self,
+        query: ShareQuery,
+        settings: ShareGroupSettings,
+        keys: tuple[PartitionKey, ...],
+        lookup: Callable[[PartitionKey], Partition | ErrorCode],
+        bytes_max: int,
+        *,
+        is_last: bool,
+    ) -> Fetched:
+        found = Fetched()
+        opened: list[tuple[PartitionKey, LedPartition]] = []
+        for key in keys:
+            partition = lookup(key)
+            if isinstance(partition, ErrorCode):
+                found.errors[key] = partition
+            else:
+                opened.append((key, self._groups.open(query.group_id, partition)))
+        found.waiting = [led for _, led in opened]
+        if not found.errors and not is_last and not self._has_enough(query, settings, found.waiting):
+            return found
+        records, size = query.max_records, min(bytes_max, ANSWER_BYTES_MAX)
+        for key, led in opened:
+            if records <= 0 or (size <= 0 and found.acquired):
+                break
+            acquisition = self._groups.acquire(
+                led,
+                Wanted(
+                    member=query.member,
+                    records_max=records,
+                    bytes_max=max(0, size),
+                    batch_size=query.batch_size,
+                    mode=query.mode,
+                    first=not found.acquired,
+                ),
+            )
+            if isinstance(acquisition, Acquisition):
+                found.acquired[key] = acquisition
+                records -= acquisition.count
+                size -= len(acquisition.records)
+            elif acquisition is not None:
+                found.errors[key] = acquisition
+        return found
+
+    def _has_enough(self, query: ShareQuery, settings: ShareGroupSettings, leds: list[LedPartition]) -> bool:
+        """Whether a fetch would find ``min_bytes``, or an error."""
+        if query.min_bytes <= 1:
+            return any(led.is_acquirable(settings) for led in leds)
+        if any(led.error is not ErrorCode.NONE for led in leds):
+            return True
+        size = 0
+        for led in leds:
+            size += led.available_bytes(settings, query.min_bytes)
+            if size >= query.min_bytes:
+                return True
+        return False
+
+    async def _wait(
+        self, query: ShareQuery, settings: ShareGroupSettings, leds: list[LedPartition], until_ms: float
+    ) -> bool:
+        """Waits for records or the deadline; returns False if the broker has no room for another waiting fetch."""
+        leds = leds[:WATCHED_MAX]
+        by_partition: dict[Partition, LedPartition] = {led.partition: led for led in leds}
+
+        def enough(partition: Partition) -> bool:
+            led = by_partition[partition]
+            if not led.is_acquirable(settings):
+                return False
+            return query.min_bytes <= 1 or self._has_enough(query, settings, leds)
+
+        operation = ShareFetchWait(enough)
+        keys: list[WatchKey] = [key for led in leds for key in (led.watch, led.partition.committed)]
+        try:
+            delayed = self._waits.fetches.watch(operation, keys, until_ms)
+        except PurgatoryFullError:
+            return False
+        try:
+            await operation.wait_finished()
+        finally:
+            self._waits.fetches.abandon(delayed)
+        return True

@@ -1,0 +1,194 @@
+"""One share-partition on the leader of its partition: the core, the log, and the operations that wait for a write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.records import iterate_batches
+from moldau_broker.log.errors import LogError
+from moldau_broker.server.replicas.partition import WatchKey
+from moldau_broker.server.share.core.checks import aborted_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.records import BatchHeader
+    from moldau_broker.log.values import ReadResult
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.share.core.share_partition import SharePartition
+    from moldau_broker.server.share.core.values import AcquiredRange, AcquireMode
+    from moldau_broker.server.share.persister import ShareKey
+    from moldau_broker.server.share.settings import ShareGroupSettings
+
+READ_BYTES_MAX = 1 << 20
+"""Bytes of one read, as ``max.partition.fetch.bytes`` of a consumer; the first batch is read whole in any case."""
+READS_MAX = 16
+"""Reads of one acquisition: each passes a megabyte of records that are not wanted, such as aborted ones."""
+
+
+class Pending:
+    """An acknowledgement or a release that waits for its write; ends in bounded time, as the write does."""
+
+    __slots__ = ("_event", "error")
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self.error = ErrorCode.NONE
+
+    def settle(self, error: ErrorCode) -> None:
+        """Ends the wait."""
+        self.error = error
+        self._event.set()
+
+    async def wait(self) -> ErrorCode:
+        """Waits for the outcome; the writes of ``ShareGroups`` end in bounded time."""
+        await self._event.wait()
+        return self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What one member asks of a share-partition."""
+
+    member: str
+    records_max: int
+    bytes_max: int
+    batch_size: int
+    mode: AcquireMode
+    first: bool
+    """Whether the answer holds no record yet, so that the first batch may exceed ``bytes_max`` (KIP-74)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition:
+    """The record batches that hold acquired records, and their offsets."""
+
+    records: bytes
+    ranges: tuple[AcquiredRange, ...]
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class LedPartition:
+    """A share-partition whose state is being read (no core, no failure), is served (core), or was not read (failure).
+
+    Invariant: ``pending`` has the operations whose tokens the core has not settled.
+    """
+
+    key: ShareKey
+    partition: Partition
+    leader_epoch: int
+    core: SharePartition | None = None
+    failure: ErrorCode = ErrorCode.NONE
+    deadline_ms: float | None = None
+    touched_ms: float = 0.0
+    pending: dict[int, Pending] = field(default_factory=dict)
+    watch: WatchKey = field(init=False)
+    """Fetches that find nothing wait for this: records released, or the state read."""
+
+    def __post_init__(self) -> None:
+        self.watch = WatchKey(self.partition)
+
+    @property
+    def error(self) -> ErrorCode:
+        """Why the share-partition cannot be read; NONE while its state is being read."""
+        if self.failure is not ErrorCode.NONE:
+            return self.failure
+        if self.core is not None and self.core.closed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def upper_offset(self, settings: ShareGroupSettings) -> int:
+        """The offset (exclusive) up to which the group may read."""
+        if settings.reads_committed:
+            return self.partition.log.last_stable_offset
+        return self.partition.replica.high_watermark
+
+    def is_acquirable(self, settings: ShareGroupSettings) -> bool:
+        """Whether a fetch would find records, or an error."""
+        if self.error is not ErrorCode.NONE:
+            return True
+        core = self.core
+        return core is not None and core.can_acquire and core.next_fetch_offset < self.upper_offset(settings)
+
+    def available_bytes(self, settings: ShareGroupSettings, bytes_max: int) -> int:
+        """Returns about how many bytes a fetch would find, at most ``bytes_max``."""
+        if not self.is_acquirable(settings) or self.core is None or self.error is not ErrorCode.NONE:
+            return 0
+        offset = max(self.core.next_fetch_offset, self.partition.log.log_start_offset)
+        try:
+            read = self.partition.log.read(offset, max_bytes=bytes_max, upper_bound_offset=self.upper_offset(settings))
+        except (LogError, OSError):
+            return bytes_max  # the fetch itself finds the error, and answers it
+        return read.size_bytes
+
+    def acquire(self, settings: ShareGroupSettings, wanted: Wanted, now_ms: float) -> Acquisition | None:
+        """Acquires records for a member; None if there are none.
+
+        The caller has taken over the log start offset (``SharePartition.move_log_start``).
+
+        Raises:
+            LogError: the log is damaged, or its directory failed.
+            OffsetOutOfRangeError: the log ends before the records that were delivered.
+            CorruptRecordError: a batch is damaged.
+            OSError: a file could not be read.
+        """
+        core = self.core
+        assert core is not None
+        for _ in range(READS_MAX):
+            offset = core.next_fetch_offset
+            upper = self.upper_offset(settings)
+            if not core.can_acquire or offset >= upper:
+                return None
+            read = self.partition.log.read(
+                offset,
+                max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
+                upper_bound_offset=upper,
+                min_one_batch=wanted.first,
+            )
+            data = b"".join(part.file.read(part.position, part.count) for part in read.ranges)
+            batches = [(position, header) for position, header in iterate_batches(data) if header.base_offset < upper]
+            if not batches:
+                return None
+            ranges = core.acquire(
+                wanted.member,
+                [(header.base_offset, header.next_offset) for _, header in batches],
+                fetch_offset=offset,
+                records_max=wanted.records_max,
+                batch_size=wanted.batch_size,
+                mode=wanted.mode,
+                now_ms=now_ms,
+                aborted=self._aborted(read, upper, batches) if settings.reads_committed else (),
+            )
+            if ranges:
+                count = sum(each.last - each.first + 1 for each in ranges)
+                return Acquisition(_slice(data, batches, ranges[0].first, ranges[-1].last), ranges, count)
+        return None
+
+    def _aborted(
+        self, read: ReadResult, upper: int, batches: Sequence[tuple[int, BatchHeader]]
+    ) -> Sequence[tuple[int, int]]:
+        aborted = self.partition.log.aborted_transactions(read, upper)
+        if not aborted:
+            return ()
+        return aborted_ranges(
+            (
+                (each.base_offset, each.next_offset, each.producer_id, each.is_transactional, each.is_control)
+                for _, each in batches
+            ),
+            [(each.producer_id, each.first_offset) for each in aborted],
+        )
+
+
+def _slice(data: bytes, batches: Sequence[tuple[int, BatchHeader]], first: int, last: int) -> bytes:
+    """Returns the bytes of the batches that overlap the offsets ``first`` to ``last``."""
+    needed = [
+        (position, position + header.size_bytes)
+        for position, header in batches
+        if header.next_offset > first and header.base_offset <= last
+    ]
+    return data[needed[0][0] : needed[-1][1]]

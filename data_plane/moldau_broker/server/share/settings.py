@@ -1,0 +1,79 @@
+"""The configuration of a share group: its own keys, else the broker's, else Kafka's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.consumer.core.values import duration_ms
+from moldau.runtime.config.schemas import GROUP_CONFIG
+from moldau_broker.server.share.core.values import ShareLimits
+from moldau_quorum.metadata.image import RESOURCE_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.runtime.config import Config
+    from moldau_quorum.metadata.image import MetadataImage
+
+KNOWN_MAX = 10_000
+"""Bound of the groups whose settings are kept."""
+_BY_DURATION = "by_duration:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupSettings:
+    """How a share group reads."""
+
+    limits: ShareLimits
+    reads_committed: bool
+    renew_allowed: bool
+    reset: str
+    """``share.auto.offset.reset``: earliest, latest or by_duration:<ISO 8601 duration>."""
+
+    @property
+    def reset_duration_ms(self) -> int | None:
+        """How far back a group begins that begins by duration; None for the other two."""
+        if not self.reset.startswith(_BY_DURATION):
+            return None
+        return duration_ms(self.reset.removeprefix(_BY_DURATION))
+
+
+def group_settings(broker: Config, image: MetadataImage, group_id: str) -> ShareGroupSettings:
+    """Returns the settings of a group by the newest metadata."""
+    given = dict(image.config(RESOURCE_GROUP, group_id))
+    for key in GROUP_CONFIG.keys.values():
+        for synonym in key.synonyms:
+            if key.name not in given and synonym.name in broker and broker.is_set(synonym.name):
+                given[key.name] = broker.text(synonym.name) or ""
+    config = GROUP_CONFIG.parse({name: value for name, value in given.items() if name.startswith("share.")})
+    return ShareGroupSettings(
+        limits=ShareLimits(
+            delivery_count_max=config.get_int("share.delivery.count.limit"),
+            record_locks_max=config.get_int("share.partition.max.record.locks"),
+            lock_duration_ms=config.get_int("share.record.lock.duration.ms"),
+        ),
+        reads_committed=config.get_str("share.isolation.level") == "read_committed",
+        renew_allowed=config.get_bool("share.renew.acknowledge.enable"),
+        reset=config.get_str("share.auto.offset.reset"),
+    )
+
+
+class CachedSettings:
+    """The settings of groups, computed once for each image of the metadata."""
+
+    def __init__(self, broker: Callable[[], Config], image: Callable[[], MetadataImage]) -> None:
+        self._broker = broker
+        self._image = image
+        self._of: MetadataImage | None = None
+        self._known: dict[str, ShareGroupSettings] = {}
+
+    def __call__(self, group_id: str) -> ShareGroupSettings:
+        """Returns the settings of a group."""
+        image = self._image()
+        if self._of is not image or len(self._known) >= KNOWN_MAX:
+            self._of, self._known = image, {}
+        found = self._known.get(group_id)
+        if found is None:
+            found = self._known[group_id] = group_settings(self._broker(), image, group_id)
+        return found

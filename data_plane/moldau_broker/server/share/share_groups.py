@@ -1,0 +1,342 @@
+"""All share-partitions of a broker: their states, their writes and their timers.
+
+A share-partition comes into being with the first fetch of a group from a partition that this broker leads. Its state is
+read from the share coordinator first; fetches wait for that. It ends when leadership of the partition ends, when the
+share coordinator fences this leader, or when no fetch has asked for it for ``IDLE_MS`` and no record is acquired: its
+state is then read again when it is needed.
+
+All methods that are not coroutines change the state without a checkpoint and return. Writes and reads run in tasks of
+``run``; a share-partition has at most one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import CorruptRecordError
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError, storage_failure
+from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
+from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
+from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Pending, Wanted
+from moldau_broker.server.share.persister import ShareKey
+from moldau_broker.server.share.settings import CachedSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment
+    from moldau.values import BrokerId
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
+    from moldau_broker.server.share.core.values import Acknowledged, AcknowledgementBatch, Effects, Persist
+    from moldau_broker.server.share.persister import ShareStatePersister
+    from moldau_broker.server.share.settings import ShareGroupSettings
+
+IDLE_MS = 300_000.0
+SESSIONS_MAX = 2_000
+"""Kafka's default of ``group.share.max.share.sessions``."""
+SHARE_VERSION = "share.version"
+SWEEP_MS = 60_000.0
+"""How often idle share-partitions are looked for."""
+
+
+class ShareGroups:
+    """The share groups that read partitions of this broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: ReplicaManager,
+        persister: ShareStatePersister,
+        settings: Callable[[str], ShareGroupSettings],
+        *,
+        is_enabled: Callable[[], bool],
+        sessions_max: int = SESSIONS_MAX,
+        logger: EventLogger,
+    ) -> None:
+        """``settings`` returns those of a group; ``is_enabled`` whether the cluster's features allow share groups."""
+        self.sessions = ShareSessions(sessions_max=sessions_max)
+        self.settings = settings
+        self.is_enabled = is_enabled
+        self._environment = environment
+        self._clock = environment.clock
+        self._replicas = replicas
+        self.persister = persister
+        self._logger = logger
+        self._nursery: trio.Nursery | None = None
+        self._armed = Signal()
+        self._sleeping_until_ms = 0.0
+        self._led: dict[PartitionKey, dict[str, LedPartition]] = {}  # by partition, then by group
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Reads, writes and expires until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await self._run_timers()
+
+    async def _run_timers(self) -> None:
+        sweep_ms = self._clock.monotonic_ms() + SWEEP_MS
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            for led in self._all():
+                if led.core is not None and led.deadline_ms is not None and led.deadline_ms <= now_ms:
+                    self._perform(led, led.core.on_timer(now_ms))
+            if now_ms >= sweep_ms:
+                self._sweep(now_ms)
+                sweep_ms = now_ms + SWEEP_MS
+            deadlines = (led.deadline_ms for led in self._all() if led.deadline_ms is not None)
+            self._sleeping_until_ms = min(deadlines, default=sweep_ms)
+            with trio.move_on_after(max(1.0, min(self._sleeping_until_ms, sweep_ms) - now_ms) / 1000):
+                await self._armed.wait()
+
+    def _sweep(self, now_ms: float) -> None:
+        """Forgets idle share-partitions."""
+        for led in self._all():
+            core = led.core
+            if core is not None and led.touched_ms + IDLE_MS <= now_ms and led.deadline_ms is None and not led.pending:
+                self._perform(led, core.close())
+
+    def _all(self) -> list[LedPartition]:
+        return [led for groups in self._led.values() for led in groups.values()]
+
+    # --- share-partitions ------------------------------------------------------------------------------------------
+
+    def leadership_changed(self, partition: Partition, leads: bool) -> None:
+        """Ends the share-partitions of a partition that another leader, or another leader epoch, now serves."""
+        for led in list(self._led.get((partition.topic_id, partition.key.partition), {}).values()):
+            if not leads or partition.replica.state.leader_epoch != led.leader_epoch or led.partition is not partition:
+                self._end(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _end(self, led: LedPartition, error: ErrorCode) -> None:
+        if led.core is None:
+            led.failure = error
+            self._forget(led)
+            self._wake(led)
+        else:
+            self._perform(led, led.core.close(error))
+
+    def open(self, group_id: str, partition: Partition) -> LedPartition:
+        """Returns the share-partition of a group; begins to read its state if it is new."""
+        key = ShareKey(group_id, partition.topic_id, partition.key.partition)
+        groups = self._led.setdefault((key.topic_id, key.partition), {})
+        led = groups.get(group_id)
+        if led is None:
+            assert self._nursery is not None, "``run`` has not begun"
+            led = LedPartition(key, partition, partition.replica.state.leader_epoch)
+            groups[group_id] = led
+            self._nursery.start_soon(self._load, led)
+        led.touched_ms = self._clock.monotonic_ms()
+        if led.core is not None:
+            led.core.limits = self.settings(group_id).limits
+            self._perform(led, led.core.move_log_start(partition.log.log_start_offset))
+        return led
+
+    def find(self, group_id: str, key: PartitionKey) -> LedPartition | None:
+        """Returns the share-partition of a group, if its state is here."""
+        return self._led.get(key, {}).get(group_id)
+
+    async def _load(self, led: LedPartition) -> None:
+        error = ErrorCode.NONE
+        try:
+            stored = await self.persister.read(led.key, led.leader_epoch)
+            start_offset = stored.start_offset
+            if start_offset < 0:
+                start_offset = await self._first_offset(led.partition, self.settings(led.key.group_id))
+            core = SharePartition.restore(
+                self.settings(led.key.group_id).limits,
+                stored.batches,
+                leader_epoch=led.leader_epoch,
+                state_epoch=stored.state_epoch,
+                start_offset=start_offset,
+                log_start_offset=led.partition.log.log_start_offset,
+            )
+        except KafkaError as refused:
+            error = refused.code
+            self._logger.warning("share-state-unreadable", key=led.key.coordinator_key, error=refused)
+        except (InvalidStateError, CorruptRecordError) as broken:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+            self._logger.error("share-state-invalid", key=led.key.coordinator_key, error=broken)
+        except OSError as failed:
+            error = ErrorCode.KAFKA_STORAGE_ERROR
+            self._storage_failed(led.partition, failed)
+        if led.failure is not ErrorCode.NONE:
+            return  # leadership ended meanwhile
+        if error is not ErrorCode.NONE:
+            self._end(led, error)
+            return
+        led.core = core
+        self._wake(led)
+
+    async def _first_offset(self, partition: Partition, settings: ShareGroupSettings) -> int:
+        """Returns where a group begins that has read nothing yet (``share.auto.offset.reset``)."""
+        if settings.reset == "earliest":
+            return partition.log.log_start_offset
+        duration_ms = settings.reset_duration_ms
+        if duration_ms is None:
+            return partition.replica.high_watermark
+        search = partition.log.search_timestamp(max(0, int(self._clock.wall_ms()) - duration_ms))
+        while True:
+            try:
+                step = next(search)
+            except StopIteration as end:
+                found = end.value
+                high_watermark = partition.replica.high_watermark
+                return high_watermark if found is None or found.offset < 0 else min(found.offset, high_watermark)
+            if step is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._environment.disk.offload(step.run)
+
+    def _forget(self, led: LedPartition) -> None:
+        groups = self._led.get((led.key.topic_id, led.key.partition), {})
+        if groups.get(led.key.group_id) is led:
+            del groups[led.key.group_id]
+            if not groups:
+                del self._led[led.key.topic_id, led.key.partition]
+
+    # --- delivery --------------------------------------------------------------------------------------------------
+
+    def acquire(self, led: LedPartition, wanted: Wanted) -> Acquisition | ErrorCode | None:
+        """Acquires records of an open share-partition; None if there are none, or an error."""
+        if led.error is not ErrorCode.NONE:
+            return led.error
+        if led.core is None:
+            return None
+        try:
+            found = led.acquire(self.settings(led.key.group_id), wanted, self._clock.monotonic_ms())
+        except OffsetOutOfRangeError:
+            return None  # an unclean election has cut the log: nothing is there until it grows
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except OSError as error:
+            self._storage_failed(led.partition, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except CorruptRecordError as error:
+            self._logger.warning("log-unreadable", partition=led.partition.key, error=error)
+            return ErrorCode.CORRUPT_MESSAGE
+        except KafkaError as error:  # damaged records; other partitions of the request are unaffected
+            self._logger.warning("log-unreadable", partition=led.partition.key, error=error)
+            return error.code
+        self._arm(led)
+        if found is not None:
+            led.partition.traffic.bytes_out += len(found.records)
+        return found
+
+    def acknowledge(
+        self, led: LedPartition, member: str, batches: Sequence[AcknowledgementBatch]
+    ) -> Pending | tuple[ErrorCode, str | None]:
+        """Takes acknowledgements of a member; returns the write to wait for, or the outcome and its message."""
+        if led.core is None:
+            return ErrorCode.INVALID_RECORD_STATE, "The member holds no records of the partition."
+        led.touched_ms = now_ms = self._clock.monotonic_ms()
+        answer = led.core.acknowledge(member, batches, now_ms=now_ms)
+        pending = self._begun(led, answer)
+        return (answer.error, answer.message) if pending is None else pending
+
+    def release(self, key: SessionKey) -> list[Pending]:
+        """Releases everything that a member holds; returns the writes."""
+        group_id, member = key
+        found: list[Pending] = []
+        for led in self._all():
+            if led.key.group_id == group_id and led.core is not None:
+                pending = self._begun(led, led.core.release(member))
+                if pending is not None:
+                    found.append(pending)
+        return found
+
+    def connection_closed(self, owner: Hashable) -> None:
+        """Ends the sessions of a connection, and releases the records of their members."""
+        for session in self.sessions.owned_by(owner):
+            self.sessions.remove(session.key)
+            self.release(session.key)
+
+    def _begun(self, led: LedPartition, answer: Acknowledged) -> Pending | None:
+        pending = None
+        if answer.token is not None:
+            pending = led.pending[answer.token] = Pending()
+        self._perform(led, answer.effects)
+        return pending
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def _perform(self, led: LedPartition, effects: Effects) -> None:
+        for settled in effects.settled:
+            pending = led.pending.pop(settled.token, None)
+            if pending is not None:
+                pending.settle(settled.error)
+        core = led.core
+        if core is None or core.closed:
+            self._forget(led)
+        elif effects.persist is not None:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._write, led, core, effects.persist)
+        self._arm(led)
+        if effects.acquirable:
+            self._wake(led)
+
+    def _arm(self, led: LedPartition) -> None:
+        """Wakes the timer if this share-partition's next lock expires before the others."""
+        led.deadline_ms = None if led.core is None else led.core.next_deadline_ms()
+        if led.deadline_ms is not None and led.deadline_ms < self._sleeping_until_ms:
+            self._sleeping_until_ms = led.deadline_ms
+            self._armed.notify()
+
+    def _wake(self, led: LedPartition) -> None:
+        self._replicas.waits.wake_fetches(led.watch)
+
+    async def _write(self, led: LedPartition, core: SharePartition, write: Persist) -> None:
+        error = ErrorCode.NONE
+        try:
+            await self.persister.write(led.key, write)
+        except KafkaError as refused:
+            error = refused.code
+            self._logger.warning("share-state-not-written", key=led.key.coordinator_key, error=refused)
+        self._perform(led, core.persisted(error))
+
+    def _storage_failed(self, partition: Partition, error: OSError) -> None:
+        directory = partition.log.parent_directory
+        self._replicas.directory_failed(storage_failure(directory, f"reading {partition.key}", error))
+
+    def statistics(self) -> tuple[int, int, int]:
+        """Returns the numbers of sessions, of share-partitions, and of records in flight."""
+        every = self._all()
+        flying = sum(led.core.end_offset - led.core.start_offset for led in every if led.core is not None)
+        return len(self.sessions), len(every), flying
+
+
+def share_groups(
+    environment: Environment,
+    broker_id: BrokerId,
+    metadata: MetadataCache,
+    replicas: ReplicaManager,
+    persister: ShareStatePersister,
+    config: Callable[[], Config],
+    features: Mapping[str, tuple[int, int]],
+) -> ShareGroups:
+    """Builds the share groups of a broker; ``config`` returns its present configuration.
+
+    They are served once ``share.version`` is finalized, if this broker supports the feature.
+    """
+
+    def is_enabled() -> bool:
+        return SHARE_VERSION not in features or metadata.image.features.get(SHARE_VERSION, 0) >= 1
+
+    return ShareGroups(
+        environment,
+        replicas,
+        persister,
+        CachedSettings(config, lambda: metadata.image),
+        is_enabled=is_enabled,
+        logger=EventLogger("moldau.broker.share-delivery", node=broker_id),
+    )
