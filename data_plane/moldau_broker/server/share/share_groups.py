@@ -43,6 +43,16 @@ IDLE_MS = 300_000.0
 SESSIONS_MAX = 2_000
 """Kafka's default of ``group.share.max.share.sessions``."""
 SHARE_VERSION = "share.version"
+_KNOWN_TO_CLIENTS = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 SWEEP_MS = 60_000.0
 """How often idle share-partitions are looked for."""
 
@@ -161,7 +171,7 @@ class ShareGroups:
                 log_start_offset=led.partition.log.log_start_offset,
             )
         except KafkaError as refused:
-            error = refused.code
+            error = _for_clients(refused.code)
             self._logger.warning("share-state-unreadable", key=led.key.coordinator_key, error=refused)
         except (InvalidStateError, CorruptRecordError) as broken:
             error = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -274,7 +284,7 @@ class ShareGroups:
         for settled in effects.settled:
             pending = led.pending.pop(settled.token, None)
             if pending is not None:
-                pending.settle(settled.error)
+                pending.settle(_for_clients(settled.error))
         core = led.core
         if core is None or core.closed:
             self._forget(led)
@@ -313,6 +323,13 @@ class ShareGroups:
         every = self._all()
         flying = sum(led.core.end_offset - led.core.start_offset for led in every if led.core is not None)
         return len(self.sessions), len(every), flying
+
+
+def _for_clients(error: ErrorCode) -> ErrorCode:
+    """Returns the code of Kafka's broker for an answer of the share coordinator."""
+    if error is ErrorCode.FENCED_LEADER_EPOCH:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return error if error in _KNOWN_TO_CLIENTS else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def share_groups(
