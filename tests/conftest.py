@@ -24,6 +24,8 @@ from support.shared import SHARED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
+os.environ["MOLDAU_PROFILE"] = ""  # the profile that a developer uses names no cluster of a test
+
 settings.register_profile("explore", **UNHURRIED)
 settings.register_profile("moldau", **UNHURRIED, derandomize=True)
 settings.load_profile("moldau")

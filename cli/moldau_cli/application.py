@@ -82,6 +82,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "sim": Entry("sim.runs", "commands", "Run clusters in the deterministic simulation."),
     "chaos": Entry("chaos", "commands", "Break a cluster under load and judge what its clients saw."),
     "log": Entry("log", "commands", "Inspect log files."),
+    "profile": Entry("setup.profile", "commands", "Keep the addresses and settings of clusters under names."),
     "version": Entry("basics", "version", "Print Moldau's version."),
 }
 """All commands, in the order of the list."""
@@ -139,7 +140,7 @@ application: Final = Application(
     commands=Commands(),  # type: ignore[arg-type]  # typer needs a mapping, and says a dictionary
     help=(
         "A Kafka-compatible replicated log. Add --json anywhere for machine-readable output, and --command-config FILE "
-        "for client configuration keys such as security.protocol."
+        "for client configuration keys such as security.protocol. --profile NAME uses a cluster of moldau profile."
     ),
     rich_markup_mode=None,
     context_settings=SETTINGS,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin
     from moldau.runtime.ports.environment import Environment
+    from moldau_cli.profiles.core.document import Profile
 
 R = TypeVar("R")
 
@@ -26,7 +27,8 @@ BootstrapServer = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT,...",
-        help="Brokers to ask. Default: MOLDAU_BOOTSTRAP, the cluster in ./moldau-cluster, or 127.0.0.1:9092.",
+        help="Brokers to ask. Default: MOLDAU_BOOTSTRAP, the profile in use, the cluster in ./moldau-cluster, or "
+        "127.0.0.1:9092.",
     ),
 ]
 ClientSettings = Annotated[
@@ -41,6 +43,9 @@ API_TIMEOUT_MS = 60_000
 
 _command_config: dict[str, str] = {}
 _command_config_file = ""
+_key_origins: dict[str, str] = {}
+_named_profile: str | None = None
+_address_source = "--bootstrap-server"
 _NOT_SHARED = ("bootstrap.servers", "client.id")
 
 
@@ -50,25 +55,83 @@ def use_command_config(path: str | None) -> None:
     Raises:
         UsageError: the file cannot be read, or no client knows a key.
     """
-    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_config_text
+    global _command_config_file, _named_profile, _address_source
+    _command_config.clear()
+    _key_origins.clear()
+    _command_config_file = path or ""
+    _named_profile, _address_source = None, "--bootstrap-server"
+    if path is not None:
+        _add_config_file(path, "--command-config")
+
+
+def use_profile(name: str | None) -> None:
+    """Makes the commands of this process use a profile, with its settings unless ``--command-config`` is given.
+
+    Raises:
+        UsageError: there is no such profile, or its settings cannot be used.
+    """
+    global _named_profile
+    _named_profile = name
+    if name is not None:
+        from moldau_cli.profiles.store import load_profiles
+
+        _apply(load_profiles().get(name, "--profile"))
+
+
+def _add_config_file(path: str, origin: str) -> None:
+    """Adds the client configuration keys of a file."""
+    from moldau.runtime.config import ConfigError, parse_config_text
+
+    try:
+        given = parse_config_text(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{origin}: cannot read {path}: {error}") from error
+    except ConfigError as error:
+        raise UsageError(f"{origin}: {path}: {'; '.join(error.problems)}") from error
+    add_client_keys(given, f"{origin}: {path}")
+
+
+def add_client_keys(given: Mapping[str, object], origin: str) -> None:
+    """Adds client configuration keys for the commands of this process; ``origin`` names their source in errors.
+
+    Raises:
+        UsageError: no client knows a key, or a reference in a value cannot be resolved.
+    """
+    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
     from moldau.runtime.config.providers import resolve
 
-    global _command_config_file
-    _command_config.clear()
-    _command_config_file = path or ""
-    if path is None:
-        return
     try:
-        given = resolve(parse_config_text(Path(path).read_text(encoding="utf-8"), path), os.environ)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--command-config: cannot read {path}: {error}") from error
+        resolved = resolve(given, os.environ)
     except ConfigError as error:
-        raise UsageError(f"--command-config: {path}: {'; '.join(error.problems)}") from error
-    for key in given:
+        raise UsageError(f"{origin}: {'; '.join(error.problems)}") from error
+    for key in resolved:
         if not any(key in schema.keys for schema in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG)):
-            raise UsageError(f"--command-config: {path}: {ADMIN_CONFIG.unknown(key)}")
-    for key, value in given.items():
+            raise UsageError(f"{origin}: {ADMIN_CONFIG.unknown(key)}")
+    for key, value in resolved.items():
         _command_config[key] = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        _key_origins[key] = origin
+
+
+def _explained(problem: str) -> str:
+    """Returns a problem of a configuration with the source of its value, if that is a file or a profile."""
+    for key, origin in _key_origins.items():
+        shown = (_command_config.get(key, ""), "[hidden]")
+        if problem.startswith((f"{key}:", f"{key} ")) and any(value and value in problem for value in shown):
+            return f"{problem} ({origin})"
+    return problem
+
+
+def _apply(profile: Profile) -> None:
+    """Adds the settings of a profile, unless ``--command-config`` gives others."""
+    from moldau_cli.profiles.selection import origin_of
+
+    if _command_config:
+        return
+    if profile.command_config:
+        _add_config_file(profile.command_config, origin_of(profile))
+    if profile.settings:
+        add_client_keys(profile.settings, origin_of(profile))
+    _command_config.pop("bootstrap.servers", None)  # the profile has an address of its own
 
 
 def command_config(kind: str) -> dict[str, str]:
@@ -121,19 +184,47 @@ def command_environment() -> Environment:
 def bootstrap_of(given: str | None) -> str:
     """Returns the bootstrap addresses.
 
-    These are the given ones (also by ``--command-config``), else those of the environment variable MOLDAU_BOOTSTRAP,
-    else those of the cluster in ./moldau-cluster, else Kafka's usual address. If that cluster is secured, the commands
-    of this process use its administrator's login, unless ``--command-config`` names another.
+    These are the given ones (also by ``--command-config``), else those of MOLDAU_BOOTSTRAP or a profile
+    (``moldau_cli.profiles.selection`` has the order), else those of the cluster in ./moldau-cluster, else Kafka's usual
+    address. The commands of this process use the settings of the chosen profile. If the cluster in ./moldau-cluster is
+    secured, they use its administrator's login, unless ``--command-config`` names another.
 
     Raises:
-        UsageError: the file of the cluster in ./moldau-cluster cannot be used.
+        UsageError: the profile, or the file of the cluster in ./moldau-cluster, cannot be used.
     """
-    given = given or _command_config.get("bootstrap.servers") or os.environ.get("MOLDAU_BOOTSTRAP") or None
-    if given is not None:
-        return given
+    from moldau_cli.profiles.selection import choose
+
+    global _address_source
+    configured = _command_config.get("bootstrap.servers")
+    choice = choose(given, config_address=configured, named=_named_profile, environ=os.environ)
+    if choice.profile is not None:
+        _apply(choice.profile)
+    if choice.address is not None:
+        _address_source = choice.source
+        return choice.address
+    return _address_nearby()
+
+
+def named_address(given: str | None = None) -> str | None:
+    """Returns the addresses that an option, the environment or a profile names, without their settings; None if none.
+
+    Raises:
+        UsageError: the profile cannot be used.
+    """
+    from moldau_cli.profiles.selection import choose
+
+    configured = _command_config.get("bootstrap.servers")
+    return choose(given, config_address=configured, named=_named_profile, environ=os.environ).address
+
+
+def _address_nearby() -> str:
+    """Returns the address of the cluster in ./moldau-cluster, or Kafka's usual one."""
+    global _address_source
+    _address_source = str(CLUSTER_FILE)
     try:
         document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        _address_source = "the default address"
         return DEFAULT_BOOTSTRAP
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {CLUSTER_FILE}: {error}; give --bootstrap-server") from error
@@ -142,7 +233,7 @@ def bootstrap_of(given: str | None) -> str:
         raise UsageError(f"{CLUSTER_FILE} names no bootstrap addresses; give --bootstrap-server")
     login = document.get("client_config")
     if isinstance(login, str) and not _command_config:
-        use_command_config(login)
+        _add_config_file(login, str(CLUSTER_FILE))
     return found
 
 
@@ -169,7 +260,7 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
         if isinstance(first, CommandError | KeyboardInterrupt | BrokenPipeError | typer.Exit):
             raise first from error
         if isinstance(first, ConfigError):
-            raise UsageError("; ".join(first.problems)) from error
+            raise UsageError("; ".join(map(_explained, first.problems))) from error
         if isinstance(first, KafkaError):
             raise _from_kafka(first) from error
         if isinstance(first, OSError):
@@ -214,7 +305,7 @@ async def _check_reachable(bootstrap: str) -> None:
         try:
             host, port = parse_address(address)
         except (ConfigError, ValueError) as error:
-            raise UsageError(f"--bootstrap-server: expected HOST:PORT, not {address!r}") from error
+            raise UsageError(f"{_address_source}: expected HOST:PORT, not {address!r}") from error
         try:
             with trio.fail_after(PROBE_TIMEOUT_S):
                 stream = await trio.open_tcp_stream(host, port)
@@ -226,8 +317,9 @@ async def _check_reachable(bootstrap: str) -> None:
         else:
             return
     if not reasons:
-        raise UsageError("--bootstrap-server: no address given")
-    raise CommandError(f"no broker answers ({'; '.join(reasons)}); is the cluster running?")
+        raise UsageError(f"{_address_source}: no address given")
+    source = "" if _address_source == "--bootstrap-server" else f", the address of {_address_source}"
+    raise CommandError(f"no broker answers ({'; '.join(reasons)}){source}; is the cluster running?")
 
 
 def _plain(error: OSError) -> str:

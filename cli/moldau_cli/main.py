@@ -92,14 +92,23 @@ def split_command_config(arguments: Sequence[str]) -> tuple[str | None, list[str
     Raises:
         UsageError: the file name is missing.
     """
+    return split_option(arguments, "--command-config", "a file with client configuration keys")
+
+
+def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[str | None, list[str]]:
+    """Removes an option with its value from the arguments before ``--``; returns the value, if any, and the rest.
+
+    Raises:
+        UsageError: the value is missing; ``meaning`` says what it is.
+    """
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     head, found = list(arguments[:end]), None
     for number, argument in enumerate(head):
         name, equals, value = argument.partition("=")
-        if name != "--command-config":
+        if name != option:
             continue
         if not equals and number + 1 == len(head):
-            raise UsageError("--command-config: a file with client configuration keys is missing")
+            raise UsageError(f"{option}: {meaning} is missing")
         found = value if equals else head[number + 1]
         del head[number : number + (1 if equals else 2)]
         break
@@ -111,13 +120,15 @@ def _run_application(arguments: Sequence[str]) -> int:
 
     from moldau_cli import output
     from moldau_cli.application import application
-    from moldau_cli.client import use_command_config
+    from moldau_cli.client import use_command_config, use_profile
 
     as_json, rest = split_json_flag(arguments)
     output.use_json(as_json)
     try:
         config_file, rest = split_command_config(rest)
         use_command_config(config_file)
+        profile, rest = split_option(rest, "--profile", "the name of a profile")
+        use_profile(profile)
     except CommandError as error:
         return fail(str(error), error.exit_code)
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export

@@ -66,6 +66,8 @@ def test_commands_of_a_page_run(page, tmp_path):
     script = "set -euo pipefail\n" + "\n".join(blocks(page, "sh"))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    del environment["MOLDAU_PROFILE"]
     try:
         done = subprocess.run(
             ["bash", "-c", script],

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import CLUSTER_FILE, BootstrapServer, ClientSettings, bootstrap_of, connection_config, run
+from moldau_cli.client import (
+    CLUSTER_FILE,
+    BootstrapServer,
+    ClientSettings,
+    bootstrap_of,
+    connection_config,
+    named_address,
+    run,
+)
 from moldau_cli.commands.cluster import launcher_errors, parse_settings
 from moldau_cli.errors import UsageError
 
@@ -133,7 +141,7 @@ def _local_nodes(directory: Path | None, bootstrap_server: str | None) -> LocalN
     if directory is not None and bootstrap_server is not None:
         raise UsageError("--dir and --bootstrap-server exclude each other: cluster.json names the brokers")
     if directory is None:
-        if bootstrap_server is not None or os.environ.get("MOLDAU_BOOTSTRAP") or not CLUSTER_FILE.exists():
+        if named_address(bootstrap_server) is not None or not CLUSTER_FILE.exists():
             return None
         directory = CLUSTER_FILE.parent
     with launcher_errors():

@@ -1,0 +1,1 @@
+"""Commands that set up the command line itself: profiles and shell completion."""

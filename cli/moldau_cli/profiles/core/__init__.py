@@ -1,0 +1,1 @@
+"""The text of the file of profiles. All modules are pure."""

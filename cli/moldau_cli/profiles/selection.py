@@ -1,0 +1,69 @@
+"""Chooses where commands connect to: option, environment, profile, the cluster nearby, or Kafka's usual address.
+
+The first of these that is there counts: ``--bootstrap-server``; ``bootstrap.servers`` of ``--command-config``;
+``--profile``; MOLDAU_BOOTSTRAP; the profile of MOLDAU_PROFILE; the profile in use; ``./moldau-cluster``; the default.
+
+The settings of a profile go only to its own address, unless the user names the profile for this command
+(``--profile`` or MOLDAU_PROFILE). So a login of one cluster is never sent to another by accident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau_cli.profiles.store import load_profiles, profiles_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau_cli.profiles.core.document import Profile
+
+BOOTSTRAP_VARIABLE: Final = "MOLDAU_BOOTSTRAP"
+PROFILE_VARIABLE: Final = "MOLDAU_PROFILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An address with its source, for error texts, and the profile whose settings apply.
+
+    ``address`` is None where neither option, environment nor profile names one.
+    """
+
+    address: str | None
+    source: str = ""
+    profile: Profile | None = None
+
+
+def origin_of(profile: Profile) -> str:
+    """Returns the words that name a profile in error texts."""
+    return f"profile {profile.name} in {profiles_file()}"
+
+
+def choose(given: str | None, *, config_address: str | None, named: str | None, environ: Mapping[str, str]) -> Choice:
+    """Returns the address to use.
+
+    ``given`` is the value of ``--bootstrap-server``, ``config_address`` that of ``--command-config``, ``named`` the
+    profile of ``--profile``. An empty MOLDAU_PROFILE turns the profile in use off.
+
+    Raises:
+        UsageError: a profile does not exist, or the file of profiles cannot be used.
+    """
+    variable = environ.get(PROFILE_VARIABLE)
+    explicit = named or variable or None
+    profile = None
+    if explicit is not None:
+        profile = load_profiles().get(explicit, "--profile" if named else PROFILE_VARIABLE)
+    if given:
+        return Choice(address=given, source="--bootstrap-server", profile=profile)
+    if config_address:
+        return Choice(address=config_address, source="bootstrap.servers of --command-config", profile=profile)
+    inherited = environ.get(BOOTSTRAP_VARIABLE)
+    if inherited and not named:
+        return Choice(address=inherited, source=BOOTSTRAP_VARIABLE, profile=profile)
+    if profile is None and variable is None:
+        known = load_profiles()
+        profile = known.by_name.get(known.current)
+    if profile is None:
+        return Choice(address=None)
+    return Choice(address=profile.bootstrap, source=origin_of(profile), profile=profile)

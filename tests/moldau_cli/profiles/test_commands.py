@@ -1,0 +1,155 @@
+"""Goal: profiles choose the cluster and its settings, and no secret is shown. Method: commands and one broker here."""
+
+import json
+import stat
+
+import pytest
+
+from moldau_cli.profiles.selection import choose
+from support.client.socket_cluster import cluster
+from support.commands import run_command
+
+OPTION, ENVIRONMENT, PROFILE = "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user without profiles, in a directory without a cluster."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("MOLDAU_PROFILE")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    done = run_command(*map(str, arguments))
+    assert done.returncode == code, done
+    return done
+
+
+def used(**environ):
+    return choose(None, config_address=None, named=None, environ=environ)
+
+
+def test_a_profile_lives_and_dies(home):
+    assert run("profile", "list", "--json").stdout == '{"profiles": []}\n'
+    assert "which is used" in run("profile", "add", "one", "-b", PROFILE).stdout
+    run("profile", "add", "two", "-b", "b.example:9092,c.example:9092", "-X", "security.protocol=SSL")
+    assert used().address == PROFILE
+    run("profile", "use", "two")
+    shown = json.loads(run("profile", "show", "--json").stdout)
+    assert shown == {
+        "profile": "two",
+        "used": True,
+        "bootstrap": "b.example:9092,c.example:9092",
+        "command_config": None,
+        "settings": {"security.protocol": "SSL"},
+    }
+    assert run("profile", "list").stdout.splitlines()[2].split()[:2] == ["two", "*"]
+    run("profile", "use", "--none")
+    assert used().address is None
+    run("profile", "remove", "two")
+    assert "there is no profile 'two'; known are one" in run("profile", "use", "two", code=2).stderr
+
+
+def test_the_file_is_its_owners_and_secrets_are_hidden(home):
+    added = run("profile", "add", "s", "-b", PROFILE, "-X", "sasl.password=hush", "-X", "sasl.username=${env:USER_X}")
+    (file,) = (home / "config").rglob("profiles.toml")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    for done in (added, run("profile", "show"), run("profile", "show", "--json"), run("profile", "list")):
+        assert "hush" not in done.stdout + done.stderr
+    assert "sasl.password: [hidden]\nsasl.username: ${env:USER_X}" in run("profile", "show").stdout
+    file.chmod(0o644)
+    assert "other users may read" in run("profile", "show").stderr
+    run("profile", "use", "s")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_option_comes_before_environment_before_profile(home):
+    run("profile", "add", "p", "-b", PROFILE)
+    assert OPTION in run("topics", "list", "-b", OPTION, code=1).stderr
+    by_profile = run("topics", "list", code=1).stderr
+    assert f"{PROFILE}: Connection refused" in by_profile
+    assert f"the address of profile p in {home}" in by_profile
+    environ = {"MOLDAU_BOOTSTRAP": ENVIRONMENT}
+    assert (used(**environ).address, used(**environ).profile) == (ENVIRONMENT, None)
+    named = choose(None, config_address=None, named="p", environ=environ)
+    assert (named.address, named.profile.name) == (PROFILE, "p")
+    assert used(MOLDAU_PROFILE="").address is None
+    assert choose(OPTION, config_address="x", named=None, environ=environ).address == OPTION
+    assert choose(None, config_address="x", named=None, environ=environ).address == "x"
+
+
+def test_settings_go_to_no_other_cluster_by_accident(home):
+    run("profile", "add", "p", "-b", PROFILE, "-X", "security.protocol=SSL")
+    assert choose(OPTION, config_address=None, named=None, environ={}).profile is None
+    assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT).profile is None
+    assert choose(OPTION, config_address=None, named="p", environ={}).profile.name == "p"
+    assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT, MOLDAU_PROFILE="p").profile.name == "p"
+
+
+def test_commands_use_address_and_settings(home):
+    with cluster() as fake:
+        fake.add_topic("t")
+        run("profile", "add", "here", "-b", fake.bootstrap)
+        assert json.loads(run("topics", "list", "--json").stdout)["topics"][0]["topic"] == "t"
+        run("profile", "add", "tls", "-b", fake.bootstrap, "-X", "security.protocol=SSL")
+        words = "this listener does not speak TLS"
+        assert words in run("topics", "list", "--profile", "tls", code=2).stderr
+        assert words in run("topics", "list", "--profile=tls", "-b", fake.bootstrap, code=2).stderr
+        run("topics", "list")
+        config = home / "client.properties"
+        config.write_text("security.protocol=SSL\n")
+        run("profile", "add", "filed", "-b", fake.bootstrap, "--command-config", "client.properties")
+        assert words in run("topics", "list", "--profile", "filed", code=2).stderr
+        config.write_text("security.protocol=PLAINTEXT\n")
+        run("topics", "list", "--profile", "filed")
+        config.unlink()
+        gone = run("topics", "list", "--profile", "filed", code=2).stderr
+        assert "profile filed in" in gone
+        assert str(config) in gone
+
+
+def test_errors_name_the_source(home, monkeypatch):
+    run("profile", "add", "p", "-b", PROFILE, "-X", "request.timeout.ms=${env:NO_SUCH_NUMBER}")
+    missing = run("topics", "list", code=2).stderr
+    assert "profile p in" in missing
+    assert "NO_SUCH_NUMBER" in missing
+    monkeypatch.setenv("NO_SUCH_NUMBER", "x")
+    with cluster() as fake:
+        wrong = run("topics", "list", "--profile", "p", "-b", fake.bootstrap, code=2).stderr
+        assert "request.timeout.ms" in wrong
+        assert "(profile p in" in wrong
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", "nonsense")
+    run("profile", "use", "--none")
+    assert "MOLDAU_BOOTSTRAP: expected HOST:PORT, not 'nonsense'" in run("topics", "list", code=2).stderr
+    monkeypatch.delenv("MOLDAU_BOOTSTRAP")
+    monkeypatch.setenv("MOLDAU_PROFILE", "q")
+    assert "MOLDAU_PROFILE: there is no profile 'q'; known are p" in run("topics", "list", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["add", "a b", "-b", PROFILE], "a profile's name"),
+        (["add", "p", "-b", "nonsense"], "expected HOST:PORT"),
+        (["add", "p", "-b", PROFILE, "-X", "security.protocl=SSL"], "did you mean security.protocol?"),
+        (["add", "p", "-b", PROFILE, "-X", "request.timeout.ms=x"], "request.timeout.ms"),
+        (["use"], "--none"),
+        (["show"], "no profile is used"),
+        (["remove", "p"], "moldau profile add makes one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line(arguments, words, home):
+    done = run("profile", *arguments, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_profile_is_replaced_only_with_force(home):
+    run("profile", "add", "p", "-b", PROFILE)
+    assert "--force replaces it" in run("profile", "add", "p", "-b", OPTION, code=2).stderr
+    run("profile", "add", "p", "-b", OPTION, "--force")
+    assert used().address == OPTION
