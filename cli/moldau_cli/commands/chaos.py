@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "topics", "all")
+WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "topics", "spark", "all")
 NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
 
@@ -39,7 +39,10 @@ def run(
         Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
     ] = None,
     workload: Annotated[
-        str, typer.Option(help="What the clients do: queue, transactions, pipe, bank, register, topics, or all.")
+        str,
+        typer.Option(
+            help="What the clients do: queue, transactions, pipe, bank, register, topics, all of these, or spark."
+        ),
     ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
     network: Annotated[
@@ -157,14 +160,19 @@ def _run_controls(
 ) -> None:
     """Runs one control, or each that can run against the cluster; exits with 1 if one is acquitted."""
     from moldau_jepsen.chaos.campaign import CONTROL_SECONDS, control_options
+    from moldau_jepsen.chaos.clients import Workload
     from moldau_jepsen.chaos.controls import CONTROLS
     from moldau_jepsen.chaos.options import refuse_impossible
     from moldau_jepsen.chaos.run import run_chaos
+    from moldau_jepsen.chaos.spark.workload import refusal as spark_refusal
 
     if name not in (*CONTROLS, "all"):
         raise UsageError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}, or all")
     rows: list[dict[str, output.Json]] = []
     able = [control for control in CONTROLS.values() if bootstrap is None or control.clients_only]
+    if (reason := spark_refusal()) is not None and name == "all":
+        output.note(f"left out the controls with Spark: {reason}")
+        able = [control for control in able if control.workload is not Workload.SPARK]
     for control in able if name == "all" else (CONTROLS[name],):
         place = directory / control.name if name == "all" else directory
         options = control_options(

@@ -330,6 +330,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         -1 for none); rows without one go by their key, or where the keyless partitioner says, as with ``send``. A
         custom partitioner cannot choose for columns. Returns one delivery for each batch that took rows, in no order.
 
+        Rows with a given partition or a key stay in order within their partition, and so do rows that the keyless
+        partitioner places; within one call these two kinds may change places in a partition.
+
         Raises:
             KafkaError: as for ``send``.
             InvalidRecordError: a row cannot be encoded; rows before it were taken.

@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.chaos.clients import ClientOptions
+from moldau_jepsen.chaos.clients import ClientOptions, Workload
 from moldau_jepsen.chaos.controls import CONTROLS, Control
 from moldau_jepsen.chaos.folder import CONTROLS as FOLDER
 from moldau_jepsen.chaos.folder import ChaosResult, conclude
 from moldau_jepsen.chaos.options import CONTROL_BROKERS, ChaosOptions, Network
 from moldau_jepsen.chaos.run import Progress, run_chaos
+from moldau_jepsen.chaos.spark.workload import SparkOptions
 from moldau_jepsen.workloads.operations import NO_KEYS
 from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -34,8 +35,12 @@ RUNS_MAX = 3
 
 
 def choose_controls(options: ChaosOptions) -> tuple[Control, ...]:
-    """Returns the controls of a run; on a cluster that was started elsewhere only those that need only clients."""
-    known = list(CONTROLS.values())
+    """Returns the controls of a run; on a cluster that was started elsewhere only those that need only clients.
+
+    The workload of Spark has a control of its own, and other workloads do without it, because it needs a Java.
+    """
+    is_spark = options.clients.workload is Workload.SPARK
+    known = [control for control in CONTROLS.values() if (control.workload is Workload.SPARK) == is_spark]
     if options.bootstrap is not None:
         return tuple(control for control in known if control.clients_only)
     return tuple(known) if options.duration_s >= ALL_FROM_S else (known[options.seed % len(known)],)
@@ -58,6 +63,7 @@ def control_options(
     ``brokers`` is the size of the cluster at ``bootstrap``, if given, and ``connection`` has its connection keys.
     """
     queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
+    spark = SparkOptions(delivery_guarantee=control.delivery_guarantee)
     return ChaosOptions(
         directory=directory,
         duration_s=CONTROL_SECONDS,
@@ -65,7 +71,7 @@ def control_options(
         kinds=(),
         network=network,
         settings=control.settings,
-        clients=ClientOptions(workload=control.workload, queue=queue, connection=connection),
+        clients=ClientOptions(workload=control.workload, queue=queue, spark=spark, connection=connection),
         control=control,
         keep_data=keep_data,
         bootstrap=bootstrap,

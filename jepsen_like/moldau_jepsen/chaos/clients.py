@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau_jepsen.chaos.spark.workload import SparkOptions, SparkWorkload, with_configs
 from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.checkers.log.copies import Copies
 from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
 from moldau_jepsen.workloads.operations import ClusterOperations
@@ -21,8 +23,10 @@ from moldau_jepsen.workloads.transactions import TransactionOptions, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from moldau.runtime.ports.environment import Environment
+    from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recording.recorder import Recorder
@@ -44,7 +48,8 @@ class Workload(enum.Enum):
     BANK = "bank"  # money is moved between accounts in two topics, by tellers and by clerks
     REGISTER = "register"  # a topic's configuration, changed and read
     TOPICS = "topics"  # a topic that is written to, read, deleted, and made again
-    ALL = "all"  # all of them at once
+    SPARK = "spark"  # a streaming query of Spark from topic to topic, whose processes are killed
+    ALL = "all"  # all of them at once, except Spark's, which needs a Java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +83,13 @@ class ClientOptions:
             ),
         )
     )
+    spark: SparkOptions = field(default_factory=SparkOptions)
     seek_share: float = 0.005
     """Of the polls of the queue's readers that returned something: the reader seeks afterwards."""
 
     def works(self, workload: Workload) -> bool:
         """Whether this one of the workloads is at work."""
-        return self.workload in (workload, Workload.ALL)
+        return self.workload is workload or (self.workload is Workload.ALL and workload is not Workload.SPARK)
 
     @property
     def topics(self) -> dict[str, int]:
@@ -93,6 +99,8 @@ class ClientOptions:
             topics |= {self.pipe.source: self.pipe.partitions, self.pipe.target: self.pipe.partitions}
         if self.works(Workload.BANK):
             topics |= self.bank.sizes
+        if self.works(Workload.SPARK):
+            topics |= {self.spark.source: self.spark.partitions, self.spark.target: self.spark.partitions}
         return topics
 
     @property
@@ -126,8 +134,9 @@ class RunClients:
         nodes: Nodes | None,
         *,
         replication: Sequence[int] = (3,),
+        folder: Path | None = None,
     ) -> None:
-        """``replication`` is drawn from for each topic that is made again.
+        """``replication`` is drawn from for each topic that is made again. ``folder`` gets the state of Spark's query.
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
         topics, since old brokers know no topics by their ids.
@@ -177,6 +186,11 @@ class RunClients:
         self._register: ConfigRegister | None = None
         if nodes is not None and working(Workload.REGISTER):
             self._register = ConfigRegister(nodes, environment, queue.topic)
+        self._spark: SparkWorkload | None = None
+        if working(Workload.SPARK):
+            assert folder is not None, "Spark's query keeps its checkpoint in a folder"
+            spark = with_configs(options.spark, queue.producer, every)
+            self._spark = SparkWorkload(environment, bootstrap, spark, recorder, folder)
         self._topics: TopicsWorkload | None = None
         if nodes is not None and working(Workload.TOPICS):
             self._topics = TopicsWorkload(nodes, environment, recorder, replication=replication)
@@ -194,9 +208,19 @@ class RunClients:
         return TopicsMade(tuple(self._topics.writes), tuple(self._topics.reads))
 
     @property
+    def copies(self) -> Copies:
+        """The rows of Spark's query and their copies, as they were read at the end."""
+        return Copies() if self._spark is None else self._spark.copies
+
+    @property
+    def kills(self) -> list[FaultEvent]:
+        """The kills of Spark's processes."""
+        return [] if self._spark is None else self._spark.kills
+
+    @property
     def stuck(self) -> list[str]:
-        """Why the final reads of the register and of the topics failed, of those that did."""
-        return [one.stuck for one in (self._register, self._topics) if one is not None and one.stuck]
+        """Why the final reads of the register, the topics and the copies failed, of those that did."""
+        return [one.stuck for one in (self._register, self._topics, self._spark) if one is not None and one.stuck]
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads.
@@ -227,6 +251,8 @@ class RunClients:
                 nursery.start_soon(self._register.run, REGISTER_CHANGES_PER_SECOND)
             if self._topics is not None:
                 nursery.start_soon(self._topics.run)
+            if self._spark is not None:
+                nursery.start_soon(self._spark.run)
 
     def liveness(self) -> Liveness:
         """Returns what the clients must still achieve.
@@ -239,6 +265,7 @@ class RunClients:
         sends = transfers or (options.works(Workload.QUEUE) and queue.senders > 0)
         partitions = queue.topic_partitions if sends else []
         partitions += options.pipe.source_partitions if options.works(Workload.PIPE) else []
+        partitions += options.spark.source_partitions if options.works(Workload.SPARK) else []
         bank = [*options.bank.account_partitions, *options.bank.clerks.source_partitions]
         partitions += bank if options.works(Workload.BANK) else []
         earliest = queue.consumer.get("auto.offset.reset", "earliest") == "earliest"
@@ -255,6 +282,8 @@ class RunClients:
             self._register.stop()
         if self._topics is not None:
             self._topics.stop()
+        if self._spark is not None:
+            self._spark.stop()
 
     async def final_read(self, timeout_s: float) -> None:
         """Reads every topic from its beginning, and the register, and the last of the topics that were made again."""
@@ -268,3 +297,5 @@ class RunClients:
             await self._register.final_read(timeout_s)
         if self._topics is not None:
             await self._topics.final_read(timeout_s)
+        if self._spark is not None:
+            await self._spark.final_read(timeout_s)

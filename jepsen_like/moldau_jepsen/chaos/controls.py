@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from moldau_jepsen.chaos.clients import Workload
+from moldau_jepsen.chaos.spark.workload import AT_LEAST_ONCE, EXACTLY_ONCE
 from moldau_jepsen.checkers import AnomalyKind
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Control:
     settings: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, str] = field(default_factory=dict)
     consumer: Mapping[str, str] = field(default_factory=dict)
+    delivery_guarantee: str = EXACTLY_ONCE
+    """Of the sink of Spark's query."""
 
 
 async def _lose_in_sync_set(stage: Stage) -> None:
@@ -137,6 +140,14 @@ CONTROLS: dict[str, Control] = {
             script=_reset_connections,
             producer={"enable.idempotence": "false"},
             convicted_by=(AnomalyKind.DUPLICATE, AnomalyKind.NONMONOTONIC_SEND, AnomalyKind.INT_NONMONOTONIC_SEND),
+        ),
+        Control(
+            name="spark-at-least-once",
+            text="a query whose driver dies in a batch writes rows of that batch again",
+            script=_nothing,
+            workload=Workload.SPARK,
+            delivery_guarantee=AT_LEAST_ONCE,
+            convicted_by=(AnomalyKind.PIPE_DUPLICATE,),
         ),
     )
 }

@@ -17,6 +17,7 @@ from moldau_jepsen.chaos.observe.observed import Observed
 from moldau_jepsen.chaos.observe.reached import Reached, reached_hint
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
 from moldau_jepsen.checkers.anomalies import Bank
+from moldau_jepsen.checkers.log.copies import CopiedRow, Copies, SourceRow, with_copies
 from moldau_jepsen.checkers.log.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
@@ -66,6 +67,8 @@ class RunFacts:
     """What the clients of the register saw."""
     topics: TopicsMade = field(default_factory=TopicsMade)
     """What the client saw that deletes topics and makes them again."""
+    copies: Copies = field(default_factory=Copies)
+    """What the topics of Spark's query held at the end."""
     control: ControlFacts | None = None
     """Set for a negative control."""
     observed: Observed = field(default_factory=Observed)
@@ -122,6 +125,7 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         ],
         "topic_writes": facts.topics.writes,
         "topic_reads": facts.topics.reads,
+        "copies": facts.copies,
         "control": facts.control,
         "observed": observed.to_json(facts.observed),
         "history_bytes": facts.history_bytes,
@@ -151,6 +155,7 @@ def read_facts(directory: Path) -> RunFacts:
                 for write, value, begun, end in document.get("register", ())
             ),
             topics=_topics_made(document),
+            copies=_copies(document.get("copies")),
             control=_control(document.get("control")),
             observed=observed.from_json(document.get("observed")),
             history_bytes=document.get("history_bytes"),
@@ -178,6 +183,13 @@ def _topics_made(document: Mapping[str, Any]) -> TopicsMade:
     return TopicsMade(writes, reads)
 
 
+def _copies(document: Sequence[Any] | None) -> Copies:
+    if document is None:
+        return Copies()
+    source, target, rows, copies = document
+    return Copies(source, target, tuple(SourceRow(*row) for row in rows), tuple(CopiedRow(*row) for row in copies))
+
+
 def _control(document: Sequence[Any] | None) -> ControlFacts | None:
     if document is None:
         return None
@@ -203,7 +215,7 @@ def judge(directory: Path, check: Check = check_history, judged: Origin | None =
     facts = read_facts(directory)
     history = HistoryFile(directory / HISTORY)
     _refuse_another_length(history.path, facts.history_bytes)
-    verdict = check(history, facts.promised)
+    verdict = with_copies(check(history, facts.promised), facts.copies, facts.promised)
     deaths = list(facts.deaths)
     register = check_register(facts.register, states_max=REGISTER_STATES_MAX)
     if register.linearizable is None:
@@ -345,6 +357,7 @@ def verdict_document(
             "topics_made": len({write.topic_id for write in facts.topics.writes}),
             "topic_writes": sum(write.offset != UNKNOWN for write in facts.topics.writes),
             "topic_reads": len(facts.topics.reads),
+            "rows_copied": len(facts.copies.copies),
             "unavailable_s": round(series.unavailable_s, 3),
             "latency_ms": {name: round(value, 3) for name, value in series.latency_ms.items()},
             "realtime_lag_ms": {name: round(value, 3) for name, value in reads.lag_ms.items()},

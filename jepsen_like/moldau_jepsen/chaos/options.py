@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
-from moldau_jepsen.chaos.clients import ClientOptions
+from moldau_jepsen.chaos.clients import ClientOptions, Workload
 from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS
 from moldau_jepsen.chaos.nemesis.schedule import PROXY_KINDS
 from moldau_jepsen.chaos.network.namespaces import refusal
 from moldau_jepsen.chaos.network.rules import DELAY, LOSS, RATE, RESET
+from moldau_jepsen.chaos.spark import workload as spark
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError
 from moldau_jepsen.launcher.cluster import refuse_wrong
@@ -77,6 +78,8 @@ def refuse_impossible(options: ChaosOptions) -> None:
         if not math.isfinite(seconds):
             raise LauncherUsageError(f"{name} must be a number of seconds, not {seconds}")
     _refuse_unknown_keys(options)
+    if options.clients.workload is Workload.SPARK and (reason := spark.refusal()) is not None:
+        raise LauncherUsageError(f"workload {Workload.SPARK.value}: {reason}")
     if options.bootstrap is None:
         _refuse_for_a_fresh_cluster(options)
     else:

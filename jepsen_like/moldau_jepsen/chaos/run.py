@@ -34,6 +34,7 @@ from moldau_jepsen.chaos.observe.claims import ClaimSampler, question_tls
 from moldau_jepsen.chaos.observe.observed import observed
 from moldau_jepsen.chaos.observe.sampler import ClusterSampler
 from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
+from moldau_jepsen.checkers.log.copies import Copies
 from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import HistoryWriter
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 CLUSTER = "cluster"
 """Where a fresh cluster has its data and logs; removed after a run in which nothing was found."""
+SPARK = "spark"
+"""Where the query of the workload ``spark`` has its checkpoint and logs; removed likewise."""
 SAMPLE_S = 1.0
 CLAIMS_S = 0.5
 FORGETTING_KINDS = (FaultKind.POWER, FaultKind.BIT_ROT)
@@ -123,6 +126,7 @@ class _Run:
         self.deaths: list[str] = []
         self.register: tuple[RegisterOperation, ...] = ()
         self.topics = TopicsMade()
+        self.copies = Copies()
         self.stuck: list[str] = []
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
@@ -179,6 +183,7 @@ class _Run:
     def _remove_data(self) -> None:
         if not self.options.keep_data:
             shutil.rmtree(self.options.directory / CLUSTER, ignore_errors=True)
+            shutil.rmtree(self.options.directory / SPARK, ignore_errors=True)
 
     async def _cluster(
         self, stack: ExitStack, nursery: trio.Nursery
@@ -249,6 +254,7 @@ class _Run:
                 recorder,
                 nodes,
                 replication=(3,) if forgetting else (1, 3),
+                folder=(options.directory / SPARK).absolute(),
             )
             tls = question_tls(self.environment, connection)
             claims = ClaimSampler(list(options.clients.topics), cluster, bootstrap, tls)
@@ -257,6 +263,8 @@ class _Run:
             finally:
                 self.register = workload.register_operations
                 self.topics = workload.topics_made
+                self.copies = workload.copies
+                self.faults += workload.kills
                 self.stuck = workload.stuck
                 if self.unwritten is None:
                     writer.flush()
@@ -464,6 +472,7 @@ class _Run:
             deaths=(*self.deaths, *self.stuck),
             register=self.register,
             topics=self.topics,
+            copies=self.copies,
             history_bytes=(options.directory / HISTORY).stat().st_size,
             origin=origin(),
             observed=observed(self.meter, self.partitions.series()),

@@ -5,7 +5,8 @@
 The pipeline: a feeder writes numbered rows to the topic ``in``, a streaming query (a driver process of its own) copies
 them to the topic ``out``, exactly once. At random moments a part dies by SIGKILL: the driver with its JVM, its Python
 processes, the leader of a partition of ``out``, or the transaction coordinator of the query. What died is started
-again. At the end every row must be in ``out`` once for a ``read_committed`` reader.
+again. At the end the query catches up for as long as it makes progress, and then every row must be in ``out`` once for
+a ``read_committed`` reader.
 """
 
 from __future__ import annotations
@@ -255,11 +256,14 @@ def run(
                 victim = strike(kind, brokers, query, draw)
                 print(f"{time.strftime('%H:%M:%S')} kill {number + 1}: {kind} {victim or ''}", flush=True)
             rows = feeder.finish()
-            deadline = time.monotonic() + WAIT_S
             seen: Counter[int] = Counter()
+            last, deadline = -1, time.monotonic() + WAIT_S
             while len(seen) < rows and time.monotonic() < deadline:
                 query.ensure_running()
                 seen = committed_values(brokers.bootstrap, 20, rows)
+                if len(seen) > last:  # a query that is behind catches up
+                    last, deadline = len(seen), time.monotonic() + WAIT_S
+                print(f"{time.strftime('%H:%M:%S')} {len(seen)} of {rows} rows, {query.progress()}", flush=True)
             seen = committed_values(brokers.bootstrap, 60, rows)
         finally:
             query.kill()

@@ -21,7 +21,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "400")
+        .option("maxOffsetsPerTrigger", "2000")
         .load()
         .select("key", "value")
     )

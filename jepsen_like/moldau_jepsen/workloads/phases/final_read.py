@@ -52,7 +52,7 @@ async def read_everything(
     with trio.move_on_after(timeout_s) as scope:
         async with make_consumer(isolation) as consumer:
             consumer.assign(partitions)
-            ends = await _settled_ends(make_consumer, partitions)
+            ends = await settled_ends(make_consumer, partitions)
             is_settled = True
             wanted = {partition: max(wanted[partition], ends[partition]) for partition in partitions}
             while any(position[part] < wanted[part] for part in partitions):
@@ -81,12 +81,12 @@ async def read_everything(
 
 async def _is_at_the_ends(make_consumer: MakeConsumer, position: Mapping[TopicPartition, int]) -> bool:
     with trio.move_on_after(ENDS_S):
-        ends = await _settled_ends(make_consumer, list(position))
+        ends = await settled_ends(make_consumer, list(position))
         return all(position[partition] >= end for partition, end in ends.items())
     return False
 
 
-async def _settled_ends(make_consumer: MakeConsumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def settled_ends(make_consumer: MakeConsumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Ends of the partitions when no transaction is open in them. Bounded by the caller's deadline."""
     async with make_consumer("read_committed") as committed, make_consumer("read_uncommitted") as uncommitted:
         while True:
