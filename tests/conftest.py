@@ -61,24 +61,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Notes where portions end, and exempts everything that collection loaded from garbage collection.
+    """Notes where portions end, and exempts everything that collection loaded from garbage collection."""
+    SHARED.collected(session.items)
+    _exempt_from_collection()
+
+
+def _exempt_from_collection() -> None:
+    """Collects garbage, and exempts all that is left from further collections.
 
     Every simulated run starts with a full collection. The modules and test items of the whole suite make that take a
     fifth of a second, which is more than most simulated tests need.
     """
-    SHARED.collected(session.items)
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Ends what the files of a portion share with the portion's last test."""
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Ends what the files of a portion share with the portion's last test.
+
+    The reports of a file's tests, and the modules that they loaded, stay to the end of the run: they are exempted from
+    garbage collection as well.
+    """
     SHARED.test_begins(item.nodeid)
     try:
         return (yield)
     finally:
         SHARED.test_ended(item.nodeid)
+        if nextitem is not None and nextitem.path != item.path:
+            _exempt_from_collection()
 
 
 def pytest_sessionfinish() -> None:

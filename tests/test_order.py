@@ -1,8 +1,11 @@
 """Goal: the suite wastes no processor time. Method: the table of ``support.order`` against the tree; the collector."""
 
 import gc
+import re
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from support.order import SECONDS, SPREAD, TOGETHER, longest_first, portion_of
 from support.shared import SharedResources
@@ -21,9 +24,19 @@ def test_portions_are_files_sessions_or_single_tests():
     assert portion_of("tests/simulation/test_corpus.py::test_a[b]") == "tests/simulation/test_corpus.py::test_a[b]"
 
 
+def test_files_with_the_shared_session_are_one_portion():
+    """Two portions would start and stop the one Spark session of the process for each other."""
+    pattern = re.compile(r"^from support\.spark\.shared import .*\bshared_", re.MULTILINE)
+    users = [path for path in (ROOT / "tests").rglob("test_*.py") if pattern.search(path.read_text())]
+    assert len(users) > 5
+    portions = {portion_of(path.relative_to(ROOT).as_posix()) for path in users}
+    assert portions == {"tests/pyspark_moldau"}
+
+
 class Item:
     def __init__(self, nodeid):
         self.nodeid = nodeid
+        self.path = Path(nodeid.partition("::")[0])
 
 
 def test_the_longest_go_first_and_equals_stay():
@@ -73,3 +86,16 @@ def test_a_run_that_is_cut_short_ends_what_is_shared():
 def test_collected_modules_are_left_out_of_garbage_collection():
     """Each of the thousands of simulated runs would otherwise spend a fifth of a second on them."""
     assert gc.get_freeze_count() > 10_000
+
+
+@pytest.mark.parametrize(("following", "is_exempt"), [("tests/a.py::c", False), ("tests/b.py::a", True)])
+def test_what_a_file_leaves_is_left_out_too(request, monkeypatch, following, is_exempt):
+    """Reports of tests, and modules that tests load, would make each later simulated run slower."""
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    monkeypatch.setattr(conftest, "SHARED", SharedResources())
+    left = [[]]
+    steps = conftest.pytest_runtest_protocol(Item("tests/a.py::b"), Item(following))
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    assert all(each is not left for each in gc.get_objects()) == is_exempt

@@ -82,6 +82,7 @@ TOGETHER = dict.fromkeys(
         "tests/pyspark_moldau/sink/test_sink_cluster.py",
         "tests/pyspark_moldau/sink/test_spark_sink.py",
         "tests/pyspark_moldau/test_both_connectors.py",
+        "tests/pyspark_moldau/test_secured_spark.py",
         "tests/pyspark_moldau/test_spark.py",
         "tests/pyspark_moldau/test_spark_features.py",
     ),
