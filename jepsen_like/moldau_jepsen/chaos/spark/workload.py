@@ -21,7 +21,7 @@ from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
 from moldau_jepsen.chaos.spark.processes import Checkpoint, QueryProcesses
 from moldau_jepsen.checkers.log.copies import CopiedRow, Copies, SourceRow
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, end_offsets, settled_ends
+from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, RETRY_S, end_offsets, settled_ends
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
