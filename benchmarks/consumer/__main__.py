@@ -7,8 +7,9 @@
   turn, so that some answers are full of small records and others hold a few large ones
 
 Both clients are in one process at a time, assigned by hand, start at the first offset and end with the last record. The
-application looks at each value and takes 500 records a poll, so that it, and not the fetching, sets the pace. Broker
-and clients share this machine's cores: what counts is the ratio of the two in the same round.
+application looks at each value and takes 500 records a poll, so that it, and not the fetching, sets the pace. Processor
+time, per record, is that of all threads of the process, from opening to closing. Broker and clients share this
+machine's cores: what counts is the ratio of the two in the same round.
 """
 
 from __future__ import annotations
@@ -102,21 +103,28 @@ CLIENTS = {"moldau": read_moldau, "librdkafka": read_librdkafka}
 
 
 def measure(bootstrap: str, topic: str, records: Mapping[int, int], rounds: int) -> dict[str, float]:
-    """Records per second of each client (medians of the rounds), and the median of the rounds' ratios."""
+    """Records per second and processor time of each client (medians), and the medians of the rounds' ratios."""
+    count = sum(records.values())
     rates: dict[str, list[float]] = {name: [] for name in CLIENTS}
+    costs: dict[str, list[float]] = {name: [] for name in CLIENTS}
     for number in range(rounds):
         names = list(CLIENTS) if number % 2 == 0 else list(reversed(CLIENTS))
         for name in names:
-            rates[name].append(sum(records.values()) / CLIENTS[name](bootstrap, topic, records))
+            used = time.process_time()
+            rates[name].append(count / CLIENTS[name](bootstrap, topic, records))
+            costs[name].append((time.process_time() - used) * 1e6 / count)
     row = {name: round(statistics.median(found)) for name, found in rates.items()}
-    ratios = [own / other for own, other in zip(rates["moldau"], rates["librdkafka"], strict=True)]
-    return {**row, "ratio": round(statistics.median(ratios), 3)}
+    row |= {f"{name}_cpu_us": round(statistics.median(found), 3) for name, found in costs.items()}
+    for label, found in [("ratio", rates), ("cpu_ratio", costs)]:
+        ratios = [own / other for own, other in zip(found["moldau"], found["librdkafka"], strict=True)]
+        row[label] = round(statistics.median(ratios), 3)
+    return row
 
 
 def main() -> None:
     """Runs the rounds and prints the figures."""
     parser = argparse.ArgumentParser(description="Throughput of a consumer with unequally loaded partitions.")
-    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--idle", default="0,1,9,99", metavar="COUNTS", help="numbers of idle partitions")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
@@ -137,9 +145,13 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures))
         return
-    print("| partitions | Moldau, records/s | librdkafka, records/s | ratio |\n|---|---|---|---|")
+    print("| partitions | Moldau, records/s | librdkafka | ratio | Moldau, us of CPU | librdkafka | ratio |")
+    print("|---|---|---|---|---|---|---|")
     for name, row in figures.items():
-        print(f"| {name} | {row['moldau']:,.0f} | {row['librdkafka']:,.0f} | {row['ratio']:.2f} |")
+        print(
+            f"| {name} | {row['moldau']:,.0f} | {row['librdkafka']:,.0f} | {row['ratio']:.2f} "
+            f"| {row['moldau_cpu_us']:.2f} | {row['librdkafka_cpu_us']:.2f} | {row['cpu_ratio']:.2f} |"
+        )
 
 
 if __name__ == "__main__":
