@@ -20,6 +20,7 @@ SECONDS: dict[str, float] = {
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
     "tests/interop/test_tls.py": 38,
     "tests/moldau_cli/console/test_browser.py": 30,
+    "tests/moldau_cli/operations/test_roll_commands.py": 30,
     "tests/processes/test_failover.py": 30,
     "tests/moldau_jepsen/testing/test_plugin_reports.py": 30,
     "tests/moldau_quorum/log/raft/test_campaign.py": 28,

@@ -11,8 +11,9 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import command_config_file, connection_config, own_config
-from moldau_cli.commands.cluster import launcher_errors, parse_settings
+from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.local import launcher_errors
 from moldau_cli.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
+from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.local import launcher_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,24 +21,13 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
 
+commands.command("roll")(roll)
+
 DEFAULT_DIRECTORY = Path("moldau-cluster")
 
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the cluster.")]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", help="Node id: brokers 1.., controllers 101..")]
 TimeoutS = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait until the cluster serves.")]
-
-
-@contextmanager
-def launcher_errors() -> Iterator[None]:
-    """Turns the launcher's errors into the command line's."""
-    from moldau_jepsen.launcher import LauncherError, LauncherUsageError
-
-    try:
-        yield
-    except LauncherUsageError as error:
-        raise UsageError(str(error)) from error
-    except LauncherError as error:
-        raise CommandError(str(error)) from error
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from moldau_cli.client import (
     named_address,
     run,
 )
-from moldau_cli.commands.cluster import launcher_errors, parse_settings
+from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
+from moldau_cli.operations.local import launcher_errors
 
 if TYPE_CHECKING:
     from moldau_cli.console.faults import LocalNodes

@@ -14,11 +14,11 @@ import trio
 from moldau import Admin, Consumer
 from moldau.admin import NewTopic
 from moldau_cli import output
-from moldau_cli.commands.cluster import launcher_errors
 from moldau_cli.demo.produce import ProducePhase
 from moldau_cli.demo.proof import tally
 from moldau_cli.demo.records import SEQUENCE_HEADER, load_file, load_flights
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.local import launcher_errors
 from moldau_cli.progress import progress
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.origin import origin

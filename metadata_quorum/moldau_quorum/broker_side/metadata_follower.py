@@ -108,6 +108,7 @@ class MetadataFollower:
         )
         self.reachability = Reachability(environment.clock, self._log)
         self._caught_up = False
+        self._is_answered = False  # by the controller, on the present connection
         self.image = MetadataImage()
         """The newest image; the follower replaces it and never changes it."""
         self.refusal = ""
@@ -137,6 +138,7 @@ class MetadataFollower:
             try:
                 with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
                     connection = await self._open(host, port)
+                self._is_answered = False
                 try:
                     while True:
                         await self._step(connection)
@@ -188,9 +190,19 @@ class MetadataFollower:
             leader_epoch=self._leader_epoch,
         )
         with trio.fail_after((FETCH_WAIT_MS + FETCH_GRACE_MS) / 1000):
-            body = await connection.request_raw(
-                METADATA_FETCH_KEY, METADATA_FETCH_VERSION, encode_fetch_request(request)
-            )
+            try:
+                body = await connection.request_raw(
+                    METADATA_FETCH_KEY, METADATA_FETCH_VERSION, encode_fetch_request(request)
+                )
+            except OSError as error:
+                if self._is_answered:
+                    raise
+                # A controller closes the connection of a peer whose private messages it does not understand.
+                raise ConnectionError(
+                    f"it closed the connection at the first metadata fetch ({error}); if it runs an older version than "
+                    "this broker, upgrade the controllers first"
+                ) from error
+        self._is_answered = True
         response = decode_fetch_response(body)
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             raise InconsistentClusterError(

@@ -1,0 +1,168 @@
+"""``moldau cluster roll``: a rolling restart."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin
+    from moldau.runtime.ports.environment import Environment
+    from moldau_cli.operations.restarts import Restarter
+    from moldau_cli.operations.rolling import Rolled, RollOptions
+    from moldau_cli.plans.roll import RollNode
+    from moldau_jepsen.launcher import LocalCluster
+
+
+def roll(
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of a local cluster.")] = Path("moldau-cluster"),
+    bootstrap_server: BootstrapServer = None,
+    restart_command: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Restarts one node: 'ssh {host} systemctl restart moldau@{roles}'. Fields: {id}, {host}, {port}, "
+            "{roles} (broker, controller or controller-broker).",
+        ),
+    ] = None,
+    nodes: Annotated[str, typer.Option("--nodes", metavar="IDS", help="Only these nodes; default: all.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin although partitions are out of sync, or not served meanwhile.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds that a node, and then its replicas, may take to come back.")
+    ] = 600.0,
+    elect: Annotated[
+        bool, typer.Option("--elect/--no-elect", help="Give leadership to the preferred replicas at the end.")
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the order, and what is in the way.")] = False,
+) -> None:
+    """Restart all nodes one by one, each when the cluster is whole: controllers, the active one last, then brokers.
+
+    Between two restarts all voters have caught up, all brokers are in service and all replicas are in sync. The command
+    refuses to begin otherwise, and stops at a node that does not come back.
+    """
+    from moldau_cli.operations.restarts import CommandRestarter, LauncherRestarter
+    from moldau_cli.operations.rolling import RollOptions
+
+    chosen = _ids(nodes)
+    options = RollOptions(timeout_s=timeout, force=force, elects=elect)
+    with ExitStack() as stack:
+        restarter: Restarter | None = None
+        if restart_command is None and (bootstrap_server is None or not dry_run):
+            if bootstrap_server is not None:
+                raise UsageError("give --restart-command: how is a node of that cluster restarted?")
+            cluster = _local(stack, directory)
+            if cluster.client_config is not None:
+                use_command_config(str(cluster.client_config))
+            bootstrap, restarter = cluster.bootstrap, LauncherRestarter(cluster, timeout)
+        else:
+            bootstrap = bootstrap_of(bootstrap_server)
+            if restart_command is not None:
+                restarter = CommandRestarter(restart_command, _environment(), timeout)
+        _roll(bootstrap, chosen, restarter, options, dry_run=dry_run)
+
+
+def _environment() -> Environment:
+    from moldau.runtime.config import ConfigError
+
+    try:
+        return command_environment()
+    except ConfigError as error:
+        raise UsageError("; ".join(error.problems)) from error
+
+
+def _roll(
+    bootstrap: str, chosen: list[int], restarter: Restarter | None, options: RollOptions, *, dry_run: bool
+) -> None:
+    from moldau_cli.operations.rolling import find_nodes, look, refusals, roll
+
+    async def plan(admin: Admin) -> tuple[list[RollNode], list[str]]:
+        found = await find_nodes(admin)
+        wanted = _chosen(found, chosen)
+        return _in_order(wanted, (await look(admin)).quorum.leader_id), await refusals(admin, found, wanted)
+
+    async def work(admin: Admin) -> Rolled:
+        assert restarter is not None, "only a dry run needs none"
+        found = await find_nodes(admin)
+        wanted = _chosen(found, chosen)
+        in_the_way = await refusals(admin, found, wanted)
+        if in_the_way and not options.force:
+            more = f" (and {len(in_the_way) - 1} more reasons)" if len(in_the_way) > 1 else ""
+            raise CommandError(f"not begun: {in_the_way[0]}{more}; --force begins nevertheless")
+        return await roll(admin, found, wanted, restarter, options)
+
+    if dry_run:
+        _show(*with_admin(bootstrap, plan), restarter)
+        return
+    rolled = with_admin(bootstrap, work)
+    output.answer(
+        {"restarted": list(rolled.restarted), "elected": rolled.elected},
+        f"{len(rolled.restarted)} nodes restarted, {rolled.elected} leaders moved back",
+    )
+
+
+def _local(stack: ExitStack, directory: Path) -> LocalCluster:
+    from moldau_cli.operations.local import launcher_errors
+    from moldau_jepsen.launcher import open_cluster
+    from moldau_jepsen.launcher.cluster import exclusive
+
+    with launcher_errors():
+        cluster = open_cluster(directory)
+        stack.enter_context(exclusive(directory))
+    return cluster
+
+
+def _show(order: list[RollNode], in_the_way: list[str], restarter: Restarter | None) -> None:
+    from moldau_cli.operations.restarts import CommandRestarter
+
+    rows: list[dict[str, output.Json]] = [
+        {
+            "node": node.node_id,
+            "roles": ",".join(node.roles),
+            "address": f"{node.host}:{node.port}",
+            "command": shlex.join(restarter.command(node)) if isinstance(restarter, CommandRestarter) else None,
+        }
+        for node in order
+    ]
+    if output.wants_json():
+        output.answer({"order": list(rows), "in_the_way": list(in_the_way)}, "")
+    else:
+        output.answer_rows("order", ["node", "roles", "address", "command"], rows)
+        for reason in in_the_way:
+            output.note(f"in the way: {reason}")
+    if in_the_way:
+        raise typer.Exit(1)
+
+
+def _in_order(nodes: list[RollNode], leader_id: int) -> list[RollNode]:
+    from moldau_cli.plans.roll import next_node
+
+    remaining, order = list(nodes), list["RollNode"]()
+    while remaining:
+        order.append(next_node(remaining, leader_id))
+        remaining.remove(order[-1])
+    return order
+
+
+def _chosen(nodes: list[RollNode], wanted: list[int]) -> list[RollNode]:
+    unknown = [node for node in wanted if node not in {one.node_id for one in nodes}]
+    if unknown:
+        known = ",".join(str(one.node_id) for one in nodes)
+        raise UsageError(f"--nodes: no node {unknown[0]}; the nodes are {known}")
+    return [one for one in nodes if not wanted or one.node_id in wanted]
+
+
+def _ids(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"--nodes: expected different node ids such as 1,2,101, not {text!r}")
+    return [int(word) for word in words]
