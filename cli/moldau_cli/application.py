@@ -58,7 +58,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "consume": Entry(
         "consume", "consume", "Write the records of a topic to stdout, one a line (one JSON object a line with --json)."
     ),
+    "offsets": Entry(
+        "watching.offsets",
+        "offsets",
+        "Show the offsets of partitions: earliest, latest, of the greatest timestamp, or at a time.",
+    ),
     "groups": Entry("groups", "commands", "List, describe, reset and delete consumer groups."),
+    "top": Entry("watching.top", "top", "Show rates, lag and troubles of a cluster, and refresh them."),
     "configs": Entry(
         "administration.configs",
         "commands",

@@ -165,8 +165,14 @@ def status(
 ) -> None:
     """Show every node of a local cluster, or with -b what is wrong with any cluster, the most serious first.
 
+    Nodes that do not run or are fenced come first. Without a local cluster, this judges the cluster that the
+    environment or a profile names.
     Exit code 1 if a node is down, or with -b unless the cluster is healthy.
     """
+    if bootstrap_server is None and directory == DEFAULT_DIRECTORY and not directory.exists():
+        from moldau_cli.client import named_address
+
+        bootstrap_server = named_address()  # of the environment or a profile
     if bootstrap_server is not None:
         _report_health(bootstrap_server)
         return
@@ -189,7 +195,7 @@ def status(
             "leader": node.node_id == leader if node.role == "controller" else None,
             "rss_mb": round(node.rss_bytes / 1_000_000, 1),
         }
-        for node in nodes
+        for node in sorted(nodes, key=lambda one: one.state is ProcessState.RUNNING and not one.fenced)
     ]
     if output.wants_json():
         document: dict[str, output.Json] = {

@@ -54,31 +54,27 @@ def list_groups(bootstrap_server: BootstrapServer = None) -> None:
 
 
 @commands.command()
-def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_server: BootstrapServer = None) -> None:
+def describe(
+    group: Annotated[str, typer.Argument(help="Group id.")],
+    every_s: Annotated[
+        float | None,
+        typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Show lag and rates again and again."),
+    ] = None,
+    times: Annotated[
+        int | None, typer.Option("--times", min=1, help="End after this many looks (with --watch).")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
     """Show committed offset, log end offset, lag and owner of each partition of a group."""
+    if times is not None and every_s is None:
+        raise UsageError("--times needs --watch")
 
     async def work(admin: Admin) -> tuple[GroupDescription, list[dict[str, output.Json]]]:
-        description = await _existing(admin, group)
-        committed = await admin.list_group_offsets(group)
-        owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-        partitions = sorted(committed.keys() | owners.keys())
-        ends = await _ends(admin, partitions)
-        rows: list[dict[str, output.Json]] = []
-        for partition in partitions:
-            offset = committed[partition].offset if partition in committed else None
-            end = ends[partition]
-            rows.append(
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "offset": offset,
-                    "log_end_offset": end,
-                    "lag": None if offset is None or end is None else max(0, end - offset),
-                    "member": owners.get(partition),
-                }
-            )
-        return description, rows
+        return await _describe(admin, group)
 
+    if every_s is not None:
+        _watch(group, every_s, times, bootstrap_server)
+        return
     description, rows = with_admin(bootstrap_server, work)
     if output.wants_json():
         document: dict[str, output.Json] = {
@@ -96,9 +92,7 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
             document["member_epochs"] = {member.member_id: member.epoch for member in description.members}
         output.answer(document, "")
         return
-    output.write_line(
-        f"group {group}: {description.state}, {len(description.members)} members, coordinator {description.coordinator}"
-    )
+    output.write_line(_headline(description))
     if description.type == CONSUMER:
         output.write_line(
             f"consumer protocol: assignor {description.protocol}, group epoch {description.epoch}, "
@@ -117,6 +111,49 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
         ]
         output.answer_rows("members", ["member", "instance", "protocol", "epoch", "partitions", "target"], members)
     output.answer_rows("partitions", ["topic", "partition", "offset", "log_end_offset", "lag", "member"], rows)
+
+
+async def _describe(admin: Admin, group: str) -> tuple[GroupDescription, list[dict[str, output.Json]]]:
+    description = await _existing(admin, group)
+    committed = await admin.list_group_offsets(group)
+    owners = {partition: member.member_id for member in description.members for partition in member.assignment}
+    partitions = sorted(committed.keys() | owners.keys())
+    ends = await _ends(admin, partitions)
+    rows: list[dict[str, output.Json]] = []
+    for partition in partitions:
+        offset = committed[partition].offset if partition in committed else None
+        end = ends[partition]
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "offset": offset,
+                "log_end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "member": owners.get(partition),
+            }
+        )
+    return description, rows
+
+
+def _headline(description: GroupDescription) -> str:
+    return (
+        f"group {description.group_id}: {description.state}, {len(description.members)} members, "
+        f"coordinator {description.coordinator}"
+    )
+
+
+def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
+    from moldau_cli.live.group import watch
+
+    async def work(admin: Admin) -> None:
+        async def look() -> tuple[str, list[dict[str, output.Json]]]:
+            description, rows = await _describe(admin, group)
+            return _headline(description), rows
+
+        await watch(look, every_s, times)
+
+    with_admin(bootstrap_server, work)
 
 
 @commands.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,24 @@ from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Admin, TopicPartition
     from moldau.admin import CreatedTopic, TopicDescription, TopicListing
+
+Internal = Annotated[bool, typer.Option("--internal/--exclude-internal", help="Show internal topics too.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="A topic that does not exist is not an error.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """Topics, and what filters need: min.insync.replicas, replicas that are being added, and live brokers."""
+
+    topics: Mapping[str, TopicDescription]
+    min_isr: Mapping[str, int] = field(default_factory=dict)
+    adding: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    brokers: frozenset[int] = frozenset()
+
 
 commands = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
 
@@ -29,18 +46,31 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Topic configuration.")
     ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each partition, instead of numbers."),
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is not an error.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Create a topic."""
+    from moldau_cli.plans.partitions import parse_assignment
+
     configs = parse_settings(config or [])
+    if replica_assignment is not None and (partitions is not None or replication_factor is not None):
+        raise UsageError("--replica-assignment excludes --partitions and --replication-factor")
+    assignments = {} if replica_assignment is None else parse_assignment(replica_assignment)
 
     async def work(admin: Admin) -> CreatedTopic | None:
         from moldau.admin import NewTopic
         from moldau.protocol.errors import ErrorCode, KafkaError
 
         topic = NewTopic(
-            name=name, partitions=partitions or -1, replication_factor=replication_factor or -1, configs=configs
+            name=name,
+            partitions=partitions or -1,
+            replication_factor=replication_factor or -1,
+            assignments=assignments,
+            configs=configs,
         )
         try:
             return (await admin.create_topics([topic]))[0]
@@ -67,7 +97,7 @@ def create(
 
 @commands.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
+    internal: Internal = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List topics."""
@@ -94,15 +124,46 @@ def list_topics(
 @commands.command()
 def describe(
     names: Annotated[list[str] | None, typer.Argument(help="Default: all topics.")] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Only partitions with replicas out of sync.")
+    ] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr-partitions", help="Only partitions below min.insync.replicas.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr-partitions", help="Only partitions at min.insync.replicas.")
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Only partitions without a live leader.")
+    ] = False,
+    overrides: Annotated[
+        bool, typer.Option("--topics-with-overrides", help="Only topics with a configuration of their own, and that.")
+    ] = False,
+    if_exists: IfExists = False,
+    internal: Internal = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Show leader, replicas and in-sync replicas of each partition."""
+    from moldau_cli.plans.partitions import Trouble, has_trouble
 
-    async def work(admin: Admin) -> dict[str, TopicDescription]:
-        wanted = names or [topic.name for topic in await admin.list_topics()]
-        return await admin.describe_topics(wanted) if wanted else {}
+    flags = {
+        Trouble.UNDER_REPLICATED: under_replicated,
+        Trouble.UNDER_MIN_ISR: under_min_isr,
+        Trouble.AT_MIN_ISR: at_min_isr,
+        Trouble.UNAVAILABLE: unavailable,
+    }
+    wanted = [trouble for trouble, is_given in flags.items() if is_given]
+    if len(wanted) + overrides > 1:
+        raise UsageError("the filters of partitions and --topics-with-overrides exclude each other")
+    trouble = wanted[0] if wanted else None
 
-    topics = with_admin(bootstrap_server, work)
+    async def work(admin: Admin) -> Described:
+        return await _described(admin, names or [], if_exists=if_exists, internal=internal, configured=bool(trouble))
+
+    if overrides:
+        _answer_overrides(names or [], bootstrap_server, if_exists=if_exists, internal=internal)
+        return
+    found = with_admin(bootstrap_server, work)
     output.answer_rows(
         "partitions",
         ["topic", "partition", "leader", "leader_epoch", "replicas", "isr"],
@@ -117,9 +178,76 @@ def describe(
                 "isr": list(part.isr),
                 "offline": list(part.offline_replicas),
             }
-            for _, topic in sorted(topics.items())
+            for _, topic in sorted(found.topics.items())
             for part in topic.partitions
+            if trouble is None
+            or has_trouble(
+                part,
+                trouble,
+                min_isr=found.min_isr.get(topic.name, 1),
+                adding=found.adding.get((topic.name, part.partition), 0),
+                brokers=found.brokers,
+            )
         ],
+    )
+
+
+async def _described(admin: Admin, names: list[str], *, if_exists: bool, internal: bool, configured: bool) -> Described:
+    """Describes topics, and with ``configured`` what the filters need to know of them."""
+    from moldau.admin import ConfigResource, ResourceType
+
+    if not names:
+        names = [topic.name for topic in await admin.list_topics(include_internal=internal)]
+    elif if_exists:
+        names = await _existing(admin, names)
+    topics = await admin.describe_topics(names) if names else {}
+    if not configured or not topics:
+        return Described(topics=topics)
+    resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]
+    configs = await admin.describe_configs(resources)
+    moves = await admin.list_partition_reassignments()
+    return Described(
+        topics=topics,
+        min_isr={one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()},
+        adding={(one.topic, one.partition): len(move.adding) for one, move in moves.items()},
+        brokers=frozenset(broker.node_id for broker in (await admin.describe_cluster()).brokers),
+    )
+
+
+async def _existing(admin: Admin, names: list[str]) -> list[str]:
+    known = {topic.name for topic in await admin.list_topics(include_internal=True)}
+    return [name for name in names if name in known]
+
+
+def _answer_overrides(names: list[str], bootstrap_server: str | None, *, if_exists: bool, internal: bool) -> None:
+    async def work(admin: Admin) -> list[dict[str, output.Json]]:
+        from moldau.admin import ConfigResource, ResourceType
+        from moldau.runtime.config import ConfigSource
+
+        found = await _described(admin, names, if_exists=if_exists, internal=internal, configured=False)
+        resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in sorted(found.topics)]
+        configs = await admin.describe_configs(resources) if resources else {}
+        own = {
+            one.name: [
+                f"{entry.name}={entry.value}"
+                for entry in entries.values()
+                if entry.source is ConfigSource.DYNAMIC_TOPIC
+            ]
+            for one, entries in configs.items()
+        }
+        return [
+            {
+                "topic": name,
+                "partitions": len(found.topics[name].partitions),
+                "replication_factor": max((len(part.replicas) for part in found.topics[name].partitions), default=0),
+                "configs": [*own[name]],
+            }
+            for name in sorted(own)
+            if own[name]
+        ]
+
+    output.answer_rows(
+        "topics", ["topic", "partitions", "replication_factor", "configs"], with_admin(bootstrap_server, work)
     )
 
 
@@ -127,31 +255,47 @@ def describe(
 def alter(
     name: str,
     partitions: Annotated[int, typer.Option(min=1, help="New number of partitions; it can only grow.")],
+    replica_assignment: Annotated[
+        str | None, typer.Option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each new partition.")
+    ] = None,
+    if_exists: IfExists = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Add partitions to a topic. (Configuration: ``moldau configs alter``.)"""
+    from moldau_cli.plans.partitions import parse_assignment
 
-    async def work(admin: Admin) -> None:
-        await admin.create_partitions({name: partitions})
+    placed = None if replica_assignment is None else {name: list(parse_assignment(replica_assignment).values())}
 
-    with_admin(bootstrap_server, work)
+    async def work(admin: Admin) -> bool:
+        if if_exists and not await _existing(admin, [name]):
+            return False
+        await admin.create_partitions({name: partitions}, assignments=placed)
+        return True
+
+    if not with_admin(bootstrap_server, work):
+        output.answer({"topic": name, "partitions": None}, f"there is no topic {name}")
+        return
     output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
 
 
 @commands.command()
 def delete(
     names: Annotated[list[str], typer.Argument(help="Topics to delete, with all their records.")],
+    if_exists: IfExists = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete topics."""
     if len(set(names)) != len(names):
         raise UsageError("a topic is named twice")
 
-    async def work(admin: Admin) -> None:
-        await admin.delete_topics(names)
+    async def work(admin: Admin) -> list[str]:
+        wanted = await _existing(admin, names) if if_exists else names
+        if wanted:
+            await admin.delete_topics(wanted)
+        return wanted
 
-    with_admin(bootstrap_server, work)
-    output.answer({"deleted": list(names)}, f"deleted {', '.join(names)}")
+    deleted = with_admin(bootstrap_server, work)
+    output.answer({"deleted": [*deleted]}, f"deleted {', '.join(deleted) or 'nothing'}")
 
 
 @commands.command("delete-records")

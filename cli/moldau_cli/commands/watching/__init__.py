@@ -1,0 +1,1 @@
+"""Commands that look at what happens in a cluster: offsets and the live view."""

@@ -1,0 +1,141 @@
+"""``moldau offsets``: the offsets of partitions, as ``kafka-get-offsets`` shows them."""
+
+from __future__ import annotations
+
+import enum
+import time as clock
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau import Admin, TopicPartition
+
+    Found = Mapping[TopicPartition, tuple[int, int]]
+
+
+class Isolation(enum.StrEnum):
+    """Kafka's isolation levels of consumers."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+def offsets(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[:0,1]]...", help="Topics, or some partitions. Default: all.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time", "-t", metavar="TIME", help="earliest, latest, max-timestamp, a time, or a duration before now."
+        ),
+    ] = None,
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation-level", help="read_committed: latest is the last stable offset.")
+    ] = Isolation.READ_UNCOMMITTED,
+    internal: Annotated[
+        bool, typer.Option("--internal/--exclude-internal", help="Show internal topics too, if none is named.")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the offsets of partitions: earliest, latest, of the greatest timestamp, or at a time.
+
+    A partition without a leader has none.
+    """
+    from moldau_cli.plans.offsets import parse_topic
+
+    wanted = dict(parse_topic(topic) for topic in topics or [])
+    at = None if time is None else _parse(time)
+    level = int(isolation is Isolation.READ_COMMITTED)
+
+    async def work(admin: Admin) -> tuple[list[TopicPartition], list[Found]]:
+        from moldau.admin import EARLIEST, LATEST, MAX_TIMESTAMP
+
+        partitions, living = await _partitions(admin, wanted, internal=internal)
+        times = [EARLIEST, LATEST, MAX_TIMESTAMP] if at is None else [at]
+        found: list[Found] = [
+            await admin.list_offsets(dict.fromkeys(living, one), isolation_level=level) if living else {}
+            for one in times
+        ]
+        return partitions, found
+
+    partitions, found = with_admin(bootstrap_server, work)
+    if at is not None:
+        columns = ["topic", "partition", "offset", "timestamp"]
+        rows = [
+            _row(one, {"offset": _offset(found[0], one), "timestamp": _timestamp(found[0], one)}) for one in partitions
+        ]
+    else:
+        columns = ["topic", "partition", "earliest", "latest", "records", "max_timestamp_offset", "max_timestamp"]
+        rows = [_whole_row(one, *found) for one in partitions]
+    output.answer_rows("partitions", columns, rows)
+
+
+def _parse(text: str) -> int:
+    from moldau.admin import EARLIEST, LATEST, MAX_TIMESTAMP
+    from moldau_cli.records.core.positions import parse_when_ms
+
+    named = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+    named |= {str(number): number for number in named.values()}  # as kafka-get-offsets takes them
+    if text in named:
+        return named[text]
+    try:
+        return parse_when_ms(text, clock.time_ns() // 1_000_000, "--time")
+    except UsageError as error:
+        raise UsageError(f"{error}, earliest, latest or max-timestamp") from error
+
+
+async def _partitions(
+    admin: Admin, wanted: dict[str, list[int] | None], *, internal: bool
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Returns the partitions that the user means, and those of them that have a leader."""
+    from moldau import TopicPartition
+
+    names = list(wanted) or [topic.name for topic in await admin.list_topics(include_internal=internal)]
+    described = await admin.describe_topics(names) if names else {}
+    partitions, living = [], []
+    for name in sorted(described):
+        known = {part.partition: part.leader for part in described[name].partitions}
+        chosen = wanted.get(name)
+        for number in known if chosen is None else chosen:
+            if number not in known:
+                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
+            partitions.append(TopicPartition(name, number))
+            if known[number] >= 0:
+                living.append(TopicPartition(name, number))
+    return partitions, living
+
+
+def _row(partition: TopicPartition, more: dict[str, output.Json]) -> dict[str, output.Json]:
+    return {"topic": partition.topic, "partition": partition.partition, **more}
+
+
+def _whole_row(partition: TopicPartition, earliest: Found, latest: Found, newest: Found) -> dict[str, output.Json]:
+    begin, end = _offset(earliest, partition), _offset(latest, partition)
+    return _row(
+        partition,
+        {
+            "earliest": begin,
+            "latest": end,
+            "records": None if begin is None or end is None else end - begin,
+            "max_timestamp_offset": _offset(newest, partition),
+            "max_timestamp": _timestamp(newest, partition),
+        },
+    )
+
+
+def _offset(found: Found, partition: TopicPartition) -> int | None:
+    offset = found[partition][0] if partition in found else -1
+    return offset if offset >= 0 else None
+
+
+def _timestamp(found: Found, partition: TopicPartition) -> int | None:
+    timestamp = found[partition][1] if partition in found else -1
+    return timestamp if timestamp >= 0 else None

@@ -1,0 +1,115 @@
+"""``moldau top``: a live view of a cluster in the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import trio
+
+    from moldau import Admin
+    from moldau_cli.live.collecting import Collector
+    from moldau_cli.live.core.samples import View
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show rates of one interval, and end.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many views; the first has no rates.")
+    ] = None,
+    interval_s: Annotated[
+        float, typer.Option("--interval", "-d", min=0.1, metavar="SECONDS", help="Time between two looks.")
+    ] = 2.0,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of each table, where there is no terminal.")] = 20,
+    requests: Annotated[
+        int, typer.Option("--requests-per-second", min=1, help="Requests that the cluster gets at most, on average.")
+    ] = 50,
+    groups: Annotated[
+        int, typer.Option("--groups", min=0, help="Groups that one look asks for; more take turns. 0: none.")
+    ] = 50,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show rates, lag and troubles of a cluster, and refresh them.
+
+    On a terminal the view fills the screen until Ctrl-C; elsewhere each view is written as plain text, or as one JSON
+    document a line with --json. Rates of records are those of log end offsets; bytes are those of log directories.
+    """
+    views = 2 if once else count
+    has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
+
+    async def work(admin: Admin) -> None:
+        from moldau_cli.live.collecting import Collector
+
+        collector = Collector(admin, requests_per_s=requests, groups_max=max(1, groups), with_groups=groups > 0)
+        skipped = 1 if once else 0
+        if has_screen:
+            await _on_screen(collector, interval_s)
+        else:
+            await _until_signal(lambda: _watch(collector, interval_s, views, lambda view: _write(view, rows), skipped))
+
+    with_admin(bootstrap_server, work)
+
+
+async def _watch(
+    collector: Collector, interval_s: float, views: int | None, show: Callable[[View], None], skipped: int = 0
+) -> None:
+    """Shows ``views`` views, or views until it is cancelled, without the first ``skipped``."""
+    import trio
+
+    from moldau_cli.live.core.samples import Views
+
+    maker, made = Views(), 0
+    while True:
+        began = trio.current_time()
+        view = maker.view(await collector.look())
+        made += 1
+        if made > skipped:
+            show(view)
+        if views is not None and made >= views:
+            return
+        await trio.sleep_until(began + interval_s)
+
+
+def _write(view: View, rows: int) -> None:
+    from moldau_cli.live.screen import text
+
+    output.answer(view.document(), text(view, rows_max=rows) + "\n")
+
+
+async def _on_screen(collector: Collector, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from moldau_cli.live.screen import screen
+
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def show(view: View) -> None:
+            live.update(screen(view, height=console.height), refresh=True)
+
+        await _until_signal(lambda: _watch(collector, interval_s, None, show))
+
+
+async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
+    """Runs work until it ends, or Ctrl-C or SIGTERM ends it."""
+    import trio
+
+    async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async for _ in signals:
+            scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, signals, nursery.cancel_scope)
+            await work()
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""Live views of a cluster: what changes between two looks at it."""

@@ -1,0 +1,141 @@
+"""Looks at a cluster through the admin client, with a bounded number of requests per second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from moldau.protocol.errors import KafkaError
+from moldau_cli.live.core.rates import Pace
+from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau import Admin, TopicPartition
+    from moldau.admin import ClusterDescription, TopicDescription
+
+R = TypeVar("R")
+
+ANSWER_S: Final = 10.0
+"""Seconds that one call may take; what it would have shown is then missing in the look."""
+GROUP_REQUESTS: Final = 5
+"""Requests about one group: its coordinator twice, its description in two protocols, its offsets."""
+
+
+class Collector:
+    """Looks at a cluster again and again.
+
+    Groups beyond ``groups_max`` take turns: each look asks for the next ones.
+    """
+
+    def __init__(self, admin: Admin, *, requests_per_s: int, groups_max: int, with_groups: bool = True) -> None:
+        self._admin = admin
+        self._pace = Pace(requests_per_s)
+        self._groups_max = groups_max
+        self._with_groups = with_groups
+        self._turn = 0
+
+    async def look(self) -> Sample:
+        """Returns a look at topics, log directories and groups.
+
+        Raises:
+            KafkaError: no broker answers, or the topics cannot be described.
+        """
+        cluster = await self._paced(1, self._admin.describe_cluster)
+        names = [topic.name for topic in await self._paced(1, lambda: self._admin.list_topics(include_internal=True))]
+        topics = await self._paced(1, lambda: self._admin.describe_topics(names)) if names else {}
+        ends = await self._end_offsets(topics)
+        now_ms = trio.current_time() * 1000
+        held = await self._bytes_held(cluster)
+        groups, left_out = await self._groups(cluster) if self._with_groups else ({}, 0)
+        return Sample(
+            now_ms=now_ms,
+            brokers={broker.node_id: f"{broker.host}:{broker.port}" for broker in cluster.brokers},
+            controller=cluster.controller_id,
+            partitions={
+                (name, part.partition): PartitionSample(
+                    leader=part.leader,
+                    replicas=part.replicas,
+                    isr=part.isr,
+                    end_offset=ends.get((name, part.partition)),
+                )
+                for name, topic in topics.items()
+                for part in topic.partitions
+            },
+            bytes_held=held,
+            groups=groups,
+            requests=self._pace.total,
+            groups_left_out=left_out,
+        )
+
+    async def _paced(self, requests: int, call: Callable[[], Awaitable[R]]) -> R:
+        """Makes a call once its requests fit into the pace."""
+        at_ms = trio.current_time() * 1000
+        for _ in range(requests):
+            at_ms = self._pace.next_ms(trio.current_time() * 1000)
+        await trio.sleep_until(at_ms / 1000)
+        return await call()
+
+    async def _tried(self, requests: int, call: Callable[[], Awaitable[R]]) -> R | None:
+        """Makes a call whose result a look can do without; returns None if it is refused or takes too long."""
+        with trio.move_on_after(ANSWER_S):
+            try:
+                return await self._paced(requests, call)
+            except KafkaError:
+                return None
+        return None
+
+    async def _end_offsets(self, topics: dict[str, TopicDescription]) -> dict[tuple[str, int], int]:
+        from moldau import TopicPartition
+        from moldau.admin import LATEST
+
+        led: dict[int, list[TopicPartition]] = {}
+        for name, topic in topics.items():
+            for part in topic.partitions:
+                if part.leader >= 0:
+                    led.setdefault(part.leader, []).append(TopicPartition(name, part.partition))
+        found: dict[tuple[str, int], int] = {}
+        for _, partitions in sorted(led.items()):
+            wanted = dict.fromkeys(partitions, LATEST)
+            answer = await self._tried(1, lambda wanted=wanted: self._admin.list_offsets(wanted))  # type: ignore[misc]
+            for partition, (offset, _) in (answer or {}).items():
+                found[partition.topic, partition.partition] = offset
+        return found
+
+    async def _bytes_held(self, cluster: ClusterDescription) -> dict[tuple[int, str], int]:
+        found: dict[tuple[int, str], int] = {}
+        for broker in cluster.brokers:
+            node = broker.node_id
+            answer = await self._tried(1, lambda node=node: self._admin.describe_log_dirs([node]))  # type: ignore[misc]
+            for directory in (answer or {}).get(node, []):
+                for part in directory.partitions:
+                    key = (node, part.topic_partition.topic)
+                    found[key] = found.get(key, 0) + part.size_bytes
+        return found
+
+    async def _groups(self, cluster: ClusterDescription) -> tuple[dict[str, GroupSample], int]:
+        listed = await self._tried(len(cluster.brokers), self._admin.list_groups) or []
+        names = sorted(group.group_id for group in listed)
+        if len(names) > self._groups_max:
+            first = self._turn % len(names)
+            asked = [*names[first:], *names[:first]][: self._groups_max]
+            self._turn += self._groups_max
+        else:
+            asked = names
+        found: dict[str, GroupSample] = {}
+        for name in asked:
+            group = await self._tried(GROUP_REQUESTS, lambda name=name: self._group(name))  # type: ignore[misc]
+            if group is not None:
+                found[name] = group
+        return found, len(names) - len(asked)
+
+    async def _group(self, name: str) -> GroupSample:
+        described = (await self._admin.describe_groups([name]))[name]
+        offsets = await self._admin.list_group_offsets(name)
+        return GroupSample(
+            state=described.state,
+            members=len(described.members),
+            offsets={(one.topic, one.partition): at.offset for one, at in offsets.items() if at.offset >= 0},
+        )

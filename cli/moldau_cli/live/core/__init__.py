@@ -1,0 +1,1 @@
+"""Rates, samples and the pace of requests. All modules are pure."""

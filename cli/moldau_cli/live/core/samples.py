@@ -1,0 +1,236 @@
+"""One look at a cluster, and what two looks show: rates by broker, topic and group, and troubles. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau_cli.live.core.rates import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau_cli.output import Json
+
+    Place = tuple[str, int]
+    Row = dict[str, Json]
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSample:
+    """A partition. ``leader`` is -1 and ``end_offset`` None where there is none, or none was reported in time."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    end_offset: int | None
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the partition has no leader."""
+        return self.leader < 0
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether replicas are out of sync."""
+        return len(self.isr) < len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSample:
+    """A group: its state, its members, and its committed offsets."""
+
+    state: str
+    members: int
+    offsets: Mapping[Place, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at a cluster.
+
+    ``bytes_held`` maps (broker, topic) to bytes in log directories, without brokers that did not answer. ``requests``
+    counts the requests that were sent since the view began, ``groups_left_out`` the groups that this look left out.
+    """
+
+    now_ms: float
+    brokers: Mapping[int, str]
+    controller: int
+    partitions: Mapping[Place, PartitionSample]
+    bytes_held: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    groups: Mapping[str, GroupSample] = field(default_factory=dict)
+    requests: int = 0
+    groups_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown: rows of tables, the busiest first, and counts of troubles."""
+
+    brokers: list[Row]
+    topics: list[Row]
+    groups: list[Row]
+    troubles: list[Row]
+    offline: int
+    under_replicated: int
+    records_per_s: float | None
+    requests: int
+    groups_left_out: int
+
+    @property
+    def headline(self) -> str:
+        """The first line: troubles first."""
+        wrong = [f"{self.offline} partitions OFFLINE"] * bool(self.offline)
+        wrong += [f"{self.under_replicated} partitions under-replicated"] * bool(self.under_replicated)
+        rate = "-" if self.records_per_s is None else f"{self.records_per_s:,.1f}"
+        left_out = f", {self.groups_left_out} more" if self.groups_left_out else ""
+        return (
+            f"{'; '.join(wrong) or 'all partitions in sync'}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
+            f"{len(self.groups)} groups{left_out}; {rate} records/s"
+        )
+
+    def document(self) -> Row:
+        """Returns the view as JSON."""
+        return {
+            "offline": self.offline,
+            "under_replicated": self.under_replicated,
+            "records_per_s": self.records_per_s,
+            "brokers": list(self.brokers),
+            "topics": list(self.topics),
+            "groups": list(self.groups),
+            "troubles": list(self.troubles),
+            "requests": self.requests,
+            "groups_left_out": self.groups_left_out,
+        }
+
+
+class Views:
+    """Makes views of looks that follow each other."""
+
+    def __init__(self) -> None:
+        self._ends: Meter[Place] = Meter()
+        self._bytes: Meter[tuple[int, str]] = Meter()
+        self._committed: Meter[tuple[str, Place]] = Meter()
+
+    def view(self, sample: Sample) -> View:
+        """Returns the view of a look; the first one has no rates."""
+        ends: dict[Place, float | None] = {place: part.end_offset for place, part in sample.partitions.items()}
+        records = self._ends.rates(ends, sample.now_ms)
+        growth = self._bytes.rates(dict(sample.bytes_held), sample.now_ms)
+        committed: dict[tuple[str, Place], float | None] = {
+            (name, place): offset for name, group in sample.groups.items() for place, offset in group.offsets.items()
+        }
+        consumed = self._committed.rates(committed, sample.now_ms)
+        parts = sample.partitions
+        return View(
+            brokers=_busiest(_brokers(sample, records, growth), "records_per_s", "broker"),
+            topics=_busiest(_topics(sample, records, growth), "records_per_s", "topic"),
+            groups=_busiest(_groups(sample, consumed), "lag", "group"),
+            troubles=[_trouble(place, part) for place, part in sorted(parts.items()) if _is_wrong(part)],
+            offline=sum(part.is_offline for part in parts.values()),
+            under_replicated=sum(part.is_under_replicated and not part.is_offline for part in parts.values()),
+            records_per_s=_rounded(_total(records.values())),
+            requests=sample.requests,
+            groups_left_out=sample.groups_left_out,
+        )
+
+
+def _brokers(
+    sample: Sample, records: Mapping[Place, float | None], growth: Mapping[tuple[int, str], float | None]
+) -> list[Row]:
+    rows: list[Row] = []
+    hosting = {replica for part in sample.partitions.values() for replica in part.replicas}
+    for broker in sorted(hosting | sample.brokers.keys()):
+        led = [place for place, part in sample.partitions.items() if part.leader == broker]
+        held = [part for part in sample.partitions.values() if broker in part.replicas]
+        rows.append(
+            {
+                "broker": broker,
+                "address": sample.brokers.get(broker),
+                "state": "up" if broker in sample.brokers else "down",
+                "leaders": len(led),
+                "replicas": len(held),
+                "out_of_sync": sum(broker not in part.isr for part in held),
+                "records_per_s": _rounded(_total(records[place] for place in led)),
+                "bytes": _total(size for (node, _), size in sample.bytes_held.items() if node == broker),
+                "bytes_per_s": _rounded(_total(rate for (node, _), rate in growth.items() if node == broker)),
+            }
+        )
+    return rows
+
+
+def _topics(
+    sample: Sample, records: Mapping[Place, float | None], growth: Mapping[tuple[int, str], float | None]
+) -> list[Row]:
+    rows: list[Row] = []
+    places: dict[str, list[Place]] = {}
+    for place in sample.partitions:
+        places.setdefault(place[0], []).append(place)
+    for topic, own in places.items():
+        rows.append(
+            {
+                "topic": topic,
+                "partitions": len(own),
+                "under_replicated": sum(sample.partitions[place].is_under_replicated for place in own),
+                "records_per_s": _rounded(_total(records[place] for place in own)),
+                "bytes": _total(size for (_, name), size in sample.bytes_held.items() if name == topic),
+                "bytes_per_s": _rounded(_total(rate for (_, name), rate in growth.items() if name == topic)),
+            }
+        )
+    return rows
+
+
+def _groups(sample: Sample, consumed: Mapping[tuple[str, Place], float | None]) -> list[Row]:
+    rows: list[Row] = []
+    for name, group in sample.groups.items():
+        lags = []
+        for place, offset in group.offsets.items():
+            part = sample.partitions.get(place)
+            if part is not None and part.end_offset is not None:
+                lags.append(max(0, part.end_offset - offset))
+        rows.append(
+            {
+                "group": name,
+                "state": group.state,
+                "members": group.members,
+                "lag": _total(lags),
+                "consumed_per_s": _rounded(_total(consumed[name, place] for place in group.offsets)),
+            }
+        )
+    return rows
+
+
+def _is_wrong(part: PartitionSample) -> bool:
+    return part.is_offline or part.is_under_replicated
+
+
+def _trouble(place: Place, part: PartitionSample) -> Row:
+    return {
+        "partition": f"{place[0]}-{place[1]}",
+        "problem": "offline" if part.is_offline else "under-replicated",
+        "leader": None if part.is_offline else part.leader,
+        "isr": list(part.isr),
+        "replicas": list(part.replicas),
+    }
+
+
+def _busiest(rows: list[Row], figure: str, name: str) -> list[Row]:
+    """Sorts by a figure, the greatest first, then by name; rows without the figure come last."""
+
+    def order(row: Row) -> tuple[float, str]:
+        value = row[figure]
+        return (-value if isinstance(value, int | float) else 1.0, f"{row[name]:>12}")
+
+    return sorted(rows, key=order)
+
+
+def _total(values: Iterable[N | None]) -> N | None:
+    """Returns the sum of the known values, None if none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)

@@ -1,0 +1,150 @@
+"""Goal: looks are bounded in requests, and survive refusals. Method: an admin client of this test, on virtual time."""
+
+import types
+
+import pytest
+import trio
+import trio.testing
+
+from moldau import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.commands.watching.top import _watch
+from moldau_cli.live.collecting import ANSWER_S, Collector
+
+
+class FakeAdmin:
+    """A cluster of two brokers; ``refused`` names calls that fail, ``silent`` calls that never answer."""
+
+    def __init__(self, groups=0):
+        self.names = [f"g{number:02}" for number in range(groups)]
+        self.asked, self.times = [], []
+        self.refused, self.silent = set(), set()
+        self.end = 0
+
+    def _note(self, name):
+        self.asked.append(name)
+        self.times.append(trio.current_time())
+        if name in self.refused:
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    async def describe_cluster(self):
+        self._note("cluster")
+        brokers = [types.SimpleNamespace(node_id=number, host="h", port=number) for number in (1, 2)]
+        return types.SimpleNamespace(brokers=brokers, controller_id=1)
+
+    async def list_topics(self, *, include_internal):
+        self._note("topics")
+        return [types.SimpleNamespace(name="t")]
+
+    async def describe_topics(self, names):
+        self._note("describe")
+        parts = [
+            types.SimpleNamespace(partition=number, leader=leader, replicas=(1, 2), isr=(1, 2))
+            for number, leader in enumerate((1, 2, -1))
+        ]
+        return {name: types.SimpleNamespace(partitions=parts) for name in names}
+
+    async def list_offsets(self, wanted):
+        self._note("offsets")
+        if "offsets" in self.silent:
+            await trio.sleep_forever()
+        self.end += 10
+        return dict.fromkeys(wanted, (self.end, -1))
+
+    async def describe_log_dirs(self, brokers):
+        self._note("dirs")
+        held = types.SimpleNamespace(topic_partition=TopicPartition("t", 0), size_bytes=5)
+        return {node: [types.SimpleNamespace(partitions=[held])] for node in brokers}
+
+    async def list_groups(self):
+        self._note("groups")
+        return [types.SimpleNamespace(group_id=name) for name in self.names]
+
+    async def describe_groups(self, names):
+        self._note("group")
+        return {name: types.SimpleNamespace(state="Stable", members=()) for name in names}
+
+    async def list_group_offsets(self, name):
+        return {TopicPartition("t", 0): types.SimpleNamespace(offset=3)}
+
+
+def run(function):
+    return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_look_has_offsets_bytes_and_groups():
+    admin = FakeAdmin(groups=1)
+
+    async def main():
+        return await Collector(admin, requests_per_s=100, groups_max=5).look()
+
+    look = run(main)
+    assert {place: part.end_offset for place, part in look.partitions.items()} == {
+        ("t", 0): 10,
+        ("t", 1): 20,
+        ("t", 2): None,
+    }
+    assert look.bytes_held == {(1, "t"): 5, (2, "t"): 5}
+    assert look.groups["g00"].offsets == {("t", 0): 3}
+
+
+def test_requests_keep_to_the_pace():
+    """At ten requests a second, two looks at twenty groups take over twenty seconds."""
+    admin = FakeAdmin(groups=20)
+
+    async def main():
+        collector = Collector(admin, requests_per_s=10, groups_max=20)
+        for _ in range(2):
+            look = await collector.look()
+        return trio.current_time(), look.requests, admin.times[0]
+
+    ended, requests, began = run(main)
+    assert requests >= 2 * 20 * 5
+    assert ended - began >= requests / 10 - 1
+
+
+def test_groups_take_turns():
+    admin = FakeAdmin(groups=5)
+
+    async def main():
+        collector = Collector(admin, requests_per_s=1000, groups_max=2)
+        return [sorted((await collector.look()).groups) for _ in range(3)]
+
+    assert run(main) == [["g00", "g01"], ["g02", "g03"], ["g00", "g04"]]
+
+
+@pytest.mark.parametrize("refused", ["dirs", "groups", "offsets", "group"])
+def test_a_refused_call_leaves_its_part_out(refused):
+    admin = FakeAdmin(groups=1)
+    admin.refused.add(refused)
+
+    async def main():
+        return await Collector(admin, requests_per_s=100, groups_max=5).look()
+
+    look = run(main)
+    assert len(look.partitions) == 3
+    assert bool(look.bytes_held) == (refused != "dirs")
+    assert bool(look.groups) == (refused not in ("groups", "group"))
+
+
+def test_a_silent_call_is_given_up():
+    admin = FakeAdmin()
+    admin.silent.add("offsets")
+
+    async def main():
+        await Collector(admin, requests_per_s=100, groups_max=5).look()
+        return trio.current_time() - admin.times[0]
+
+    assert ANSWER_S <= run(main) < 3 * ANSWER_S
+
+
+def test_views_come_at_their_interval():
+    admin, shown = FakeAdmin(), []
+
+    async def main():
+        collector = Collector(admin, requests_per_s=100, groups_max=5)
+        await _watch(collector, 2.0, 3, lambda view: shown.append((trio.current_time(), view.records_per_s)), 1)
+
+    run(main)
+    assert [at - shown[0][0] for at, _ in shown] == [0.0, 2.0]
+    assert all(rate == 20.0 for _, rate in shown)

@@ -1,0 +1,92 @@
+"""Goal: the live view shows troubles first and fits the terminal. Method: looks made by hand, a recorded terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample, Views
+from moldau_cli.live.screen import screen, text
+
+
+def part(end, leader=1, isr=(1, 2), replicas=(1, 2)):
+    return PartitionSample(leader=leader, replicas=replicas, isr=isr, end_offset=end)
+
+
+def sample(now_ms, ends, committed, size=1000):
+    return Sample(
+        now_ms=now_ms,
+        brokers={1: "a:9092", 2: "b:9092"},
+        controller=1,
+        partitions={
+            ("busy", 0): part(ends),
+            ("busy", 1): part(ends, leader=2),
+            ("idle", 0): part(7, isr=(1,), replicas=(1, 3)),
+            ("lost", 0): part(None, leader=-1, isr=(3,), replicas=(3,)),
+        },
+        bytes_held={(1, "busy"): size, (2, "busy"): size, (1, "idle"): 10},
+        groups={"readers": GroupSample(state="Stable", members=2, offsets={("busy", 0): committed, ("gone", 0): 5})},
+        requests=12,
+        groups_left_out=3,
+    )
+
+
+@pytest.fixture
+def view():
+    views = Views()
+    assert views.view(sample(0, 100, 50)).records_per_s is None
+    return views.view(sample(2000, 300, 150, size=5000))
+
+
+def test_figures_of_two_looks(view):
+    assert view.headline == (
+        "1 partitions OFFLINE; 1 partitions under-replicated; 3 brokers, 3 topics, 1 groups, 3 more; 200.0 records/s"
+    )
+    brokers = {row["broker"]: row for row in view.brokers}
+    assert (brokers[1]["records_per_s"], brokers[1]["bytes"], brokers[1]["bytes_per_s"]) == (100.0, 5010, 2000.0)
+    assert (brokers[3]["state"], brokers[3]["out_of_sync"], brokers[3]["bytes"]) == ("down", 1, None)
+    assert [row["topic"] for row in view.topics] == ["busy", "idle", "lost"]
+    assert view.topics[0]["records_per_s"] == 200.0
+    assert view.groups == [{"group": "readers", "state": "Stable", "members": 2, "lag": 150, "consumed_per_s": 50.0}]
+    assert [row["problem"] for row in view.troubles] == ["under-replicated", "offline"]
+
+
+def recorded(view, width, height):
+    console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
+    console.print(screen(view, height=height))
+    return console.export_text().splitlines()
+
+
+def test_the_screen_shows_troubles_first(view):
+    lines = recorded(view, 120, 40)
+    assert lines[0].startswith("1 partitions OFFLINE; 1 partitions under-replicated")
+    titles = [line.strip() for line in lines if line.strip() in ("troubles", "brokers", "topics", "groups")]
+    assert titles == ["troubles", "brokers", "topics", "groups"]
+    assert any(line.split() == ["readers", "Stable", "2", "150", "50.0"] for line in lines)
+
+
+@pytest.mark.parametrize("height", [20, 24, 30])
+def test_the_screen_fits_the_terminal(height):
+    """Rows that do not fit are counted; each table keeps its first rows."""
+    partitions = {(f"topic-{number}", 0): part(number) for number in range(100)}
+    many = Sample(now_ms=0, brokers={1: "a:1", 2: "b:1"}, controller=1, partitions=partitions)
+    lines = recorded(Views().view(many), 100, height)
+    assert len(lines) <= height
+    assert any("topics, " in line and " more" in line for line in lines)
+
+
+def test_a_narrow_terminal_cuts_lines(view):
+    assert all(len(line) <= 40 for line in recorded(view, 40, 30))
+
+
+def test_plain_text_has_all_tables(view):
+    lines = text(view, rows_max=1).splitlines()
+    assert lines[0] == view.headline
+    assert "2 more topics" in lines
+    assert [line.split()[0] for line in lines if line[:1].isupper()] == ["PARTITION", "BROKER", "TOPIC", "GROUP"]
+
+
+def test_an_empty_cluster_has_a_view():
+    view = Views().view(Sample(now_ms=0, brokers={}, controller=-1, partitions={}))
+    assert view.headline == "all partitions in sync; 0 brokers, 0 topics, 0 groups; - records/s"
+    assert recorded(view, 100, 10)[0].startswith("all partitions in sync")

@@ -1,0 +1,132 @@
+"""Goal: commands of daily use work on a real cluster. Method: one small cluster; commands run in this process."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from moldau_cli.commands.watching import top as top_command
+from moldau_jepsen.testing import cluster
+from support.commands import run_command
+from support.interop.clients import wait_until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def local():
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with cluster(brokers=1, controllers=1, links=False, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def shell(local, tmp_path):
+    def run(*arguments, given="", code=0):
+        done = run_command(*arguments, "-b", local.bootstrap, given=given, cwd=tmp_path)
+        assert done.returncode == code, done
+        return done
+
+    def run_json(*arguments, **more):
+        return json.loads(run(*arguments, "--json", **more).stdout)
+
+    run.json = run_json
+    return run
+
+
+def test_a_log_that_ends_in_a_marker_is_read_to_its_end(shell):
+    """The end of such a log is behind a transaction marker, which no batch of records shows."""
+    shell("topics", "create", "marked", "--partitions", "1")
+    shell("produce", "marked", "--transactional-id", "t1", "--transaction-size", "2", given="a\nb\nc\n")
+    assert shell("consume", "marked", "-e").stdout == "a\nb\nc\n"
+    assert shell("consume", "marked", "-e", "--isolation-level", "read_committed").stdout == "a\nb\nc\n"
+    (row,) = shell.json("offsets", "marked")["partitions"]
+    assert (row["earliest"], row["latest"]) == (0, 5), "two markers have offsets too"
+
+
+def test_a_wrong_line_aborts_its_transaction(shell):
+    shell("topics", "create", "aborted", "--partitions", "1")
+    options = ("--transactional-id", "t2", "--value-format", "integer")
+    done = shell("produce", "aborted", *options, given="1\nx\n", code=2)
+    assert "acknowledged" not in done.stderr
+    assert shell("consume", "aborted", "-e", "--isolation-level", "read_committed").stdout == ""
+
+
+def test_offsets_by_time_and_kind(shell):
+    shell("topics", "create", "timed", "--partitions", "2")
+    lines = "".join(json.dumps({"value": str(at), "timestamp": at, "partition": 0}) + "\n" for at in (1000, 9000, 5000))
+    shell("produce", "timed", "--input", "jsonl", given=lines)
+
+    def shown(*arguments):
+        return [(row["partition"], row["offset"], row["timestamp"]) for row in shell.json(*arguments)["partitions"]]
+
+    assert shown("offsets", "timed", "--time", "earliest") == [(0, 0, None), (1, 0, None)]
+    assert shown("offsets", "timed:0", "--time", "latest") == [(0, 3, None)]
+    assert shown("offsets", "timed:0", "--time", "-3") == [(0, 1, 9000)]
+    assert shown("offsets", "timed:0", "-t", "2000") == [(0, 1, 9000)]
+    assert shown("offsets", "timed", "--time", "10000") == [(0, None, None), (1, None, None)]
+    assert shell("offsets", "timed:0").stdout.splitlines()[1].split() == ["timed", "0", "0", "3", "3", "1", "9000"]
+    assert "timed has partitions 0 to 1, not 7" in shell("offsets", "timed:7", code=2).stderr
+    assert "--time: expected a time" in shell("offsets", "timed", "-t", "noon", code=2).stderr
+
+
+def test_groups_are_watched_with_rates(shell):
+    shell("topics", "create", "watched", "--partitions", "1")
+    shell("produce", "watched", given="a\nb\nc\n")
+    shell("groups", "reset", "w", "--topic", "watched", "--to-offset", "1", "--create")
+    done = shell("groups", "describe", "w", "--watch", "0.1", "--times", "2", "--json")
+    first, second = (json.loads(line)["partitions"][0] for line in done.stdout.splitlines())
+    assert (first["lag"], first["consumed_per_s"]) == (2, None)
+    assert (second["lag"], second["consumed_per_s"], second["produced_per_s"]) == (2, 0.0, 0.0)
+    assert "CONSUMED PER S" in shell("groups", "describe", "w", "-w", "0.1", "--times", "1").stdout
+    assert "--times needs --watch" in shell("groups", "describe", "w", "--times", "1", code=2).stderr
+
+
+def test_topics_are_filtered_and_made_with_assignments(shell):
+    shell("topics", "create", "placed", "--replica-assignment", "1,1", "--config", "retention.ms=7200000")
+    wait_until(lambda: shell.json("topics", "describe", "placed")["partitions"][1:], "the topic is known")
+    for option in ("--under-replicated-partitions", "--under-min-isr-partitions", "--unavailable-partitions"):
+        assert shell.json("topics", "describe", "placed", option) == {"partitions": []}
+    assert len(shell.json("topics", "describe", "placed", "--at-min-isr-partitions")["partitions"]) == 2
+    (row,) = shell.json("topics", "describe", "placed", "missing", "--if-exists", "--topics-with-overrides")["topics"]
+    assert (row["topic"], row["partitions"], row["configs"]) == ("placed", 2, ["retention.ms=7200000"])
+    assert shell.json("topics", "delete", "placed", "missing", "--if-exists") == {"deleted": ["placed"]}
+    assert "there is no topic" in shell("topics", "alter", "missing", "--partitions", "2", "--if-exists").stdout
+    both = ("--under-replicated-partitions", "--at-min-isr-partitions")
+    assert "exclude each other" in shell("topics", "describe", *both, code=2).stderr
+
+
+def test_top_shows_rates_in_batches(shell):
+    shell("topics", "create", "shown", "--partitions", "1")
+    shell("produce", "shown", given="a\nb\n")
+    document = shell.json("top", "--once", "-d", "0.1")
+    assert document["offline"] == 0
+    assert document["brokers"][0]["broker"] == 1
+    assert {"shown"} <= {row["topic"] for row in document["topics"]}
+    assert document["records_per_s"] is not None
+    plain = shell("top", "--count", "1", "--groups", "0", "--rows", "1").stdout
+    assert plain.startswith("all partitions in sync; 1 brokers, ")
+    assert "BROKER  ADDRESS" in plain
+
+
+def test_top_fills_a_terminal(local, shell, monkeypatch):
+    """The screen is that of rich's alternate buffer; the view ends after its first look."""
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
+
+    async def first_view(collector, interval_s, views, show, skipped=0):
+        from moldau_cli.live.core.samples import Views
+
+        show(Views().view(await collector.look()))
+
+    monkeypatch.setattr(top_command, "_watch", first_view)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", written)
+        from moldau_cli.main import main
+
+        assert main(["top", "-b", local.bootstrap]) == 0
+    assert written.getvalue().startswith("\x1b[?1049h"), "the alternate screen"
+    assert "all partitions in sync; 1 brokers" in written.getvalue()
+    assert written.getvalue().rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in written.getvalue()
