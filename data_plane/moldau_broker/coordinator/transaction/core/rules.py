@@ -120,7 +120,9 @@ def prepared_end(
     if not bumps:
         return after
     epoch = transaction.producer_epoch
-    after = replace(after, producer_epoch=min(epoch + 1, EPOCH_MAX), last_epoch=epoch)
+    after = replace(
+        after, producer_epoch=min(epoch + 1, EPOCH_MAX), last_epoch=epoch, previous_producer_id=NO_PRODUCER_ID
+    )
     if not is_epoch_exhausted(epoch):
         return after
     if fresh_producer_id is None:

@@ -199,8 +199,7 @@ class TransactionCore:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         transaction = self.lifecycle.transactions.get(name)
         if transaction is None:
-            if request.producer_id != NO_PRODUCER_ID:
-                return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            # A producer that names an id had one that expired; a fresh id is safe for it (KIP-360).
             if fresh_producer_id is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
             created = Transaction(
@@ -245,7 +244,12 @@ class TransactionCore:
         if known and (request.producer_id, request.producer_epoch) != (transaction.producer_id, epoch):
             return clean  # a retry of a bump that was already made
         if not is_epoch_exhausted(epoch):
-            return replace(clean, producer_epoch=epoch + 1, last_epoch=epoch if known else NO_EPOCH)
+            return replace(
+                clean,
+                producer_epoch=epoch + 1,
+                last_epoch=epoch if known else NO_EPOCH,
+                previous_producer_id=NO_PRODUCER_ID,
+            )
         if fresh_producer_id is None:
             return None
         return replace(
@@ -349,6 +353,7 @@ class TransactionCore:
             start_ms=transaction.start_ms if ongoing else moment.wall_ms,
             client_version=client_version,
             last_epoch=transaction.last_epoch if ongoing else NO_EPOCH,
+            previous_producer_id=NO_PRODUCER_ID,  # the producer knows its present id
         )
         self.lifecycle.write(transaction.transactional_id, after, moment, request_id, respond)
         return ErrorCode.NONE
