@@ -106,7 +106,7 @@ class Transaction:
     """The committed state of one transactional id; each record replaces it.
 
     The producer continues with ``next_producer_id`` and ``next_producer_epoch`` when the epochs of its id are
-    exhausted. ``previous_producer_id`` is the id before the present one until the producer works with the present one or
+    exhausted. ``previous_producer_id`` is the id before the present one, until the producer uses the present one or
     another producer takes over. ``last_epoch`` is the epoch before the present one if the producer itself requested the
     bump, so that its retry is recognized. ``client_version`` is the level of ``transaction.version`` that the client
     uses, by the versions of its requests. Times are Unix milliseconds.
