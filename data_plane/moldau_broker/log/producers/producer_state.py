@@ -18,6 +18,8 @@ A snapshot is, big-endian: version 2 (1) | CRC-32C of all that follows 4 | count
 A producer has a row for each of its remembered batches, the newest last. Without the older ones, a batch whose answer
 was lost would not be recognised after a restart: the producer would get OUT_OF_ORDER_SEQUENCE_NUMBER and write it again
 under its next epoch. Kafka writes only the newest row; when it reads several, the last row counts.
+A row without a batch (last offset -1) has offset delta 1 if the producer must begin its epoch with sequence 0, else 0.
+Kafka ignores the delta there, and expects sequence 0 always.
 A row of producer id -1 is a mark: the state contains every producer of the log (``knows_all``). Kafka reads it as a
 producer that never writes.
 """
@@ -46,6 +48,8 @@ _SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ROW = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_BEGINS_EPOCH = 1
+"""Offset delta of a row without a batch."""
 
 
 class BatchMetadata(NamedTuple):
@@ -98,7 +102,7 @@ class ProducerEntry:
     has_epoch_to_begin: bool = False
     """Whether a marker began ``epoch`` and the producer certainly wrote nothing here in it.
 
-    A snapshot does not store this: after one, as for a producer without known batches, any sequence number may be next.
+    Else any sequence number may be next for a producer without known batches.
     """
 
     def copy(self) -> ProducerEntry:
@@ -437,7 +441,7 @@ class ProducerStateManager:
         for key, entry in sorted(self._entries.items()):
             for older in entry.batches[:-1]:
                 rows += _ROW.pack(key, entry.epoch, *older, entry.coordinator_epoch, -1)
-            delta = entry.batches[-1].offset_delta if entry.batches else 0
+            delta = entry.batches[-1].offset_delta if entry.batches else _BEGINS_EPOCH * entry.has_epoch_to_begin
             rows += _ROW.pack(
                 key,
                 entry.epoch,
@@ -503,6 +507,7 @@ def decode_snapshot(path: str, data: bytes) -> list[ProducerEntry]:
                 last_timestamp_ms=timestamp,
                 transaction_first_offset=first,
                 batches=batches,
+                has_epoch_to_begin=not batches and delta == _BEGINS_EPOCH,
             )
         )
     return entries

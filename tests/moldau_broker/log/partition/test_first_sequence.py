@@ -160,14 +160,29 @@ def test_a_producer_that_was_forgotten_goes_on_behind_a_marker() -> None:
     put(log, producer=(8, 0, 4), transactional=True)
 
 
-def test_a_marker_after_a_snapshot_is_no_proof_of_a_write() -> None:
-    """A marker that follows a snapshot does not show whether the producer wrote to the log."""
+def test_a_restart_remembers_that_an_epoch_begins() -> None:
+    """The snapshot says that a marker brought the epoch and nothing of it came, also for a producer without batches."""
     machine = VirtualMachine(1)
     manager = open_manager(machine)
     log = create(manager)
     put(log, producer=OLD, transactional=True)
     end_transaction(log, 1)
+    end_transaction(log, 0, producer_id=8)
     manager.close()
     machine.boot(power_lost=False)
     log = open_manager(machine).logs[log.topic_partition]
-    put(log, producer=(7, 1, 5), transactional=True)
+    begins_epoch(log, 1)
+    begins_epoch(log, 0, producer_id=8)
+
+
+def test_a_restart_knows_no_more_than_before() -> None:
+    """A marker of a producer that was forgotten does not show whether it wrote; neither does the snapshot after it."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.truncate_fully_and_start_at(5, START_MS)
+    end_transaction(log, 0, producer_id=8)
+    manager.close()
+    machine.boot(power_lost=False)
+    log = open_manager(machine).logs[log.topic_partition]
+    put(log, producer=(8, 0, 4), transactional=True)
