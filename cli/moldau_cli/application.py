@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     "chaos": Entry("chaos", "commands", "Break a cluster under load and judge what its clients saw."),
     "log": Entry("log", "commands", "Inspect log files."),
     "profile": Entry("setup.profile", "commands", "Keep the addresses and settings of clusters under names."),
+    "completion": Entry(
+        "setup.completion",
+        "completion",
+        "Print the script that makes a shell complete commands, options, topics, groups and profiles.",
+    ),
     "version": Entry("basics", "version", "Print Moldau's version."),
 }
 """All commands, in the order of the list."""
@@ -132,6 +137,26 @@ class Commands(MutableMapping[str, "Command"]):
 
 class Application(TyperGroup):
     """The group ``moldau``, whose help needs no command's module."""
+
+    _is_listing = False
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Returns the names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """Returns a command; while names are completed, a stand-in with its summary, so that no module is loaded."""
+        if self._is_listing:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
+        return super().get_command(ctx, cmd_name)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[Any]:
+        """Returns the names of commands that begin like a word."""
+        self._is_listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._is_listing = False
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Writes the list of commands with their summaries."""

@@ -237,8 +237,8 @@ def _address_nearby() -> str:
     return found
 
 
-def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
-    """Runs a coroutine function under trio, after a check that a broker answers.
+def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True) -> R:
+    """Runs a coroutine function under trio, with ``probes`` after a check that a broker answers.
 
     Raises:
         CommandError: with one line; ``UsageError`` if the user asked for something invalid.
@@ -249,7 +249,8 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
     from moldau.runtime.config import ConfigError
 
     async def main() -> R:
-        await _check_reachable(bootstrap)
+        if probes:
+            await _check_reachable(bootstrap)
         return await work()
 
     try:

@@ -10,6 +10,7 @@ is one line on stderr, never a traceback; with ``--json`` that line is ``{"error
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -122,15 +123,23 @@ def _run_application(arguments: Sequence[str]) -> int:
     from moldau_cli.application import application
     from moldau_cli.client import use_command_config, use_profile
 
-    as_json, rest = split_json_flag(arguments)
-    output.use_json(as_json)
-    try:
-        config_file, rest = split_command_config(rest)
-        use_command_config(config_file)
-        profile, rest = split_option(rest, "--profile", "the name of a profile")
-        use_profile(profile)
-    except CommandError as error:
-        return fail(str(error), error.exit_code)
+    is_completing = bool(os.environ.get("_MOLDAU_COMPLETE"))
+    if is_completing:
+        from moldau_cli.completion.entry import complete
+
+        if complete():
+            return EXIT_DONE
+        rest: list[str] = []  # the words stand in the environment
+    else:
+        as_json, rest = split_json_flag(arguments)
+        output.use_json(as_json)
+        try:
+            config_file, rest = split_command_config(rest)
+            use_command_config(config_file)
+            profile, rest = split_option(rest, "--profile", "the name of a profile")
+            use_profile(profile)
+        except CommandError as error:
+            return fail(str(error), error.exit_code)
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
     try:
         result = application.main(args=rest, prog_name="moldau", standalone_mode=False)
@@ -145,6 +154,8 @@ def _run_application(arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1
             return _end_after_closed_pipe()
+        if is_completing and isinstance(ended.code, int):
+            return ended.code  # the library ends completions so
         raise
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is None:
@@ -164,7 +175,5 @@ def _usage_text(error: Exception) -> str:
 
 def _end_after_closed_pipe() -> int:
     """Points stdout at the null device after the reader closed the pipe, so that flushing at exit cannot fail."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return EXIT_READER_LEFT

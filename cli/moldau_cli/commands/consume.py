@@ -22,6 +22,7 @@ from moldau_cli.client import (
     run,
 )
 from moldau_cli.commands.cluster import parse_settings
+from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.positions import Origin, Span, parse_span
@@ -50,7 +51,9 @@ class Isolation(enum.StrEnum):
 
 
 def consume(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Topics to read.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", help="Topics to read.", autocompletion=names.topics)
+    ] = None,
     include: Annotated[
         str | None, typer.Option("--include", metavar="REGEX", help="Read all topics whose whole name matches.")
     ] = None,
@@ -83,7 +86,10 @@ def consume(
     timeout_ms: Annotated[
         int | None, typer.Option("--timeout-ms", min=1, help="End after this time without a record.")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Consume as a member of this group.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Consume as a member of this group.", autocompletion=names.groups),
+    ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions.")
     ] = None,

@@ -11,6 +11,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def list_groups(bootstrap_server: BootstrapServer = None) -> None:
 
 @commands.command()
 def describe(
-    group: Annotated[str, typer.Argument(help="Group id.")],
+    group: Annotated[str, typer.Argument(help="Group id.", autocompletion=names.groups)],
     every_s: Annotated[
         float | None,
         typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Show lag and rates again and again."),
@@ -158,9 +159,12 @@ def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str 
 
 @commands.command()
 def reset(
-    group: Annotated[str, typer.Argument(help="Group id; it must have no members.")],
+    group: Annotated[str, typer.Argument(help="Group id; it must have no members.", autocompletion=names.groups)],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.")
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.", autocompletion=names.topics
+        ),
     ] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")
@@ -244,8 +248,14 @@ def reset(
 
 @commands.command("delete-offsets")
 def delete_offsets(
-    group: Annotated[str, typer.Argument(help="Group id; its members must not be subscribed to the topics.")],
-    topics: Annotated[list[str], typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some partitions.")],
+    group: Annotated[
+        str,
+        typer.Argument(help="Group id; its members must not be subscribed to the topics.", autocompletion=names.groups),
+    ],
+    topics: Annotated[
+        list[str],
+        typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some partitions.", autocompletion=names.topics),
+    ],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete the committed offsets that a group has of topics."""
@@ -274,7 +284,7 @@ def delete_offsets(
 
 @commands.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(help="Groups without members.")],
+    groups: Annotated[list[str], typer.Argument(help="Groups without members.", autocompletion=names.groups)],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete groups with their committed offsets."""

@@ -13,6 +13,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
 from moldau_cli.commands.cluster import parse_settings
+from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
@@ -63,7 +64,7 @@ class Partitioner(enum.StrEnum):
 
 
 def produce(
-    topic: str,
+    topic: Annotated[str, typer.Argument(autocompletion=names.topics)],
     sources: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="Read these instead of stdin.")
     ] = None,

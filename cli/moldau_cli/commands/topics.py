@@ -11,6 +11,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.commands.cluster import parse_settings
+from moldau_cli.completion import names as completed
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def list_topics(
 
 @commands.command()
 def describe(
-    names: Annotated[list[str] | None, typer.Argument(help="Default: all topics.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Default: all topics.", autocompletion=completed.topics)
+    ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Only partitions with replicas out of sync.")
     ] = False,
@@ -253,7 +256,7 @@ def _answer_overrides(names: list[str], bootstrap_server: str | None, *, if_exis
 
 @commands.command()
 def alter(
-    name: str,
+    name: Annotated[str, typer.Argument(autocompletion=completed.topics)],
     partitions: Annotated[int, typer.Option(min=1, help="New number of partitions; it can only grow.")],
     replica_assignment: Annotated[
         str | None, typer.Option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each new partition.")
@@ -280,7 +283,9 @@ def alter(
 
 @commands.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Topics to delete, with all their records.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Topics to delete, with all their records.", autocompletion=completed.topics)
+    ],
     if_exists: IfExists = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
@@ -300,7 +305,9 @@ def delete(
 
 @commands.command("delete-records")
 def delete_records(
-    topic: Annotated[str | None, typer.Argument(help="Topic; not with --file.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="Topic; not with --file.", autocompletion=completed.topics)
+    ] = None,
     before: Annotated[
         str | None, typer.Option(metavar="OFFSET", help="Delete records below this offset; end: all.")
     ] = None,

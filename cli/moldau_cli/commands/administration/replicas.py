@@ -10,6 +10,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
 logdirs = typer.Typer(help="Inspect log directories.", rich_markup_mode=None)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=names.topics)]
 Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="File written by plan.")]
 Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
 

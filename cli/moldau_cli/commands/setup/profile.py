@@ -9,6 +9,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.commands.cluster import parse_settings
+from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def add(
 
 @commands.command("use")
 def use_profile(
-    name: Annotated[str | None, typer.Argument(help="Name of the profile.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the profile.", autocompletion=names.profiles)] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no profile.")] = False,
 ) -> None:
     """Use a profile from now on, in commands that name no other cluster."""
@@ -100,7 +101,11 @@ def list_profiles() -> None:
 
 
 @commands.command()
-def show(name: Annotated[str | None, typer.Argument(help="Default: the profile in use.")] = None) -> None:
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="Default: the profile in use.", autocompletion=names.profiles)
+    ] = None,
+) -> None:
     """Show a profile, without its secrets."""
     from moldau_cli.profiles.store import load_profiles
 
@@ -111,7 +116,7 @@ def show(name: Annotated[str | None, typer.Argument(help="Default: the profile i
 
 
 @commands.command()
-def remove(name: Name) -> None:
+def remove(name: Annotated[str, typer.Argument(help="Name of the profile.", autocompletion=names.profiles)]) -> None:
     """Remove a profile; its file of client configuration keys stays."""
     from moldau_cli.profiles.store import load_profiles, save_profiles
 

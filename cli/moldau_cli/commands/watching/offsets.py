@@ -10,6 +10,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ class Isolation(enum.StrEnum):
 
 def offsets(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC[:0,1]]...", help="Topics, or some partitions. Default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:0,1]]...", help="Topics, or some partitions. Default: all.", autocompletion=names.topics
+        ),
     ] = None,
     time: Annotated[
         str | None,

@@ -1,0 +1,1 @@
+"""The words of an unfinished command line. All modules are pure."""
