@@ -1,7 +1,8 @@
 """Spark sessions for Moldau: a local one with Java and settings, or the user's own.
 
 ``local_session`` starts a session: it finds Java, sets what Spark reads before its JVM starts, and registers the data
-source. ``prepare`` makes a session that exists already ready for ``format("moldau")``.
+source. ``cluster_session`` does the same with the workers of a Spark cluster. ``prepare`` makes a session that exists
+already ready for ``format("moldau")``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ DEFAULTS = {
 systems."""
 
 
+CLUSTER_DEFAULTS = {
+    name: DEFAULTS[name]
+    for name in (
+        PUSHDOWN,
+        "spark.sql.session.timeZone",
+        "spark.python.authenticate.socketTimeout",
+        "spark.ui.showConsoleProgress",
+    )
+}
+"""Settings for a Spark cluster: none of those that are for one machine."""
+
 REDACTED = "spark.sql.redaction.options.regex"
 SECRET_OPTIONS = "sasl[.]jaas[.]config|ssl[.]keystore[.]key"
 """Options that Spark's own patterns (secret, password, token) do not name."""
@@ -63,15 +75,39 @@ def local_session(
         NoJavaError: no suitable Java was found; the text says how to install one.
         UnsupportedSparkError: PySpark is too old.
     """
-    os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return _started(name, {"spark.master": f"local[{cores},4]"} | DEFAULTS | dict(settings or {}), log_level)
+
+
+def cluster_session(
+    name: str = "moldau", *, settings: Mapping[str, str] | None = None, log_level: str = "ERROR"
+) -> SparkSession:
+    """Starts (or returns) a session whose tasks run on a Spark cluster; this process is the driver.
+
+    Workers use the Python of ``PYSPARK_PYTHON``, or ``python3`` on their PATH. They need Moldau: installed, or as the
+    archive of ``pyspark_moldau.packaging``.
+
+    Args:
+        name: Application name.
+        settings: Spark settings; ``spark.master`` names the cluster unless ``spark-submit`` does.
+        log_level: Level of Spark's own log.
+
+    Raises:
+        NoJavaError: no suitable Java was found for the driver.
+        UnsupportedSparkError: PySpark is too old.
+    """
+    return _started(name, CLUSTER_DEFAULTS | dict(settings or {}), log_level)
+
+
+def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).master(f"local[{cores},4]")
-    for key, value in (DEFAULTS | dict(settings or {})).items():
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)

@@ -1,7 +1,14 @@
 """Goal: ``moldau pipeline`` tells a wrong file in one line with exit code 2, before Spark starts."""
 
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
 import pytest
 
+from moldau.records import IMPLEMENTATION
 from moldau_cli.commands import pipeline
 from moldau_cli.main import main
 
@@ -53,3 +60,36 @@ def test_versions_of_a_view_are_switched(tmp_path, capsys):
     assert capsys.readouterr().out == "version 1 is current again\n"
     assert main(["pipeline", "views", "switch", str(file), "7"]) == 1
     assert "no version 7; there are: 1, 2" in capsys.readouterr().err
+
+
+IMPORTS = """
+import cramjam, crc32c, fastavro, fastjsonschema, google.protobuf, lz4.frame, trio
+import moldau, moldau.records, pyspark_moldau
+print(moldau.records.IMPLEMENTATION, moldau.__file__, pyspark_moldau.__file__, trio.__file__, sep="\\n")
+"""
+
+
+def test_the_package_for_workers_is_whole(tmp_path, capsys):
+    """A Python without any installed package imports Moldau from it; equal contents give equal archives."""
+    first, second = tmp_path / "first.zip", tmp_path / "second.zip"
+    assert main(["--json", "pipeline", "package", str(first)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"]["spark.archives"] == f"{first}#moldau"
+    assert main(["pipeline", "package", str(second)]) == 0
+    assert '"spark.executorEnv.PYTHONPATH" = "./moldau"' in capsys.readouterr().out
+    assert first.read_bytes() == second.read_bytes()
+    place = tmp_path / "unpacked"
+    with zipfile.ZipFile(first) as archive:
+        archive.extractall(place)
+        names = archive.namelist()
+    words = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path.insert(0, {str(place)!r})\n{IMPORTS}"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert found[0] == IMPLEMENTATION
+    assert [Path(name).is_relative_to(place) for name in found[1:]] == [True] * 3
+    assert not [name for name in names if {"__pycache__", "pyspark", "pandas"} & set(Path(name).parts)]
+
+
+def test_a_package_that_cannot_be_written_is_told(tmp_path, capsys):
+    assert main(["pipeline", "package", str(tmp_path / "none" / "x.zip")]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"moldau: cannot write {tmp_path / 'none' / 'x.zip'}: No such file or directory")

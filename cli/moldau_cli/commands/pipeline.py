@@ -88,6 +88,32 @@ def join(file: ConfigFile) -> None:
     output.answer(_document(report), _text(report))
 
 
+@commands.command()
+def package(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, such as moldau-spark.zip.")],
+) -> None:
+    """Write what the workers of a Spark cluster need of Moldau into one archive."""
+    with _job_errors():
+        from pyspark_moldau.packaging import write_package
+
+        try:
+            found = write_package(file)
+        except OSError as error:
+            raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+    lines = [f'"{name}" = "{value}"' for name, value in found.settings.items()]
+    output.answer(
+        {
+            "path": str(found.path),
+            "files": found.files,
+            "bytes": found.size_bytes,
+            "distributions": list(found.distributions),
+            "settings": dict(found.settings),
+        },
+        f"{found.path}: {found.files:,} files, {found.size_bytes / 1e6:.1f} MB; for the job's file:\n\n[spark]\n"
+        + "\n".join(lines),
+    )
+
+
 @views.command("build")
 def build_view(
     file: ConfigFile,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
+MASTER: Final = "spark.master"
+LOCAL: Final = "local"
 STARTS_MAX: Final = 4
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
@@ -56,14 +58,16 @@ class _Progress:
 
 
 def job_session(config: JobConfig) -> SparkSession:
-    """Starts (or returns) the session of a job.
+    """Starts (or returns) the session of a job: a local one, or that of the cluster at the setting ``spark.master``.
 
     Raises:
         NoJavaError: No suitable Java was found.
         UnsupportedSparkError: PySpark is too old.
     """
-    from pyspark_moldau.session import local_session
+    from pyspark_moldau.session import cluster_session, local_session
 
+    if not config.session.get(MASTER, LOCAL).startswith(LOCAL):
+        return cluster_session("moldau-pipeline", settings=config.session)
     return local_session("moldau-pipeline", cores=config.cores, settings=config.session)
 
 
