@@ -17,7 +17,7 @@ from pyspark_moldau.session import prepare
 STREAM_S = 240
 
 
-def main(bootstrap, source, target, checkpoint):
+def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
     os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     from pyspark.sql import SparkSession
@@ -27,19 +27,20 @@ def main(bootstrap, source, target, checkpoint):
     servers = {"kafka.bootstrap.servers": bootstrap}
     exactly = servers | {"topic": target, "deliveryGuarantee": "exactly-once"}
 
-    def count(topic):
+    def count(topic: str) -> int:
         reader = spark.read.format("moldau").options(**servers).option("subscribe", topic)
         return reader.option("kafka.isolation.level", "read_committed").load().count()
 
-    found = {"client": type(spark).__module__, "read": count(source)}
+    found: dict[str, str | int] = {"client": type(spark).__module__, "read": count(source)}
     rows = spark.read.format("moldau").options(**servers).option("subscribe", source).load()
     rows.select("key", "value").write.format("moldau").options(**exactly).mode("append").save()
-    found["batch"] = count(target)
-    stream = spark.readStream.format("moldau").options(**servers).option("subscribe", source)
-    stream = stream.option("startingOffsets", "earliest").load().select("key", "value")
+    batch = count(target)
+    found["batch"] = batch
+    reader = spark.readStream.format("moldau").options(**servers).option("subscribe", source)
+    stream = reader.option("startingOffsets", "earliest").load().select("key", "value")
     query = stream.writeStream.format("moldau").options(**exactly).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination(STREAM_S)
-    found["stream"] = count(target) - found["batch"]
+    found["stream"] = count(target) - batch
     print(json.dumps(found))
     spark.stop()
 

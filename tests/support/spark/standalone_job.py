@@ -18,7 +18,7 @@ PROBES = 8
 """Tasks that look around: enough for each of two executors with one core to get some."""
 
 
-def look_around(_):
+def look_around(_: int) -> tuple[str, str, str]:
     """Runs in a task."""
     import time
 
@@ -29,13 +29,14 @@ def look_around(_):
     return os.getcwd(), str(Path(moldau.__file__).parent), IMPLEMENTATION
 
 
-def main(path):
+def main(path: str) -> None:
     job = aggregate_job(Path(path))
     session = job_session(job.config)
     try:
         context = session.sparkContext
         seen = sorted(set(context.parallelize(range(PROBES), PROBES).map(look_around).collect()))
         report = run_aggregate(job, session, 300)
+        assert job.sink.path is not None
         rows = read_table(session, job.sink.path).orderBy("window_start", "k").collect()
         print(json.dumps({"seen": seen, "report": dict(report.rows), "rows": [[r["k"], r["n"]] for r in rows]}))
     finally:
