@@ -8,7 +8,7 @@ Importing the package loads no client; each is loaded at its first use. ``MOLDAU
 keeps the package from using its extension modules (``moldau.implementation``).
 
 API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
-``moldau.consumer``, ``moldau.admin``, ``moldau.aio``, ``moldau.blocking``, ``moldau.serialization``,
+``moldau.consumer``, ``moldau.share``, ``moldau.admin``, ``moldau.aio``, ``moldau.blocking``, ``moldau.serialization``,
 ``moldau.processing`` and ``moldau.tracing``.
 
 Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from moldau.records import Record
     from moldau.runtime.config import ConfigError
     from moldau.serialization import RecordDeserializationError, SerializationError
+    from moldau.share import AcknowledgeType, ShareConsumer, ShareRecord
 
 # Imported by name, so that the pure modules do not depend on a module that reads the environment.
 importlib.import_module("moldau.implementation").choose_implementation()
@@ -47,6 +48,7 @@ importlib.import_module("moldau.implementation").choose_implementation()
 __version__ = VERSION
 __all__ = [
     "AbortableTransactionError",
+    "AcknowledgeType",
     "Admin",
     "AdminError",
     "CommitFailedError",
@@ -67,6 +69,8 @@ __all__ = [
     "RecordDeserializationError",
     "RecordMetadata",
     "SerializationError",
+    "ShareConsumer",
+    "ShareRecord",
     "TopicPartition",
     "TransactionAbortedError",
     "TransactionError",
@@ -75,6 +79,7 @@ __all__ = [
 
 _HOMES = {
     "AbortableTransactionError": "moldau.producer",
+    "AcknowledgeType": "moldau.share",
     "Admin": "moldau.admin",
     "AdminError": "moldau.admin",
     "CommitFailedError": "moldau.consumer",
@@ -95,6 +100,8 @@ _HOMES = {
     "RecordDeserializationError": "moldau.serialization",
     "RecordMetadata": "moldau.producer",
     "SerializationError": "moldau.serialization",
+    "ShareConsumer": "moldau.share",
+    "ShareRecord": "moldau.share",
     "TopicPartition": "moldau.cluster.metadata",
     "TransactionAbortedError": "moldau.producer",
     "TransactionError": "moldau.producer",

@@ -21,5 +21,6 @@ from moldau.aio.admin import Admin
 from moldau.aio.consumer import Consumer
 from moldau.aio.processing import process
 from moldau.aio.producer import AioDelivery, Producer
+from moldau.aio.share import ShareConsumer
 
-__all__ = ["Admin", "AioDelivery", "Consumer", "Producer", "process"]
+__all__ = ["Admin", "AioDelivery", "Consumer", "Producer", "ShareConsumer", "process"]

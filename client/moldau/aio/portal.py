@@ -82,7 +82,7 @@ class AioPortal(Portal[C], Generic[C]):
             RuntimeError: the calling thread runs trio, no event loop, or another one.
         """
         super()._check_caller()
-        kind = self._thread.name.removeprefix("moldau-").capitalize()
+        kind = "".join(map(str.capitalize, self._thread.name.split("-")[1:]))
         if not in_asyncio_task():
             raise RuntimeError(
                 f"moldau.aio.{kind} runs under asyncio, and no event loop runs in this thread; "

@@ -16,5 +16,6 @@ from moldau.blocking.admin import Admin
 from moldau.blocking.consumer import Consumer
 from moldau.blocking.processing import process
 from moldau.blocking.producer import BlockingDelivery, Producer
+from moldau.blocking.share import ShareConsumer
 
-__all__ = ["Admin", "BlockingDelivery", "Consumer", "Producer", "process"]
+__all__ = ["Admin", "BlockingDelivery", "Consumer", "Producer", "ShareConsumer", "process"]

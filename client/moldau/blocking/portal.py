@@ -174,7 +174,7 @@ class Portal(Generic[C]):
         """
         if not trio.lowlevel.in_trio_run():
             return
-        kind = self._thread.name.removeprefix("moldau-").capitalize()
+        kind = "".join(map(str.capitalize, self._thread.name.split("-")[1:]))
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 f"a callback of {self.face}.{kind} runs in the client's own thread, and cannot call the client"

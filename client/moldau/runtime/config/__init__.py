@@ -1,9 +1,10 @@
 """Configuration: every key with type, default, bounds and meaning; parsing with clear errors; the texts it comes from.
 
 ``BROKER_CONFIG`` serves nodes of either role, ``TOPIC_CONFIG`` topics (each key falls back to a broker key),
-``PRODUCER_CONFIG``, ``CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients, ``REGISTRY_CONFIG`` and ``SERIALIZER_CONFIG``
-the serializers. Names and defaults are Kafka's unless a key says otherwise. A schema is loaded when it is first named:
-clients need not declare the keys of nodes. ``python -m moldau.runtime.config.docs`` writes docs/config.md.
+``PRODUCER_CONFIG``, ``CONSUMER_CONFIG``, ``SHARE_CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients,
+``REGISTRY_CONFIG`` and ``SERIALIZER_CONFIG`` the serializers. Names and defaults are Kafka's unless a key says
+otherwise. A schema is loaded when it is first named: clients need not declare the keys of nodes.
+``python -m moldau.runtime.config.docs`` writes docs/config.md.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         PRODUCER_CONFIG,
         REGISTRY_CONFIG,
         SERIALIZER_CONFIG,
+        SHARE_CONSUMER_CONFIG,
     )
     from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
     from moldau.runtime.config.schemas import (
@@ -88,6 +90,7 @@ __all__ = [
     "REGISTRY_CONFIG",
     "REQUIRED",
     "SERIALIZER_CONFIG",
+    "SHARE_CONSUMER_CONFIG",
     "TOPIC_CONFIG",
     "TOPIC_SYNONYMS",
     "Config",
@@ -144,6 +147,7 @@ _HOMES = {
     "PRODUCER_CONFIG": "client_schemas",
     "REGISTRY_CONFIG": "client_schemas",
     "SERIALIZER_CONFIG": "client_schemas",
+    "SHARE_CONSUMER_CONFIG": "client_schemas",
     "TOPIC_CONFIG": "schemas",
     "TOPIC_SYNONYMS": "dynamic",
     "environment_name": "text",

@@ -6,6 +6,7 @@ from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
 from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
+from moldau.runtime.config.keys.share_consumer import SHARE_CONSUMER_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
 from moldau.runtime.config.tls import tls_problems, tls_settings
 
@@ -110,6 +111,11 @@ CONSUMER_CONFIG = ConfigSchema.of(
     "consumer",
     (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *CONSUMER_KEYS),
     (_check_client, _check_client_security, _check_consumer),
+)
+SHARE_CONSUMER_CONFIG = ConfigSchema.of(
+    "share consumer",
+    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *SHARE_CONSUMER_KEYS),
+    (_check_client, _check_client_security),
 )
 ADMIN_CONFIG = ConfigSchema.of(
     "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_client, _check_client_security)

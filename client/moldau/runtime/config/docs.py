@@ -11,6 +11,7 @@ from moldau.runtime.config.client_schemas import (
     PRODUCER_CONFIG,
     REGISTRY_CONFIG,
     SERIALIZER_CONFIG,
+    SHARE_CONSUMER_CONFIG,
 )
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
 from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
@@ -109,6 +110,7 @@ def render() -> str:
     lines += _section("Client metrics", CLIENT_METRICS_CONFIG.keys.values(), is_server=True)
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
+    lines += _section("Share consumer", SHARE_CONSUMER_CONFIG.keys.values())
     lines += _section("Admin client", ADMIN_CONFIG.keys.values())
     lines += _section("Schema registry client", REGISTRY_CONFIG.keys.values())
     lines += _section("Serializers with a schema registry", SERIALIZER_CONFIG.keys.values())

@@ -568,7 +568,7 @@ def test_trio_passes_in_the_simulation(scenario):
     run_world(main, 1)
 
 
-@pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin"])
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "ShareConsumer", "Admin"])
 def test_faces_have_the_same_calls(kind):
     """Names and parameters agree; what a face leaves out is listed here."""
     left_out = {
@@ -583,7 +583,11 @@ def test_faces_have_the_same_calls(kind):
             "watch",
         }
     }
-    left_out |= {"Consumer": {"abandon", "poll_encoded"}, "Admin": set()}
+    left_out |= {
+        "Consumer": {"abandon", "poll_encoded"},
+        "ShareConsumer": {"abandon", "put_back"},
+        "Admin": set(),
+    }
 
     def calls(home):
         found = inspect.getmembers(getattr(home, kind), inspect.isfunction)

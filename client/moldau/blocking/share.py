@@ -1,0 +1,94 @@
+"""The share consumer for ordinary threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Self
+
+from moldau.blocking.portal import Portal, PortalClient
+from moldau.blocking.share_calls import ShareCalls
+from moldau.serialization.core.values import KeyOut, ValueOut
+from moldau.share import ShareConsumer as TrioShareConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.protocol.errors import KafkaError
+    from moldau.runtime.config import Config
+    from moldau.serialization.core.values import DeserializerLike
+    from moldau.share import ShareRecord
+
+
+class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
+    """A share consumer for ordinary threads; see ``moldau.share.ShareConsumer``. One thread at a time uses it.
+
+    Closing sends the acknowledgements, releases all other records, leaves the group and ends the thread.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        on_acknowledged: Callable[[TopicPartition, list[int], KafkaError | None], object] | None = None,
+        key_deserializer: DeserializerLike[KeyOut] | None = None,
+        value_deserializer: DeserializerLike[ValueOut] | None = None,
+    ) -> None:
+        """Takes Kafka's configuration keys of share consumers, a callback and deserializers.
+
+        The callback and the deserializers run in the trio thread and must be short.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed, or ``group.id`` is not set.
+        """
+        self._consumer: TrioShareConsumer[KeyOut, ValueOut] = TrioShareConsumer(
+            config,
+            on_acknowledged=on_acknowledged,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+        )
+        self._portal: Portal[TrioShareConsumer[KeyOut, ValueOut]] = Portal("moldau-share-consumer", self._consumer)
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        """Starts the thread. Does not wait for a broker."""
+        self._portal.start()
+        return self
+
+    def close(self) -> None:
+        """Closes the client as leaving the block without an exception does; idempotent."""
+        self._is_closed = True
+        super().close()
+
+    def unsubscribe(self) -> None:
+        """Sends the acknowledgements, releases all other records and leaves the group."""
+        self._portal.call(self._consumer.unsubscribe)
+
+    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ShareRecord[KeyOut, ValueOut]]:
+        """Returns records that this member has acquired, or nothing after ``timeout_ms``.
+
+        Accepts the records of the poll before in the mode ``implicit``. Records that an interrupt (Ctrl-C) keeps from
+        the caller are released.
+
+        Raises:
+            RuntimeError: in the mode ``explicit``, records of earlier polls are not acknowledged.
+            KafkaError: the brokers refuse the member, or a batch is damaged.
+            RecordDeserializationError: a deserializer refuses a record, which is released.
+            RegistryError: the schema registry does not answer.
+        """
+        return self._portal.call_or_undo(self._consumer.put_back, self._consumer.poll, timeout_ms, max_records)
+
+    def __iter__(self) -> Iterator[ShareRecord[KeyOut, ValueOut]]:
+        """Iterates over records, without end until the consumer is closed.
+
+        In the mode ``implicit`` asking for the next record accepts the one before.
+        """
+        while not self._is_closed:
+            yield from self._portal.call_or_undo(self._consumer.put_back, self._consumer.poll, 1000, 1)
+
+    def commit(self, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
+        """Sends the acknowledgements and waits until the brokers have stored them; returns the outcome by partition.
+
+        Raises:
+            trio.TooSlowError: the brokers did not answer within ``timeout_ms``.
+        """
+        return self._portal.call(self._consumer.commit, timeout_ms)

@@ -1,0 +1,613 @@
+"""The share consumer: takes records of a share group one by one, and acknowledges each (KIP-932).
+
+    async with ShareConsumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "workers"}) as consumer:
+        consumer.subscribe(["jobs"])
+        async for record in consumer:
+            work(record.value)
+
+Members of a share group share the partitions of their topics: each record is delivered to one of them, which has
+*acquired* it until a lock expires. A record that is not accepted is delivered again, to any member, up to the group's
+limit of deliveries. So there are no positions and no rebalances, and more members than partitions can work.
+
+With ``share.acknowledgement.mode=implicit`` a poll accepts the records of the poll before. With ``explicit`` the
+application acknowledges each record before the next poll. Acknowledgements leave with the next fetch, or with
+``commit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
+from uuid import UUID
+
+import trio
+
+from moldau.cluster import arguments
+from moldau.cluster.background import Background
+from moldau.cluster.caller import AsyncOnly, Caller
+from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.troubles import check_topic_names
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import CorruptRecordError
+from moldau.runtime.config import SHARE_CONSUMER_CONFIG, Config, ConfigError
+from moldau.runtime.tasks.sync import Signal
+from moldau.serialization.core.records import RecordDecoder, unreadable
+from moldau.serialization.core.values import (
+    KeyOut,
+    RecordDeserializationError,
+    RegistryError,
+    SchemaNeeded,
+    ValueOut,
+)
+from moldau.serialization.lookups import SchemaLookups
+from moldau.share.core.acquired import acquired_records
+from moldau.share.core.deliveries import Deliveries, ShareKey
+from moldau.share.core.membership import ShareMembership
+from moldau.share.core.values import AcknowledgeType, ShareRecord
+from moldau.share.group import ShareGroupClient
+from moldau.share.node import Arrival, Outcome, ShareLimits, ShareNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from moldau.protocol.messages.share_fetch import PartitionData
+    from moldau.records import Record
+    from moldau.runtime.ports.environment import Environment
+    from moldau.serialization.core.values import DeserializerLike
+
+_ACQUIRE_MODES = {"batch_optimized": 0, "record_limit": 1}
+_SEND_MS = 1_000
+"""A poll that finds buffered records sends acknowledgements that are older, so that their locks do not expire."""
+_STALE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors of a partition after which the metadata are asked again."""
+
+
+class _Buffered(NamedTuple):
+    """A record that has arrived and was not polled yet."""
+
+    node: ShareNode
+    session_number: int
+    locked_until_ms: float
+    key: ShareKey
+    record: Record
+    delivery_count: int
+
+
+class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
+    """A member of a share group.
+
+    Use it as an async context manager. All methods belong to one task of the trio thread that opened it.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        environment: Environment | None = None,
+        on_acknowledged: Callable[[TopicPartition, list[int], KafkaError | None], object] | None = None,
+        key_deserializer: DeserializerLike[KeyOut] | None = None,
+        value_deserializer: DeserializerLike[ValueOut] | None = None,
+    ) -> None:
+        """Takes Kafka's configuration keys of share consumers, a callback and deserializers.
+
+        ``on_acknowledged`` receives the outcome of acknowledgements: a partition, offsets, and the error if the broker
+        did not take them. It is an ordinary function, and is called inside ``poll``, ``commit`` and ``close``. Without
+        a deserializer, keys or values are bytes.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed, or ``group.id`` is not set.
+        """
+        self._config = arguments.configuration("ShareConsumer", config, SHARE_CONSUMER_CONFIG)
+        group_id = self._config.get_str_or_none("group.id")
+        if not group_id:
+            raise ConfigError(["group.id: needed by a share consumer"])
+        if on_acknowledged is not None and not callable(on_acknowledged):
+            raise TypeError(f"ShareConsumer: on_acknowledged must be a function, not {on_acknowledged!r}")
+        self._group_id = group_id
+        self._environment = environment
+        self._on_acknowledged = on_acknowledged
+        self._is_explicit = self._config.get_str("share.acknowledgement.mode") == "explicit"
+        self._decoder = RecordDecoder.of(key_deserializer, value_deserializer)
+        self._lookups = SchemaLookups("default.api.timeout.ms", self._config.get_int("default.api.timeout.ms"))
+        self._limits = ShareLimits(
+            max_wait_ms=self._config.get_int("fetch.max.wait.ms"),
+            min_bytes=self._config.get_int("fetch.min.bytes"),
+            max_bytes=self._config.get_int("fetch.max.bytes"),
+            max_records=self._config.get_int("max.poll.records"),
+            acquire_mode=_ACQUIRE_MODES[self._config.get_str("share.acquire.mode")],
+            request_timeout_ms=self._config.get_int("request.timeout.ms"),
+        )
+        self._background = Background()
+        self._caller = Caller("ShareConsumer")
+        self._client: ClusterClient | None = None
+        self._membership: ShareMembership | None = None
+        self._group: ShareGroupClient | None = None
+        self._deliveries = Deliveries()
+        self._nodes: dict[int, ShareNode] = {}
+        self._buffer: deque[_Buffered] = deque()
+        self._errors: deque[KafkaError] = deque()
+        self._poison: RecordDeserializationError | None = None
+        self._outcomes: deque[Outcome] = deque()
+        self._arrived = Signal()
+        self._lock_timeout_ms: int | None = None
+        self._last_poll_ms = 0.0
+        self._sent_ms = 0.0
+        self._failures = 0
+        self._is_polled = False
+        self._is_heartbeating = False
+        self._is_closed = False
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        """Starts the background tasks. Does not wait for a broker."""
+        self._caller.enter()
+        environment = self._environment
+        if environment is None:
+            from moldau.runtime.ports.real import real_environment
+
+            environment = real_environment()
+        client = self._client = ClusterClient(environment, self._config, "share-consumer")
+        member_id = str(UUID(int=environment.random.getrandbits(128), version=4))
+        rack = self._config.get_str("client.rack") or None
+        self._membership = ShareMembership(self._group_id, member_id, rack)
+        self._group = ShareGroupClient(
+            client, self._membership, poll_interval_ms=self._config.get_int("max.poll.interval.ms")
+        )
+        client.on_bootstrap_error = self._arrived.notify
+        await self._background.open(client.run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Sends the acknowledgements, releases all other records, leaves the group and stops.
+
+        After an exception or a cancellation that takes at most ``FAREWELL_MS``.
+        """
+        return await self._background.close(
+            kind, error, traceback, closing=self.close, departing=self._depart, ended=self.abandon
+        )
+
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
+
+        Takes at most ``timeout_ms``. Records of the last poll that the application has not acknowledged are released,
+        in both modes: call ``commit`` first to accept them.
+        """
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return
+        client = self._opened()
+        self._is_closed = True
+        with trio.move_on_after(timeout_ms / 1000):
+            await self._depart()
+        self._call_back()
+        client.logger.debug("share-consumer-closed")
+        self.abandon()
+
+    async def _depart(self) -> None:
+        client = self._client
+        if client is None or client.is_closed:
+            return
+        await self._end_sessions()
+        assert self._group is not None
+        await self._group.leave()
+
+    async def _end_sessions(self) -> None:
+        self._buffer.clear()
+        async with trio.open_nursery() as nursery:
+            for node in self._nodes.values():
+                nursery.start_soon(self._end_session, node)
+
+    async def _end_session(self, node: ShareNode) -> None:
+        await node.acknowledge(self._limits, is_final=True)
+
+    def abandon(self) -> None:
+        """Closes the connections at once and sends nothing more, as if the process had died.
+
+        The brokers release the records of this member. Leave the block afterwards.
+        """
+        self._is_closed = True
+        if self._client is not None:
+            self._client.close()
+        self._background.cancel()
+
+    def _opened(self) -> ClusterClient:
+        self._caller.check()
+        if self._client is None:
+            self._caller.refuse()
+        return self._client
+
+    # --- what to read
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the group for these topics; replaces an earlier subscription.
+
+        Raises:
+            InvalidTopicError: a name is not a valid topic name.
+            TypeError: ``topics`` is a str instead of a list.
+            ValueError: there are no topics; ``unsubscribe`` leaves the group.
+        """
+        client = self._opened()
+        names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
+        if not names:
+            raise ValueError("subscribe needs a topic; unsubscribe() leaves the group")
+        check_topic_names(names)
+        assert self._membership is not None
+        assert self._group is not None
+        self._membership.subscribe(names)
+        client.set_topics(names)
+        self._last_poll_ms = client.now_ms
+        if not self._is_heartbeating:
+            self._is_heartbeating = True
+            self._background.nursery.start_soon(
+                self._group.heartbeat_forever, lambda: self._last_poll_ms, self._arrived.notify
+            )
+        self._group.wake()
+
+    async def unsubscribe(self) -> None:
+        """Sends the acknowledgements, releases all other records and leaves the group."""
+        client = self._opened()
+        await self._depart()
+        client.set_topics(())
+        self._call_back()
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics that the consumer is subscribed to."""
+        topics = None if self._membership is None else self._membership.topics
+        return list(topics or ())
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions from which the coordinator lets this member fetch; other members may fetch from them too."""
+        return [partition for _, partition in self._wanted()]
+
+    @property
+    def member_id(self) -> str:
+        """The id of this member, which it keeps for life; empty before it is opened."""
+        return "" if self._membership is None else self._membership.member_id
+
+    @property
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """How long records stay with this member, from the last fetch; None before the first."""
+        return self._lock_timeout_ms
+
+    def _wanted(self) -> list[ShareKey]:
+        if self._client is None or self._membership is None:
+            return []
+        names = self._client.cluster_metadata.topic_names()
+        found: list[ShareKey] = []
+        for topic_id, number in self._membership.assignment:
+            name = names.get(topic_id)
+            if name is not None:
+                found.append((topic_id, TopicPartition(name, number)))
+        return found
+
+    # --- records
+
+    async def poll(
+        self, timeout_ms: float = 1000, max_records: int | None = None
+    ) -> list[ShareRecord[KeyOut, ValueOut]]:
+        """Returns records that this member has acquired, or nothing after ``timeout_ms``.
+
+        Accepts the records of the poll before in the mode ``implicit``.
+
+        Raises:
+            RuntimeError: in the mode ``explicit``, records of earlier polls are not acknowledged (a renewal suffices);
+                or another task polls.
+            KafkaError: the brokers refuse the member, or a batch is damaged (its records are rejected).
+            RecordDeserializationError: a deserializer refuses a record, which is released; ``acknowledge_offset``
+                rejects it.
+            RegistryError: the schema registry does not answer; the record is released.
+        """
+        client = self._opened()
+        limit = self._limits.max_records
+        if max_records is not None:
+            limit = arguments.at_least("poll", "max_records", max_records, 1)
+        if self._is_polled:
+            raise RuntimeError("this share consumer is being polled already, by another task: one at a time may")
+        if self._membership is None or (self._membership.topics is None and self._membership.fatal is None):
+            raise RuntimeError("the share consumer is not subscribed: subscribe() first")
+        self._begin_poll()
+        self._is_polled = True
+        try:
+            return await self._poll_until(client.now_ms + timeout_ms, limit)
+        finally:
+            self._is_polled = False
+
+    def _begin_poll(self) -> None:
+        if not self._is_explicit:
+            self._deliveries.accept_all()
+        elif self._deliveries.unacknowledged > self._deliveries.renewed:
+            waiting = self._deliveries.unacknowledged - self._deliveries.renewed
+            raise RuntimeError(
+                f"{waiting} records of earlier polls are not acknowledged: share.acknowledgement.mode=explicit needs "
+                "acknowledge() for each record before the next poll"
+            )
+
+    async def _poll_until(self, deadline_ms: float, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
+        client, membership, group = self._opened(), self._membership, self._group
+        assert membership is not None
+        assert group is not None
+        await trio.lowlevel.checkpoint()
+        if client.now_ms - self._last_poll_ms > self._config.get_int("max.poll.interval.ms"):
+            group.wake()
+        self._last_poll_ms = client.now_ms
+        while True:
+            self._call_back()
+            self._raise_errors()
+            taken = await self._take(limit)
+            if taken:
+                self._send_old_acknowledgements()
+                return taken
+            self._raise_errors()
+            pause_ms = self._start_fetches()
+            remaining_ms = deadline_ms - client.now_ms
+            if remaining_ms <= 0:
+                return []
+            with trio.move_on_after(min(remaining_ms, pause_ms) / 1000):
+                await self._arrived.wait()
+
+    def _raise_errors(self) -> None:
+        assert self._membership is not None
+        if self._membership.fatal is not None:
+            raise self._membership.fatal
+        if self._poison is not None:
+            error, self._poison = self._poison, None
+            raise error
+        if self._errors and not self._buffer:
+            raise self._errors.popleft()
+        if self._client is not None and self._client.bootstrap_error is not None:
+            raise self._client.bootstrap_error
+
+    async def _take(self, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
+        """Returns buffered records that are still locked for this member."""
+        found: list[ShareRecord[KeyOut, ValueOut]] = []
+        client = self._opened()
+        while self._buffer and len(found) < limit:
+            each = self._buffer[0]
+            if each.session_number != each.node.session.number or each.locked_until_ms <= client.now_ms:
+                self._buffer.popleft()  # the broker has released it
+                continue
+            try:
+                key, value = await self._decode(each)
+            except RecordDeserializationError as error:
+                self._buffer.popleft()
+                self._deliveries.settle(each.node.node_id, each.key, [each.record.offset], AcknowledgeType.RELEASE)
+                if not found:
+                    raise
+                self._poison = error  # the records before it are returned first
+                return found
+            self._buffer.popleft()
+            self._deliveries.deliver(each.node.node_id, each.key, each.record.offset)
+            record = each.record
+            partition = each.key[1]
+            found.append(
+                ShareRecord(
+                    partition.topic,
+                    partition.partition,
+                    record.offset,
+                    record.timestamp,
+                    key,
+                    value,
+                    record.headers,
+                    each.delivery_count,
+                )
+            )
+        return found
+
+    async def _decode(self, each: _Buffered) -> tuple[Any, Any]:
+        if self._decoder is None:
+            return each.record.key, each.record.value
+        while True:
+            try:
+                return self._decoder.decode(each.key[1], each.record)
+            except SchemaNeeded as needed:
+                try:
+                    await self._lookups.resolve(needed)
+                except RegistryError as error:
+                    if error.is_about_schema:
+                        raise unreadable(each.key[1], each.record, needed, error) from error
+                    raise
+
+    def put_back(self, records: Iterable[ShareRecord[Any, Any]]) -> None:
+        """Releases polled records that the application did not receive, because its call was interrupted."""
+        for record in records:
+            with contextlib.suppress(KeyError):  # the session has ended meanwhile
+                self._deliveries.acknowledge(record.topic_partition, record.offset, AcknowledgeType.RELEASE)
+
+    def __aiter__(self) -> Self:
+        """Iterates over records, without end until the consumer is closed.
+
+        In the mode ``implicit`` asking for the next record accepts the one before; in the mode ``explicit`` each must
+        be acknowledged before the next.
+        """
+        return self
+
+    async def __anext__(self) -> ShareRecord[KeyOut, ValueOut]:
+        while not self._is_closed:
+            records = await self.poll(1000, max_records=1)
+            if records:
+                return records[0]
+        raise StopAsyncIteration
+
+    # --- fetching
+
+    def _start_fetches(self) -> float:
+        """Starts a fetch at each broker that leads wanted partitions; returns how long to wait at most for news."""
+        client = self._opened()
+        by_leader: dict[int, list[ShareKey]] = {}
+        for key in self._wanted():
+            led = client.cluster_metadata.leader(key[1])
+            if led is None or led[0] < 0:
+                client.request_update()
+            else:
+                by_leader.setdefault(led[0], []).append(key)
+        assert self._membership is not None
+        if any(topic_id not in client.cluster_metadata.topic_names() for topic_id, _ in self._membership.assignment):
+            client.request_update()
+        for node_id in dict.fromkeys((*by_leader, *self._nodes)):
+            node = self._node(node_id)
+            is_needed = bool(by_leader.get(node_id)) or node.session.is_open
+            if is_needed and not node.is_fetching:
+                node.is_fetching = True
+                self._sent_ms = client.now_ms
+                self._background.nursery.start_soon(self._fetch, node, by_leader.get(node_id, []))
+        return 1_000.0
+
+    def _node(self, node_id: int) -> ShareNode:
+        node = self._nodes.get(node_id)
+        if node is None:
+            client = self._opened()
+            node = self._nodes[node_id] = ShareNode(
+                client, node_id, self._group_id, self.member_id, self._deliveries, self._outcomes.append
+            )
+        return node
+
+    async def _fetch(self, node: ShareNode, wanted: list[ShareKey]) -> None:
+        client = self._opened()
+        try:
+            if wanted:
+                self._arrive(node, await node.fetch(wanted, self._limits))
+            else:
+                await node.acknowledge(self._limits, is_final=True)  # no partition is left there
+            self._failures = 0
+        except TRANSPORT_ERRORS as error:
+            client.logger.info("share-fetch-failed", node=node.node_id, error=error)
+            await self._after_failure()
+        except KafkaError as error:
+            if not error.retriable and error.code is not ErrorCode.INVALID_SHARE_SESSION_EPOCH:
+                self._errors.append(error)
+            await self._after_failure()
+        finally:
+            node.is_fetching = False
+            self._arrived.notify()
+
+    async def _after_failure(self) -> None:
+        client = self._opened()
+        client.request_update()
+        self._failures += 1
+        await client.backoff(self._failures)
+
+    def _arrive(self, node: ShareNode, arrival: Arrival) -> None:
+        self._lock_timeout_ms = arrival.lock_timeout_ms
+        for key, data in arrival.partitions:
+            code = ErrorCode.of(data.error_code)
+            if code is not ErrorCode.NONE:
+                self._partition_failed(key, code, data)
+            if data.acquired_records:
+                self._buffer_records(node, arrival, key, data)
+
+    def _partition_failed(self, key: ShareKey, code: ErrorCode, data: PartitionData) -> None:
+        client = self._opened()
+        if data.current_leader.leader_epoch > 0:
+            leader = data.current_leader
+            client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch)
+        if code in _STALE:
+            client.request_update()
+        elif not code.retriable:
+            self._errors.append(KafkaError(code, data.error_message or f"{key[1]}: {code.message}"))
+
+    def _buffer_records(self, node: ShareNode, arrival: Arrival, key: ShareKey, data: PartitionData) -> None:
+        try:
+            found = acquired_records(data, check_crcs=self._config.get_bool("check.crcs"))
+        except CorruptRecordError as error:
+            self._errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {error}"))
+            return
+        self._deliveries.settle(node.node_id, key, found.gaps)
+        if found.corrupt:
+            self._deliveries.settle(node.node_id, key, found.corrupt, AcknowledgeType.REJECT)
+        if found.error is not None:
+            self._errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {found.error}"))
+        for record, count in found.records:
+            self._buffer.append(_Buffered(node, arrival.session_number, arrival.locked_until_ms, key, record, count))
+
+    # --- acknowledgements
+
+    def acknowledge(self, record: ShareRecord[Any, Any], kind: AcknowledgeType | int = AcknowledgeType.ACCEPT) -> None:
+        """Notes the outcome of a record that a poll has returned; the next poll or ``commit`` sends it.
+
+        Raises:
+            RuntimeError: the mode is ``implicit``; or the record is not held: its acknowledgement was sent, or the
+                broker has released it because the session with it ended.
+        """
+        self.acknowledge_offset(record.topic_partition, record.offset, kind)
+
+    def acknowledge_offset(
+        self, partition: tuple[str, int], offset: int, kind: AcknowledgeType | int = AcknowledgeType.ACCEPT
+    ) -> None:
+        """Works like ``acknowledge``, for a record that could not be deserialized too."""
+        self._opened()
+        if not self._is_explicit:
+            raise RuntimeError("acknowledge() needs share.acknowledgement.mode=explicit")
+        try:
+            wanted = AcknowledgeType(kind)
+        except ValueError as error:
+            raise ValueError(f"acknowledge: {kind!r} is no acknowledge type") from error
+        place = TopicPartition(*partition)
+        try:
+            self._deliveries.acknowledge(place, offset, wanted)
+        except KeyError as error:
+            raise RuntimeError(f"this share consumer does not hold {place} offset {offset}") from error
+
+    async def commit(self, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
+        """Sends the acknowledgements and waits until the brokers have stored them; returns the outcome by partition.
+
+        Accepts the records of the last poll in the mode ``implicit``. Without acknowledgements the result is empty.
+
+        Raises:
+            trio.TooSlowError: the brokers did not answer within ``timeout_ms`` (default: ``default.api.timeout.ms``).
+        """
+        self._opened()
+        if not self._is_explicit:
+            self._deliveries.accept_all()
+        limit_ms = self._config.get_int("default.api.timeout.ms") if timeout_ms is None else timeout_ms
+        self._call_back()
+        with trio.fail_after(limit_ms / 1000):
+            async with trio.open_nursery() as nursery:
+                for node_id in self._deliveries.nodes():
+                    nursery.start_soon(self._node(node_id).acknowledge, self._limits)
+        results: dict[TopicPartition, KafkaError | None] = {}
+        for outcome in self._outcomes:
+            if results.get(outcome.partition) is None:
+                results[outcome.partition] = outcome.error
+        self._call_back()
+        return results
+
+    def commit_nowait(self) -> None:
+        """Begins to send the acknowledgements; ``on_acknowledged`` reports the outcome.
+
+        Accepts the records of the last poll in the mode ``implicit``.
+        """
+        client = self._opened()
+        if not self._is_explicit:
+            self._deliveries.accept_all()
+        self._sent_ms = client.now_ms
+        for node_id in self._deliveries.nodes():
+            self._background.nursery.start_soon(self._node(node_id).send, self._limits)
+
+    def _send_old_acknowledgements(self) -> None:
+        client = self._opened()
+        if client.now_ms - self._sent_ms >= _SEND_MS:
+            self._sent_ms = client.now_ms
+            for node_id in self._deliveries.nodes():
+                self._background.nursery.start_soon(self._node(node_id).send, self._limits)
+
+    def _call_back(self) -> None:
+        while self._outcomes:
+            outcome = self._outcomes.popleft()
+            if self._on_acknowledged is not None:
+                self._on_acknowledged(*outcome)

@@ -1,0 +1,345 @@
+"""Goal: share consumers deliver each record until it is accepted, in both modes, and survive brokers and errors.
+
+Method: consumers on a cluster with virtual network, disk and time; membership and durable state are the test's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+
+from moldau import (
+    AcknowledgeType,
+    ConfigError,
+    ErrorCode,
+    KafkaError,
+    RecordDeserializationError,
+    ShareConsumer,
+    TopicPartition,
+)
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau.share.group import ShareGroupClient
+from support.cluster.broker_cluster import batch, run_cluster
+from support.share.fixed_group import FixedGroup
+from support.share.memory_persister import MemoryPersister
+
+P0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs a scenario with a topic ``t`` and a share group ``g`` that begins with the first record."""
+
+    def start(scenario, *, brokers=1, partitions=1, replicas=1, **settings):
+        async def prepared(cluster):
+            cluster.memory, cluster.group = MemoryPersister(), FixedGroup(cluster)
+            monkeypatch.setattr(ShareGroupClient, "_request", cluster.group.request)
+            client = cluster.client(1)
+            await client.create_topic("t", partitions=partitions, replicas=replicas)
+            given = {"share.auto.offset.reset": "earliest"}
+            given |= {key.replace("_", "."): value for key, value in settings.items()}
+            configs = [AlterableConfig(name=key, config_operation=0, value=value) for key, value in given.items()]
+            resource = AlterConfigsResource(resource_type=32, resource_name="g", configs=configs)
+            answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
+            assert answer.responses[0].error_code == ErrorCode.NONE
+            await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
+            for broker in cluster.running.values():
+                broker.context.share_groups.persister = cluster.memory
+                broker.context.share_groups.is_enabled = lambda: True
+            await cluster.leader("t")
+            await scenario(cluster)
+
+        run_cluster(prepared, brokers=brokers)
+
+    return start
+
+
+def consumer(cluster, *, objects=None, **settings):
+    return ShareConsumer(
+        {
+            "bootstrap.servers": ",".join(f"b{number}:9092" for number in cluster.broker_ids),
+            "group.id": "g",
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        },
+        environment=cluster.client_environment,
+        **(objects or {}),
+    )
+
+
+async def produce(cluster, *values, partition=0):
+    leader = await cluster.leader("t", partition)
+    now_ms = int(cluster.client_environment.clock.wall_ms())
+    batches = (batch(value, timestamp=now_ms) for value in values)
+    await cluster.client(leader).produce("t", *batches, partition=partition)
+
+
+async def polled(member, count, **options):
+    """Polls until ``count`` records have arrived."""
+    found = []
+    with trio.fail_after(60):
+        while len(found) < count:
+            found += await member.poll(1000, **options)
+    return found
+
+
+def test_implicit_mode_accepts_with_the_next_poll(run):
+    """A poll accepts the records of the poll before; those of the last poll are released when the consumer closes."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0", b"1", b"2")
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            first = await polled(member, 3)
+            assert [(r.offset, r.value, r.delivery_count) for r in first] == [(n, b"%d" % n, 1) for n in range(3)]
+            await produce(cluster, b"3")
+            assert [r.offset for r in await polled(member, 1)] == [3]
+            assert member.acquisition_lock_timeout_ms == 30_000
+            assert member.assignment == [P0]
+        assert cluster.group.left == [member.member_id]
+        async with consumer(cluster) as other:
+            other.subscribe(["t"])
+            assert [(r.offset, r.delivery_count) for r in await polled(other, 1)] == [(3, 1)]
+            assert await other.commit() == {P0: None}
+        assert list(cluster.memory.start_offsets.values()) == [4]
+
+    run(scenario)
+
+
+def test_explicit_mode(run):
+    """Each record needs its own acknowledgement; released ones come again, with a higher count."""
+
+    async def scenario(cluster):
+        outcomes = []
+        await produce(cluster, b"0", b"1", b"2", b"3")
+        settings = {
+            "share_acknowledgement_mode": "explicit",
+            "objects": {"on_acknowledged": lambda *o: outcomes.append(o)},
+        }
+        async with consumer(cluster, **settings) as member:
+            member.subscribe(["t"])
+            zero, one, two, three = await polled(member, 4)
+            member.acknowledge(zero)
+            with pytest.raises(RuntimeError, match="3 records of earlier polls"):
+                await member.poll(10)
+            member.acknowledge(one, AcknowledgeType.RELEASE)
+            member.acknowledge_offset(P0, two.offset, AcknowledgeType.REJECT)
+            member.acknowledge(three)
+            assert await member.commit() == {P0: None}
+            with pytest.raises(RuntimeError, match="does not hold t-0 offset 0"):
+                member.acknowledge(zero)
+            with pytest.raises(ValueError, match="9 is no acknowledge type"):
+                member.acknowledge(one, 9)
+            (again,) = await polled(member, 1)
+            assert (again.offset, again.delivery_count) == (1, 2)
+            member.acknowledge(again)
+        assert outcomes == [(P0, [0, 1, 2, 3], None), (P0, [1], None)]
+        assert list(cluster.memory.start_offsets.values()) == [4]
+
+    run(scenario)
+
+
+def test_iteration_accepts_what_was_asked_after(run):
+    """Asking for the next record accepts the one before, and a commit does not accept records not yet received."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0", b"1", b"2")
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            async for record in member:
+                if record.offset == 1:
+                    await member.commit()
+                    break
+        async with consumer(cluster) as other:
+            other.subscribe(["t"])
+            assert [(r.offset, r.delivery_count) for r in await polled(other, 1)] == [(2, 1)]
+
+    run(scenario)
+
+
+def test_members_share_a_partition(run):
+    """Three members of one partition get every record exactly once while all works."""
+
+    async def scenario(cluster):
+        seen = Counter()
+
+        async def work(*, task_status):
+            async with consumer(cluster, max_poll_records=5, share_acquire_mode="record_limit") as member:
+                member.subscribe(["t"])
+                task_status.started()
+                async for record in member:
+                    seen[record.value] += 1
+                    await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                await nursery.start(work)
+            for n in range(60):
+                await produce(cluster, b"%d" % n)
+            await cluster.until(lambda: len(seen) == 60)
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        assert set(seen.values()) == {1}
+
+    run(scenario)
+
+
+def test_renewal(run):
+    """A renewed record stays with its member beyond the lock, and is acknowledged later."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0")
+        settings = {"share_acknowledgement_mode": "explicit"}
+        async with consumer(cluster, **settings) as member, consumer(cluster, **settings) as other:
+            member.subscribe(["t"])
+            (record,) = await polled(member, 1)
+            other.subscribe(["t"])
+            for _ in range(4):
+                assert await other.poll(8_000) == []
+                member.acknowledge(record, AcknowledgeType.RENEW)
+                assert await member.commit() == {P0: None}
+                assert await member.poll(10) == []
+            member.acknowledge(record)
+            assert await member.commit() == {P0: None}
+        assert list(cluster.memory.start_offsets.values()) == [1]
+
+    run(scenario, share_record_lock_duration_ms="15000")
+
+
+def test_leader_dies(run):
+    """The leader of the partition dies: unacknowledged records come from the new one, accepted ones do not."""
+
+    async def scenario(cluster):
+        outcomes = []
+        leader = await cluster.leader("t")
+        await produce(cluster, *(b"%d" % n for n in range(4)))
+        settings = {
+            "share_acknowledgement_mode": "explicit",
+            "objects": {"on_acknowledged": lambda *o: outcomes.append(o)},
+        }
+        async with consumer(cluster, **settings) as member:
+            member.subscribe(["t"])
+            records = await polled(member, 4)
+            member.acknowledge(records[0])
+            assert await member.commit() == {P0: None}
+            for record in records[1:]:
+                member.acknowledge(record)
+            cluster.kill(leader)
+            again = await polled(member, 3)
+            assert [(r.offset, r.delivery_count) for r in again] == [(1, 1), (2, 1), (3, 1)]
+            for record in again:
+                member.acknowledge(record)
+            assert await member.commit() == {P0: None}
+        failed = [(offsets, error.code) for _, offsets, error in outcomes if error is not None]
+        assert failed == [([1, 2, 3], ErrorCode.NETWORK_EXCEPTION)]
+
+    run(scenario, brokers=3, replicas=3)
+
+
+def test_lost_locks_are_reported(run):
+    """A member that was too slow learns that its acknowledgement did not count."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0")
+        settings = {"share_acknowledgement_mode": "explicit"}
+        async with consumer(cluster, **settings) as member, consumer(cluster, **settings) as other:
+            member.subscribe(["t"])
+            (record,) = await polled(member, 1)
+            other.subscribe(["t"])
+            (taken,) = await polled(other, 1)
+            assert taken.delivery_count == 2
+            member.acknowledge(record)
+            (error,) = (await member.commit()).values()
+            assert error.code is ErrorCode.INVALID_RECORD_STATE
+            other.acknowledge(taken)
+            assert await other.commit() == {P0: None}
+
+    run(scenario, share_record_lock_duration_ms="15000")
+
+
+def test_records_that_cannot_be_deserialized(run):
+    """A poison record raises, is released by itself, and can be rejected by its offset."""
+
+    async def scenario(cluster):
+        def parse(data):
+            return int(data)
+
+        await produce(cluster, b"1", b"bad", b"3")
+        objects = {"value_deserializer": parse}
+        async with consumer(cluster, share_acknowledgement_mode="explicit", objects=objects) as member:
+            member.subscribe(["t"])
+            (good,) = await polled(member, 1)
+            assert good.value == 1
+            member.acknowledge(good)
+            with pytest.raises(RecordDeserializationError) as caught:
+                await polled(member, 1)
+            assert caught.value.offset == 1
+            member.acknowledge_offset(P0, 1, AcknowledgeType.REJECT)
+            (last,) = await polled(member, 1)
+            assert last.value == 3
+            member.acknowledge(last)
+            assert await member.commit() == {P0: None}
+        assert list(cluster.memory.start_offsets.values()) == [3]
+
+    run(scenario)
+
+
+def test_refused_member(run):
+    """A fatal answer of the coordinator is raised by the polls, until the application subscribes again."""
+
+    async def scenario(cluster):
+        cluster.group.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+        await produce(cluster, b"0")
+        async with consumer(cluster) as member:
+            with pytest.raises(RuntimeError, match="not subscribed"):
+                await member.poll(10)
+            member.subscribe(["t"])
+            with pytest.raises(KafkaError) as caught:
+                await polled(member, 1)
+            assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+            member.subscribe(["t"])
+            assert len(await polled(member, 1)) == 1
+
+    run(scenario)
+
+
+def test_member_that_does_not_poll_leaves(run):
+    """A member that does not poll within max.poll.interval.ms leaves the group, and the next poll joins again."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0")
+        async with consumer(cluster, max_poll_interval_ms="3000") as member:
+            member.subscribe(["t"])
+            assert len(await polled(member, 1)) == 1
+            await trio.sleep(6)
+            assert cluster.group.left == [member.member_id]
+            await produce(cluster, b"1")
+            assert len(await polled(member, 1)) == 1
+            assert member.member_id in cluster.group.members
+
+    run(scenario)
+
+
+def test_configuration():
+    """Keys that have no meaning for share consumers are refused, as Kafka refuses them."""
+    valid = {"bootstrap.servers": "b1:9092", "group.id": "g"}
+    with pytest.raises(ConfigError, match=r"group\.id"):
+        ShareConsumer({"bootstrap.servers": "b1:9092"})
+    for key in (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "group.instance.id",
+        "isolation.level",
+        "session.timeout.ms",
+    ):
+        with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+            ShareConsumer({**valid, key: "1"})
+    with pytest.raises(ConfigError, match=r"share\.acknowledgement\.mode"):
+        ShareConsumer({**valid, "share.acknowledgement.mode": "both"})
+    with pytest.raises(TypeError, match="on_acknowledged"):
+        ShareConsumer(valid, on_acknowledged=3)

@@ -1,0 +1,254 @@
+"""Goal: the share consumer's cores keep account of records, sessions and membership in every situation.
+
+Method: the pure cores alone; a Hypothesis test compares the bookkeeping of records with a dictionary.
+"""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData
+from moldau.protocol.messages.share_group_heartbeat import (
+    Assignment,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from moldau.records import CorruptRecordError, encode_batch
+from moldau.share.core.acquired import OFFSETS_MAX, acquired_records
+from moldau.share.core.deliveries import AckBatch, Deliveries, batches_of, offsets_of
+from moldau.share.core.membership import Next, ShareMembership
+from moldau.share.core.session import ShareSession
+from moldau.share.core.values import GAP, AcknowledgeType
+
+TOPIC = UUID(int=7)
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+K0, K1 = (TOPIC, P0), (TOPIC, P1)
+ACCEPT, RELEASE, REJECT, RENEW = AcknowledgeType
+
+
+def test_batches_of_acknowledgements():
+    """Consecutive offsets form a batch; one type stands for all if they are equal."""
+    assert batches_of([]) == []
+    assert batches_of([(3, 1), (4, 1), (6, 2), (7, 0), (8, 2)]) == [
+        AckBatch(3, 4, (1,)),
+        AckBatch(6, 8, (2, 0, 2)),
+    ]
+
+
+def test_acknowledgements_are_taken_once():
+    """Each acknowledgement leaves once; records that were not acknowledged stay."""
+    held = Deliveries()
+    for offset in (5, 6, 7):
+        held.deliver(1, K0, offset)
+    held.deliver(2, K1, 5)
+    held.settle(1, K0, [8])
+    held.acknowledge(P0, 6, REJECT)
+    held.acknowledge(P0, 6, RELEASE)
+    held.acknowledge(P0, 5, ACCEPT)
+    assert (held.unacknowledged, held.nodes()) == (2, [1])
+    taken = held.take(1, renewals=False)
+    assert taken == {K0: [(5, 1), (6, 2), (8, GAP)]}
+    assert offsets_of(taken) == {P0: [5, 6]}
+    assert held.take(1, renewals=False) == {}
+    with pytest.raises(KeyError):
+        held.acknowledge(P0, 5, ACCEPT)
+    held.accept_all()
+    assert held.take(2, renewals=False) == {K1: [(5, 1)]}
+
+
+def test_renewed_records_stay():
+    """A renewal is sent apart, and the record must be acknowledged again."""
+    held = Deliveries()
+    held.deliver(1, K0, 5)
+    held.acknowledge(P0, 5, RENEW)
+    assert (held.unacknowledged, held.renewed) == (0, 0)
+    assert held.take(1, renewals=False) == {}
+    assert held.take(1, renewals=True) == {K0: [(5, 4)]}
+    assert (held.unacknowledged, held.renewed) == (1, 1)
+    held.acknowledge(P0, 5, ACCEPT)
+    assert held.take(1, renewals=False) == {K0: [(5, 1)]}
+
+
+def test_lost_session_loses_its_records():
+    """All records of a broker are lost together; those with an acknowledgement are reported."""
+    held = Deliveries()
+    for node, key in ((1, K0), (2, K1)):
+        for offset in (1, 2):
+            held.deliver(node, key, offset)
+    held.settle(1, K0, [3])
+    held.acknowledge(P0, 1, ACCEPT)
+    held.acknowledge(P1, 1, ACCEPT)
+    assert held.lose(1) == {P0: [1]}
+    assert (len(held), held.unacknowledged) == (2, 1)
+    with pytest.raises(KeyError):
+        held.acknowledge(P0, 2, ACCEPT)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["deliver", "settle", "acknowledge", "take", "renew", "lose", "accept"]),
+        st.integers(0, 4),
+        st.sampled_from(list(AcknowledgeType)),
+        st.integers(1, 2),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_bookkeeping_against_a_dictionary(history):
+    """The number of unacknowledged records is that of the entries without a type."""
+    held, model = Deliveries(), {}
+    for name, offset, kind, node in history:
+        if name == "deliver":
+            held.deliver(node, K0, offset)
+            model[offset] = (node, None)
+        elif name == "settle":
+            held.settle(node, K0, [offset])
+            model[offset] = (node, GAP)
+        elif name == "acknowledge":
+            if offset in model:
+                held.acknowledge(P0, offset, kind)
+                model[offset] = (model[offset][0], int(kind))
+        elif name == "accept":
+            held.accept_all()
+            model = {o: (n, 1 if k is None else k) for o, (n, k) in model.items()}
+        elif name == "lose":
+            lost = sorted(o for o, (n, k) in model.items() if n == node and k not in (None, GAP))
+            assert sorted(held.lose(node).get(P0, [])) == lost
+            model = {o: each for o, each in model.items() if each[0] != node}
+        else:
+            renewals = name == "renew"
+            wanted = sorted(
+                (o, k) for o, (n, k) in model.items() if n == node and k is not None and (k == RENEW) == renewals
+            )
+            assert held.take(node, renewals=renewals).get(K0, []) == wanted
+            for o, _ in wanted:
+                if renewals:
+                    model[o] = (node, None)
+                else:
+                    del model[o]
+        assert len(held) == len(model)
+        assert held.unacknowledged == sum(k is None for _, k in model.values())
+
+
+def test_session_names_changes_only():
+    """The first request names all partitions, later ones what is new and what is forgotten; the epoch rises."""
+    session = ShareSession()
+    a, b, c = ((TOPIC, number) for number in range(3))
+    assert session.changes([a, b]) == ([a, b], [])
+    session.fetched([a, b])
+    assert (session.epoch, session.is_open) == (1, True)
+    assert session.changes([b, c]) == ([c], [a])
+    session.acknowledged()
+    assert session.epoch == 2
+    session.lose()
+    assert (session.epoch, session.number, session.changes([a])) == (0, 1, ([a], []))
+
+
+def member():
+    membership = ShareMembership("g", "m", "rack")
+    membership.subscribe(["b", "a"])
+    return membership
+
+
+def given_partitions(*numbers, epoch=1):
+    partitions = TopicPartitions(topic_id=TOPIC, partitions=list(numbers))
+    return ShareGroupHeartbeatResponse(member_epoch=epoch, assignment=Assignment(topic_partitions=[partitions]))
+
+
+def beat(membership, response):
+    return membership.on_heartbeat(membership.heartbeat(), response)
+
+
+def test_heartbeats_of_a_member():
+    """The first heartbeat joins with the subscription, the next ones carry the epoch alone."""
+    membership = member()
+    first = membership.heartbeat()
+    assert (first.member_epoch, first.rack_id, first.subscribed_topic_names) == (0, "rack", ["a", "b"])
+    assert membership.on_heartbeat(first, given_partitions(1, 0)) is Next.GO_ON
+    assert membership.assignment == ((TOPIC, 0), (TOPIC, 1))
+    second = membership.heartbeat()
+    assert (second.member_epoch, second.rack_id, second.subscribed_topic_names) == (1, None, None)
+    assert beat(membership, ShareGroupHeartbeatResponse(member_epoch=2)) is Next.GO_ON
+    assert (membership.epoch, len(membership.assignment)) == (2, 2)
+    membership.subscribe(["c"])
+    assert membership.heartbeat().subscribed_topic_names == ["c"]
+    membership.unanswered()
+    assert membership.heartbeat().subscribed_topic_names == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("code", "step", "keeps", "is_fatal"),
+    [
+        (ErrorCode.UNKNOWN_MEMBER_ID, Next.RETRY, False, False),
+        (ErrorCode.FENCED_MEMBER_EPOCH, Next.RETRY, False, False),
+        (ErrorCode.GROUP_ID_NOT_FOUND, Next.RETRY, False, False),
+        (ErrorCode.NOT_COORDINATOR, Next.FIND_COORDINATOR, True, False),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Next.RETRY, True, False),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Next.RETRY, False, True),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, Next.RETRY, False, True),
+    ],
+)
+def test_refused_heartbeats(code, step, keeps, is_fatal):
+    """A lost member joins again, coordinator errors keep the assignment, others end the membership."""
+    membership = member()
+    beat(membership, given_partitions(0))
+    assert beat(membership, ShareGroupHeartbeatResponse(error_code=code)) is step
+    assert bool(membership.assignment) == membership.is_member == keeps
+    assert (membership.fatal is not None) == is_fatal
+    if not is_fatal:
+        assert membership.heartbeat().subscribed_topic_names == ["a", "b"]
+
+
+def test_leaving():
+    """A member leaves with epoch -1, one that never joined says nothing; late answers do not bring it back."""
+    assert member().leave() is None
+    membership = member()
+    beat(membership, given_partitions(0))
+    late = membership.heartbeat()
+    assert membership.leave(rejoins=True).member_epoch == -1
+    assert membership.on_heartbeat(late, given_partitions(0, 1, epoch=5)) is Next.GO_ON
+    assert (membership.assignment, membership.topics) == ((), ("a", "b"))
+
+
+def answer(*batches, acquired):
+    ranges = [AcquiredRecords(first_offset=f, last_offset=last, delivery_count=n) for f, last, n in acquired]
+    return PartitionData(records=b"".join(batches), acquired_records=ranges)
+
+
+def batch(base, *values, **fields):
+    return encode_batch([(1, None, value, ()) for value in values], base_offset=base, **fields)
+
+
+def test_only_acquired_records_are_delivered():
+    """Records outside of the acquired ranges are left out, offsets without a record are gaps."""
+    data = answer(batch(0, b"0", b"1", b"2"), batch(5, b"5"), acquired=[(1, 2, 3), (4, 6, 1)])
+    found = acquired_records(data, check_crcs=True)
+    assert [(record.offset, bytes(record.value), count) for record, count in found.records] == [
+        (1, b"1", 3),
+        (2, b"2", 3),
+        (5, b"5", 1),
+    ]
+    assert (found.gaps, found.corrupt, found.error) == ([4, 6], [], None)
+
+
+def test_damaged_batches():
+    """The records of a damaged batch are named, those of the others are delivered."""
+    damaged = bytearray(batch(3, b"3", b"4"))
+    damaged[-1] ^= 1
+    data = answer(batch(0, b"0"), bytes(damaged), batch(5, b"5"), acquired=[(0, 5, 1)])
+    found = acquired_records(data, check_crcs=True)
+    assert [record.offset for record, _ in found.records] == [0, 5]
+    assert (found.gaps, found.corrupt) == ([1, 2], [3, 4])
+    assert isinstance(found.error, CorruptRecordError)
+
+
+def test_impossible_ranges_are_refused():
+    """A broker cannot make the client count to a billion."""
+    with pytest.raises(CorruptRecordError):
+        acquired_records(answer(acquired=[(0, OFFSETS_MAX, 1)]), check_crcs=True)
