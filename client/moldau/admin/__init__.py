@@ -30,6 +30,7 @@ from moldau.admin.values import (
     QuorumReplica,
     ReplicaLogDir,
     ResourceType,
+    ShareOffset,
     TopicDescription,
     TopicListing,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "QuotaName",
     "ReplicaLogDir",
     "ResourceType",
+    "ShareOffset",
     "TopicDescription",
     "TopicListing",
     "TransactionDescription",

@@ -20,6 +20,7 @@ from moldau.admin.quorum import NO_DIRECTORY, Quorum
 from moldau.admin.quotas import QuotaEntity, Quotas
 from moldau.admin.replicas import Replicas
 from moldau.admin.requester import Requester
+from moldau.admin.share_groups import ShareGroups
 from moldau.admin.tokens import DelegationToken, Tokens
 from moldau.admin.topics import Topics
 from moldau.admin.transactions import Transactions
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         QuorumDescription,
         ReplicaLogDir,
         ResourceType,
+        ShareOffset,
         TopicDescription,
         TopicListing,
     )
@@ -93,6 +95,7 @@ class Admin(AsyncOnly):
         self._configurations = Configurations(self._requester)
         self._quorum = Quorum(self._requester)
         self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
+        self._share_groups = ShareGroups(self._requester, self._groups)
         self._replicas = Replicas(self._requester)
         self._users = Users(self._requester)
         self._tokens = Tokens(self._requester)
@@ -365,6 +368,53 @@ class Admin(AsyncOnly):
             CommitFailedError: the group has members.
         """
         await self._groups.alter_group_offsets(group_id, offsets)
+
+    # --- share groups
+
+    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Returns share groups with their members.
+
+        Raises:
+            AdminError: GROUP_ID_NOT_FOUND for a group, among others.
+        """
+        return await self._share_groups.describe_share_groups(group_ids)
+
+    async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes share groups without members, with the states of their share-partitions.
+
+        Raises:
+            AdminError: a group could not be deleted, or is no share group; in the latter case none is deleted.
+        """
+        await self._share_groups.delete_share_groups(group_ids)
+
+    async def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Returns start offset and lag of each share-partition whose state has begun.
+
+        Raises:
+            AdminError: the offset of a partition could not be read.
+            KafkaError: GROUP_ID_NOT_FOUND, among others.
+        """
+        return await self._share_groups.list_share_group_offsets(group_id)
+
+    async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets start offsets of a share group without members, which begins if it does not exist.
+
+        What is known of the delivery of single records is forgotten.
+
+        Raises:
+            AdminError: an offset was refused.
+            KafkaError: NON_EMPTY_GROUP, among others.
+        """
+        await self._share_groups.alter_share_group_offsets(group_id, offsets)
+
+    async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Deletes what a share group without members knows of topics.
+
+        Raises:
+            AdminError: UNKNOWN_TOPIC_OR_PARTITION for a topic of which the group knows nothing, among others.
+            KafkaError: NON_EMPTY_GROUP, among others.
+        """
+        await self._share_groups.delete_share_group_offsets(group_id, topics)
 
     # --- replicas
 

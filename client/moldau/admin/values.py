@@ -187,9 +187,9 @@ class GroupListing:
 class GroupMember:
     """A member of a group with its assigned partitions.
 
-    Only members of the consumer protocol (KIP-848) have an ``epoch``, and a ``target`` that differs from the assignment
-    while they move towards it. ``type`` is ``classic`` or ``consumer``: the protocol that the member speaks. While a
-    group migrates, a group of the consumer protocol has members of both.
+    Members of classic groups have no ``epoch``. Members of the consumer protocol (KIP-848) have a ``target`` that
+    differs from the assignment while they move towards it. ``type`` is ``classic``, ``consumer`` or ``share``: the
+    protocol that the member speaks. While a group migrates, a group of the consumer protocol has members of both.
     """
 
     member_id: str
@@ -204,9 +204,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group; ``type`` is ``classic`` or ``consumer`` (KIP-848).
+    """A group; ``type`` is ``classic``, ``consumer`` (KIP-848) or ``share`` (KIP-932).
 
-    ``protocol`` is the assignor. Only groups of the consumer protocol have epochs.
+    ``protocol`` is the assignor. Classic groups have no epochs.
     """
 
     group_id: str
@@ -218,6 +218,17 @@ class GroupDescription:
     type: str = "classic"
     epoch: int = -1
     assignment_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOffset:
+    """How far a share group is with a partition (KIP-932); -1 stands for what is not known."""
+
+    start_offset: int
+    """The first offset that is not done with; -1 until a member has read the partition."""
+    leader_epoch: int
+    lag: int
+    """Records from the start offset on that are not done with (KIP-1226)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         QuorumDescription,
         ReplicaLogDir,
         ResourceType,
+        ShareOffset,
         TopicDescription,
         TopicListing,
         TransactionDescription,
@@ -421,6 +422,46 @@ class Admin(AioClient):
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members."""
         await self._portal.call_async(self._admin.alter_group_offsets, group_id, offsets)
+
+    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Returns share groups with their members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.describe_share_groups, group_ids)
+
+    async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes share groups without members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.delete_share_groups, group_ids)
+
+    async def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Returns start offset and lag of each share-partition whose state has begun.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return await self._portal.call_async(self._admin.list_share_group_offsets, group_id)
+
+    async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets start offsets of a share group without members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.alter_share_group_offsets, group_id, offsets)
+
+    async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Deletes what a share group without members knows of topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        await self._portal.call_async(self._admin.delete_share_group_offsets, group_id, topics)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records below the offsets and returns the new log start offsets.

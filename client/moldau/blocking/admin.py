@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         QuorumDescription,
         ReplicaLogDir,
         ResourceType,
+        ShareOffset,
         TopicDescription,
         TopicListing,
         TransactionDescription,
@@ -413,6 +414,46 @@ class Admin(PortalClient):
     def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members."""
         self._portal.call(self._admin.alter_group_offsets, group_id, offsets)
+
+    def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Returns share groups with their members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return self._portal.call(self._admin.describe_share_groups, group_ids)
+
+    def delete_share_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes share groups without members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        self._portal.call(self._admin.delete_share_groups, group_ids)
+
+    def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Returns start offset and lag of each share-partition whose state has begun.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return self._portal.call(self._admin.list_share_group_offsets, group_id)
+
+    def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets start offsets of a share group without members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        self._portal.call(self._admin.alter_share_group_offsets, group_id, offsets)
+
+    def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Deletes what a share group without members knows of topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        self._portal.call(self._admin.delete_share_group_offsets, group_id, topics)
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records below the offsets and returns the new log start offsets.

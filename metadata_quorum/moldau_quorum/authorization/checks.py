@@ -361,6 +361,17 @@ def _consumer_group_heartbeat(asked: Asked) -> Verdict:
     return _served(asked)
 
 
+def _describe_share_group_offsets(asked: Asked) -> Verdict:
+    def code_of(group: AnyMessage) -> ErrorCode:
+        return ErrorCode.NONE if asked.permissions.may(DESCRIBE, GROUP, group.group_id) else FAILED[GROUP]
+
+    remainder, refused = divide(asked.request, code_of, version=asked.version)
+    if remainder is None:
+        return Verdict(None, refused)
+    remainder, amend = responses.narrowed_share_offsets(remainder, asked.permissions)
+    return Verdict(remainder, refused, amend)
+
+
 def _list_groups(asked: Asked) -> Verdict:
     if asked.permissions.may_cluster(DESCRIBE, quiet=True):
         return _served(asked)
@@ -414,6 +425,11 @@ CHECKS: Final[Mapping[int, Check]] = {
     # The handler checks the topics: those of a share session are not all in the request.
     ApiKey.SHARE_FETCH: _named(READ, GROUP, "group_id"),
     ApiKey.SHARE_ACKNOWLEDGE: _named(READ, GROUP, "group_id"),
+    ApiKey.SHARE_GROUP_HEARTBEAT: _consumer_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.share_groups),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _all(_named(READ, GROUP, "group_id"), _each(READ, TOPIC)),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _all(_named(DELETE, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.LIST_GROUPS: _list_groups,
     ApiKey.DELETE_GROUPS: _each(DELETE, GROUP),
     # transactions

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse, TopicRequest
 from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
@@ -32,6 +36,8 @@ def topic_of(entry: AnyMessage, permissions: Permissions) -> str | None:
     name = getattr(entry, "name", None)
     if name is None:
         name = getattr(entry, "topic", None)
+    if name is None:
+        name = getattr(entry, "topic_name", None)
     topic_id = getattr(entry, "topic_id", ZERO_UUID)
     if not name and topic_id != ZERO_UUID:
         return permissions.topic_name(topic_id)
@@ -182,6 +188,66 @@ def consumer_groups(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
             group.error_message = "the group reads topics that the client may not describe"
             group.members = []
     return response
+
+
+def share_groups(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Fills the bit fields of ShareGroupDescribe; hides groups with a topic that may not be described."""
+    for group in response.groups:
+        if group.error_code != ErrorCode.NONE:
+            continue
+        if asked.request.include_authorized_operations:
+            group.authorized_operations = asked.permissions.operations(GROUP, group.group_id)
+        names = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
+        if not all(asked.permissions.may(DESCRIBE, TOPIC, name) for name in sorted(names)):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "the group reads topics that the client may not describe"
+            group.members = []
+    return response
+
+
+def narrowed_share_offsets(
+    request: AnyMessage, permissions: Permissions
+) -> tuple[AnyMessage, Callable[[AnyMessage], AnyMessage]]:
+    """Returns DescribeShareGroupOffsets without the topics that may not be described, and what answers these."""
+    request = copy(request)
+    groups: list[AnyMessage] = []
+    refused: dict[str, list[DescribeShareGroupOffsetsResponseTopic] | None] = {}
+    for group in request.groups:
+        group = copy(group)
+        groups.append(group)
+        if group.topics is None:
+            refused[group.group_id] = None
+            continue
+        allowed = [topic for topic in group.topics if permissions.may(DESCRIBE, TOPIC, topic.topic_name)]
+        names = {topic.topic_name for topic in allowed}
+        refused[group.group_id] = [
+            DescribeShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name,
+                partitions=[
+                    DescribeShareGroupOffsetsResponsePartition(
+                        partition_index=number, start_offset=-1, error_code=DENIED
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in group.topics
+            if topic.topic_name not in names
+        ]
+        group.topics = allowed
+    request.groups = groups
+
+    def amend(response: AnyMessage) -> AnyMessage:
+        for group in response.groups:
+            if group.error_code != ErrorCode.NONE or group.group_id not in refused:
+                continue
+            more = refused[group.group_id]
+            if more is None:
+                group.topics = [each for each in group.topics if allowed_topic(permissions, each.topic_name)]
+            else:
+                group.topics = [*group.topics, *more]
+        return response
+
+    return request, amend
 
 
 def listed_groups(response: AnyMessage, permissions: Permissions) -> AnyMessage:

@@ -256,6 +256,8 @@ class Cluster:
             "offsets.topic.replication.factor": str(min(3, len(self.broker_ids))),
             "transaction.state.log.replication.factor": str(min(3, len(self.broker_ids))),
             "transaction.state.log.min.isr": str(min(2, len(self.broker_ids))),
+            "share.coordinator.state.topic.replication.factor": str(min(3, len(self.broker_ids))),
+            "share.coordinator.state.topic.min.isr": str(min(2, len(self.broker_ids))),
             **self.settings,
             **{key.replace("_", "."): value for key, value in more.items()},
         }

@@ -17,13 +17,23 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from moldau.protocol.refusals import refusal
 from moldau.protocol.schema import Request, Response
 from moldau.records import iterate_batches, set_base_offset
 from moldau.runtime.tasks.sync import Signal
 from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group_core import GroupCore
-from moldau_broker.coordinator.runtime.effects import Answer, Append, DescribeRight, Effect, Moment, RequestContext
+from moldau_broker.coordinator.runtime.effects import (
+    Answer,
+    Append,
+    AskShareState,
+    DescribeRight,
+    Effect,
+    Moment,
+    RequestContext,
+)
+from moldau_broker.coordinator.share.core.requests import KeyAnswer, ShareStateRequest, asks_of, response_of
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -38,6 +48,8 @@ class CoreDriver:
         self.answers: dict[int, Response] = {}
         self.log: list[Append] = []
         self.uncommitted: list[Append] = []
+        self.questions: list[AskShareState] = []
+        """Questions to share coordinators that are not answered yet."""
         self.topics = Topics()
         self.request_count = 0
         self.rights: dict[str, DescribeRight] = {}
@@ -62,6 +74,8 @@ class CoreDriver:
         for effect in effects:
             if isinstance(effect, Append):
                 self.uncommitted.append(effect)
+            elif isinstance(effect, AskShareState):
+                self.questions.append(effect)
             else:
                 assert isinstance(effect, Answer), "a group coordinator sends no markers"
                 assert effect.request_id not in self.answers, "a request was answered twice"
@@ -69,6 +83,16 @@ class CoreDriver:
                 self.answers[effect.request_id] = effect.response
         if self.auto_commit:
             self.commit()
+            self.answer_questions()
+
+    def answer_questions(self, code: ErrorCode = ErrorCode.NONE) -> None:
+        """Answers all questions to share coordinators with one code."""
+        while self.questions:
+            question = self.questions.pop(0)
+            response = response_of(
+                type(question.request), dict.fromkeys(asks_of(question.request), KeyAnswer(code=code))
+            )
+            self.perform(self.core.share_state_answered(question.question_id, response, self.moment()))
 
     def commit(self) -> None:
         """Commits all pending writes."""
@@ -94,6 +118,7 @@ class CoreDriver:
         """Replaces the coordinator by one that loads the committed log; soft state and pending writes are lost."""
         self.perform(self.core.resign(ErrorCode.NOT_COORDINATOR, self.moment()))
         self.uncommitted.clear()
+        self.questions.clear()
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
 
@@ -322,6 +347,14 @@ class MemoryPartition:
     high_watermark: int = 0
     start_offset: int = 0
     refuse_with: ErrorCode | None = None
+
+
+class RefusingShareStates:
+    """`ShareStates` of a cluster without share coordinators."""
+
+    async def ask(self, request: ShareStateRequest) -> Response:
+        await trio.lowlevel.checkpoint()
+        return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class MemoryLog:

@@ -10,8 +10,8 @@ from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
 from moldau.runtime.config.keys.group import (
     CLIENT_METRICS_KEYS,
     GROUP_CONFIG_KEYS,
+    check_bounds,
     check_client_metrics,
-    check_consumer_bounds,
     check_group,
 )
 from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
@@ -186,7 +186,7 @@ def group_config(broker: Config, overrides: Mapping[str, str]) -> Config:
         ConfigError: the configuration cannot be used.
     """
     config = GROUP_CONFIG.parse(overrides)
-    problems = check_consumer_bounds(config, broker)
+    problems = check_bounds(config, broker)
     if problems:
         raise ConfigError(problems)
     return config

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupRequest
@@ -24,6 +26,8 @@ from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest,
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
+from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
@@ -45,12 +49,19 @@ if TYPE_CHECKING:
     from moldau.values import LeaderEpoch
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.share.core.state import ShareGroup
     from moldau_broker.coordinator.runtime.effects import DescribeRight, Marker
-    from moldau_broker.coordinator.runtime.ports import InternalLog
+    from moldau_broker.coordinator.runtime.ports import InternalLog, ShareStates
 
 R = TypeVar("R")
 
 _OFFSET_COMMIT_TOPIC_IDS_FROM = 10
+_OF_SHARE_GROUPS = (
+    ShareGroupHeartbeatRequest,
+    ShareGroupDescribeRequest,
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
+)
 
 
 class GroupCoordinator(ShardedCoordinator[GroupShard]):
@@ -68,12 +79,15 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         config: GroupConfig,
         partition_count: Callable[[], int],
         compile_regex: Compile,
+        share_states: ShareStates,
         serves_consumers: Callable[[], bool] = lambda: True,
+        serves_shares: Callable[[], bool] = lambda: True,
         logger: EventLogger | None = None,
     ) -> None:
         """Starts no task before `run`.
 
-        ``serves_consumers`` tells whether the cluster and the configuration allow consumer groups at the moment.
+        ``serves_consumers`` and ``serves_shares`` tell whether the cluster and the configuration allow such groups at
+        the moment. ``share_states`` are the share coordinators.
         """
         super().__init__(partition_count, self._led)
         self._environment = environment
@@ -82,11 +96,13 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         self._config = config
         self._compile_regex = compile_regex
         self._serves_consumers = serves_consumers
+        self._serves_shares = serves_shares
+        self._share_states = share_states
         self._memory = MemberMemory(config.coordinator_metadata_bytes_max)
         self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
 
     def _led(self, partition: int, leader_epoch: LeaderEpoch) -> GroupShard:
-        return GroupShard(
+        shard = GroupShard(
             partition=partition,
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
@@ -95,6 +111,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
+        shard.share_states = self._share_states
+        return shard
 
     # Requests
 
@@ -112,9 +130,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         ``may_describe`` limits the topics of regular expressions; None stands for all topics.
 
         The requests are JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
-        OffsetDelete, DeleteGroups, DescribeGroups, ListGroups, ConsumerGroupHeartbeat and ConsumerGroupDescribe. The
-        caller has authorized the request, which is borrowed for the length of the call. The answer is ready by its own
-        deadline (rebalance timeout, commit timeout) at the latest, or when leadership ends.
+        OffsetDelete, DeleteGroups, DescribeGroups, ListGroups, ConsumerGroupHeartbeat, ConsumerGroupDescribe,
+        ShareGroupHeartbeat, ShareGroupDescribe, AlterShareGroupOffsets and DeleteShareGroupOffsets. The caller has
+        authorized the request, which is borrowed for the length of the call. The answer is ready by its own deadline
+        (rebalance timeout, commit timeout), or when leadership ends.
 
         Raises:
             TypeError: the request is not one of a group coordinator.
@@ -139,6 +158,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return self._describe_consumer_groups(request, context)
         if isinstance(request, DeleteGroupsRequest):
             return self._delete_groups(request, context)
+        if isinstance(request, _OF_SHARE_GROUPS) and not self._serves_shares():
+            return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
+        if isinstance(request, ShareGroupDescribeRequest):
+            return self._describe_share_groups(request, context)
         if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
             for topic in request.topics:
                 topic.name = self._topics.topic_name(topic.topic_id) or ""
@@ -151,7 +174,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             | OffsetCommitRequest
             | TxnOffsetCommitRequest
             | OffsetDeleteRequest
-            | ConsumerGroupHeartbeatRequest,
+            | ConsumerGroupHeartbeatRequest
+            | ShareGroupHeartbeatRequest
+            | AlterShareGroupOffsetsRequest
+            | DeleteShareGroupOffsetsRequest,
         )
         if isinstance(request, ConsumerGroupHeartbeatRequest) and not self._serves_consumers():
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
@@ -241,6 +267,26 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return ConsumerGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
 
         return Combined(parts, combine)
+
+    def _describe_share_groups(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Completion:
+        names = dict.fromkeys(request.group_ids)
+        parts = [self._submit_to(name, ShareGroupDescribeRequest(group_ids=[name]), context) for name in names]
+
+        def combine(responses: list[Response]) -> Response:
+            described = [response for response in responses if isinstance(response, ShareGroupDescribeResponse)]
+            return ShareGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
+
+        return Combined(parts, combine)
+
+    def share_group(self, group_id: str) -> tuple[ErrorCode, ShareGroup | None]:
+        """Returns a committed share group, or the code with which a question about it is refused."""
+        if not self._serves_shares():
+            return ErrorCode.UNSUPPORTED_VERSION, None
+        code, shard = self._shard_of(group_id)
+        if shard is None:
+            return code, None
+        group = shard.share_group(group_id)
+        return (ErrorCode.GROUP_ID_NOT_FOUND if group is None else ErrorCode.NONE), group
 
     def _delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Completion:
         names = dict.fromkeys(request.groups_names)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau_broker.coordinator.group.core.group_core import GroupCore
+from moldau_broker.coordinator.runtime.effects import AskShareState
 from moldau_broker.coordinator.runtime.pending import Reply
 from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
 
@@ -14,12 +17,41 @@ if TYPE_CHECKING:
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
     from moldau.protocol.schema import Request, Response
+    from moldau_broker.coordinator.group.share.core.state import ShareGroup
     from moldau_broker.coordinator.runtime.completion import Completion
-    from moldau_broker.coordinator.runtime.effects import Marker, RequestContext
+    from moldau_broker.coordinator.runtime.effects import Effect, Marker, RequestContext
+    from moldau_broker.coordinator.runtime.ports import ShareStates
+
+
+QUESTIONS_MAX = 64
+"""Questions to share coordinators that one partition's coordinator asks at a time; a group has few open."""
 
 
 class GroupShard(ReplicatedShard[GroupCore]):
     """The groups of one partition. Its methods may be called only while `refusal` is NONE."""
+
+    share_states: ShareStates
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Keeps the nursery for the tasks that ask share coordinators; they end with the leadership."""
+        self._nursery = nursery
+        self._questions = trio.CapacityLimiter(QUESTIONS_MAX)
+
+    def perform_other(self, effect: Effect) -> None:
+        """Asks share coordinators."""
+        assert isinstance(effect, AskShareState)
+        self._nursery.start_soon(self._ask, effect)
+
+    async def _ask(self, question: AskShareState) -> None:
+        async with self._questions:
+            response = await self.share_states.ask(question.request)
+        if self.core is not None:
+            self.perform(self.core.share_state_answered(question.question_id, response, self.moment()))
+
+    def share_group(self, group_id: str) -> ShareGroup | None:
+        """Returns a committed share group; None if there is none."""
+        assert self.core is not None
+        return self.core.shares.get(group_id)
 
     def submit(self, request: Request, context: RequestContext) -> Completion:
         """Accepts a request and returns the completion of its answer."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.share.core.requests import ShareStateRequest
 
 
 class Moment(NamedTuple):
@@ -118,4 +119,12 @@ class DeleteRecords:
     end_offset: int
 
 
-Effect = Answer | Append | SendMarkers | DeleteRecords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskShareState:
+    """Sends a request to the share coordinators of its share-partitions; the shell reports the answer."""
+
+    question_id: int
+    request: ShareStateRequest
+
+
+Effect = Answer | Append | SendMarkers | DeleteRecords | AskShareState

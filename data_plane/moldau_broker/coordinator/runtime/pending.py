@@ -60,7 +60,14 @@ class ConsumerGroupWritten:
     group_id: str
 
 
-Continuation = ConsumerGroupWritten | AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupWritten:
+    """Follows a write of a share group, which answers the requests that it contains."""
+
+    group_id: str
+
+
+Continuation = ConsumerGroupWritten | ShareGroupWritten | AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.protocol.errors import ErrorCode
+    from moldau.protocol.schema import Response
     from moldau.values import Buffer, LeaderEpoch, Offset
     from moldau_broker.coordinator.runtime.effects import Marker
+    from moldau_broker.coordinator.share.core.requests import ShareStateRequest
 
 
 class InternalLog(Protocol):
@@ -110,6 +112,17 @@ class MarkerWriter(Protocol):
         Partitions of ``__consumer_offsets`` led here go through ``GroupCoordinator.complete_transaction``. Ends by a
         deadline of its own and does not raise for a broker that cannot be reached: its partitions get
         NETWORK_EXCEPTION or LEADER_NOT_AVAILABLE. A partition that is missing in the result counts as not attempted.
+        """
+        ...
+
+
+class ShareStates(Protocol):
+    """The share coordinators of the cluster."""
+
+    async def ask(self, request: ShareStateRequest) -> Response:
+        """Returns the answer for each share-partition of the request, at the present coordinators.
+
+        Ends by a deadline of its own and does not raise: what could not be asked gets an error code.
         """
         ...
 

@@ -20,9 +20,10 @@ from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.coordination.internal_log import ImageCatalogue, InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
+from moldau_broker.server.coordination.share_states import ShareStateClient
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
 from moldau_broker.server.coordination.transactions import TransactionMarkers
-from moldau_quorum.controller.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
+from moldau_quorum.controller.cluster.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -42,6 +43,8 @@ class Coordinators:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     shares: ShareCoordinator
+    share_states: ShareStateClient
+    """Asks the share coordinators of the cluster."""
     markers: TransactionMarkers
     """Writes the transaction coordinator's decisions to the partitions."""
     verifier: TransactionVerifier
@@ -88,6 +91,9 @@ def build_coordinators(
     def serves_consumers() -> bool:
         return "consumer" in group_config.protocols and metadata.image.features.get(GROUP_VERSION, 0) >= 1
 
+    def serves_shares() -> bool:
+        return metadata.image.features.get(SHARE_VERSION, 0) >= 1
+
     def transaction_level() -> int:
         return metadata.image.features.get(TRANSACTION_VERSION, 0)
 
@@ -100,6 +106,15 @@ def build_coordinators(
         retry_ms=config.get_int("add.partitions.to.txn.retry.backoff.ms"),
         retry_max_ms=config.get_int("add.partitions.to.txn.retry.backoff.max.ms"),
     )
+    shares = ShareCoordinator(
+        environment=environment,
+        log=InternalTopicLog(SHARE_STATE_TOPIC, replicas, metadata),
+        topics=topics,
+        config=ShareConfig.of(config),
+        partition_count=lambda: partition_count(SHARE_STATE_TOPIC),
+        logger=EventLogger("moldau.broker.shares", node=broker_id),
+    )
+    share_states = ShareStateClient(broker_id, metadata, replicas, peers, shares)
     groups = GroupCoordinator(
         environment=environment,
         log=InternalTopicLog(OFFSETS_TOPIC, replicas, metadata),
@@ -107,7 +122,9 @@ def build_coordinators(
         config=group_config,
         partition_count=lambda: partition_count(OFFSETS_TOPIC),
         compile_regex=compile_regex,
+        share_states=share_states,
         serves_consumers=serves_consumers,
+        serves_shares=serves_shares,
         logger=EventLogger("moldau.broker.groups", node=broker_id),
     )
     transactions = TransactionCoordinator(
@@ -122,20 +139,13 @@ def build_coordinators(
         level=transaction_level,
         logger=EventLogger("moldau.broker.transactions", node=broker_id),
     )
-    shares = ShareCoordinator(
-        environment=environment,
-        log=InternalTopicLog(SHARE_STATE_TOPIC, replicas, metadata),
-        topics=topics,
-        config=ShareConfig.of(config),
-        partition_count=lambda: partition_count(SHARE_STATE_TOPIC),
-        logger=EventLogger("moldau.broker.shares", node=broker_id),
-    )
     markers.connect(groups)
     verifier.connect(transactions)
     return Coordinators(
         groups=groups,
         transactions=transactions,
         shares=shares,
+        share_states=share_states,
         markers=markers,
         verifier=verifier,
         marker_checks=MarkerChecks(metadata, replicas, verifier),

@@ -19,6 +19,7 @@ from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
@@ -33,6 +34,7 @@ from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_records import DeleteRecordsRequest
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -41,6 +43,7 @@ from moldau.protocol.messages.describe_delegation_token import DescribeDelegatio
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
+from moldau.protocol.messages.describe_share_group_offsets import DescribeShareGroupOffsetsRequest
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
@@ -71,6 +74,8 @@ from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from moldau.protocol.messages.share_fetch import ShareFetchRequest
+from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -237,6 +242,16 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(DescribeGroupsRequest, groups.handle_group_request, DESCRIBE.on(GROUP)),
     served(ConsumerGroupHeartbeatRequest, groups.handle_group_request, READ.on(GROUP), DESCRIBE.on(TOPIC)),
     served(ConsumerGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(ShareGroupHeartbeatRequest, groups.handle_group_request, READ.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(ShareGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(
+        DescribeShareGroupOffsetsRequest,
+        shares.handle_describe_share_group_offsets,
+        DESCRIBE.on(GROUP),
+        DESCRIBE.on(TOPIC),
+    ),
+    served(AlterShareGroupOffsetsRequest, groups.handle_group_request, READ.on(GROUP), READ.on(TOPIC)),
+    served(DeleteShareGroupOffsetsRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
     served(DeleteGroupsRequest, groups.handle_group_request, DELETE.on(GROUP)),
     served(ShareFetchRequest, share_delivery.handle_share_fetch, READ.on(GROUP), READ.on(TOPIC)),
@@ -344,20 +359,15 @@ TELEMETRY_KEYS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELE
 """APIs that only a broker with the extra ``telemetry`` offers."""
 
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
-_GROUPS = "share and streams groups are not served yet; the classic and the consumer protocol are"
+_STREAMS = "streams groups are not served"
 ABSENT_APIS: Mapping[str, str] = {
-    "AlterShareGroupOffsets": _GROUPS,
     "BeginQuorumEpoch": _QUORUM,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
-    "DeleteShareGroupOffsets": _GROUPS,
-    "DescribeShareGroupOffsets": _GROUPS,
     "EndQuorumEpoch": _QUORUM,
     "FetchSnapshot": _QUORUM,
-    "ShareGroupDescribe": _GROUPS,
-    "ShareGroupHeartbeat": _GROUPS,
-    "StreamsGroupDescribe": _GROUPS,
-    "StreamsGroupHeartbeat": _GROUPS,
-    "StreamsGroupTopologyDescriptionUpdate": _GROUPS,
+    "StreamsGroupDescribe": _STREAMS,
+    "StreamsGroupHeartbeat": _STREAMS,
+    "StreamsGroupTopologyDescriptionUpdate": _STREAMS,
     "UnregisterController": "a controller that lost its vote leaves no registration behind",
     "Vote": _QUORUM,
 }

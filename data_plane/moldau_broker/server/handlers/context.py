@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
     from moldau_broker.server.coordination.marker_checks import MarkerChecks
     from moldau_broker.server.coordination.producer_ids import ProducerIds
+    from moldau_broker.server.coordination.share_states import ShareStateClient
     from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
     from moldau_broker.server.coordination.transactions import TransactionMarkers
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
@@ -99,6 +100,7 @@ class BrokerContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     shares: ShareCoordinator
+    share_states: ShareStateClient
     markers: TransactionMarkers
     verifier: TransactionVerifier
     marker_checks: MarkerChecks

@@ -44,6 +44,7 @@ from moldau_broker.server.coordination.coordinators import build_coordinators
 from moldau_broker.server.coordination.producer_ids import ProducerIds
 from moldau_broker.server.coordination.transactions import Peers
 from moldau_broker.server.handlers.context import BrokerContext
+from moldau_broker.server.handlers.metadata import ensure_share_state_topic
 from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
@@ -363,6 +364,7 @@ class Broker:
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             shares=coordinators.shares,
+            share_states=coordinators.share_states,
             markers=coordinators.markers,
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
@@ -384,6 +386,7 @@ class Broker:
                 EventLogger("moldau.authorizer", node=self.broker_id),
             ),
         )
+        coordinators.share_states.connect(partial(ensure_share_state_topic, context))
         replicas.leadership_listeners += (coordinators.leadership_changed, context.share_groups.leadership_changed)
         applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image)
         replicas.log_changes.before_deletions = applied.write

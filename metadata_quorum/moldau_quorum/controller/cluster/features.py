@@ -37,16 +37,19 @@ if TYPE_CHECKING:
 
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+SHARE_VERSION: Final = "share.version"
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    SHARE_VERSION: (0, 1),
     ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports.
 
-At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848).
+At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848), at ``share.version`` 1 share groups
+(KIP-932).
 
 From ``transaction.version`` 1 on, coordinators write all fields of a transaction's state (TransactionLogValue 1). At
 level 2 every transaction has an epoch of its own, and brokers add partitions to it (KIP-890): clients send no
@@ -59,7 +62,10 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
     TRANSACTION_VERSION: 2,
     ELR_FEATURE: 1,
 }
-"""The levels of a new cluster."""
+"""The levels of a new cluster.
+
+``share.version`` is not among them: it belongs here at level 1 once brokers serve ShareFetch and ShareAcknowledge.
+"""
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -123,6 +123,11 @@ CALLS = {
         "delete_group_offsets": ("g", [T0]),
         "remove_group_members": ("g", ["i"]),
         "fence_producers": (["x"],),
+        "describe_share_groups": (["g"],),
+        "delete_share_groups": (["g"],),
+        "list_share_group_offsets": ("g",),
+        "alter_share_group_offsets": ("g", {T0: 1}),
+        "delete_share_group_offsets": ("g", ["t"]),
         "unregister_broker": (1,),
     },
 }

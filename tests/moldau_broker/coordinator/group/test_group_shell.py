@@ -41,6 +41,7 @@ from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProdu
 from moldau_broker.coordinator.runtime.partitioning import java_string_hash, partition_for
 from support.coordinator.group_world import (
     MemoryLog,
+    RefusingShareStates,
     Topics,
     World,
     code_of,
@@ -67,6 +68,7 @@ class Broker:
             topics=Topics(),
             config=GroupConfig(),
             partition_count=lambda: PARTITIONS,
+            share_states=RefusingShareStates(),
             compile_regex=compile_regex,
         )
 

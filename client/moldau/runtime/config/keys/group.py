@@ -1,7 +1,7 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-Session timeout and heartbeat interval of consumer groups and all keys of metrics subscriptions take effect. All others
-are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
+Session timeout and heartbeat interval of consumer and share groups and all keys of metrics subscriptions take effect.
+All others are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ MATCH_FIELDS: Final = (
     "client_source_address",
     "client_source_port",
 )
+_BOUNDED: Final = ("consumer", "share")
+"""Types of groups whose timeouts brokers bound with keys of their own."""
 _RESET_DURATION: Final = "by_duration:P"
 
 
@@ -54,10 +56,10 @@ def _group_boolean(name: str, doc: str) -> ConfigKey:
 
 def _common(kind: str) -> tuple[ConfigKey, ...]:
     """What consumer, share and streams groups have alike."""
-    # Of consumer groups the range is a matter of the brokers' keys, which are declared.
-    session: tuple[int, int | None] = (1, None) if kind == "consumer" else (45 * SECOND_MS, 60 * SECOND_MS)
-    heartbeat: tuple[int, int | None] = (1, None) if kind == "consumer" else (5 * SECOND_MS, 15 * SECOND_MS)
-    is_served = kind == "consumer"
+    # Of served groups the range is a matter of the brokers' keys, which are declared.
+    is_served = kind in _BOUNDED
+    session: tuple[int, int | None] = (1, None) if is_served else (45 * SECOND_MS, 60 * SECOND_MS)
+    heartbeat: tuple[int, int | None] = (1, None) if is_served else (5 * SECOND_MS, 15 * SECOND_MS)
     return (
         _group_integer(
             f"{kind}.session.timeout.ms",
@@ -169,17 +171,18 @@ def check_group(config: Config) -> list[str]:
     return problems
 
 
-def check_consumer_bounds(config: Config, broker: Config) -> list[str]:
-    """What the brokers' ``group.consumer.`` keys do not allow to a group."""
+def check_bounds(config: Config, broker: Config) -> list[str]:
+    """What the brokers' ``group.consumer.`` and ``group.share.`` keys do not allow to a group."""
     problems: list[str] = []
-    for key in ("session.timeout.ms", "heartbeat.interval.ms"):
-        value = config.get_int(f"consumer.{key}")
-        low, high = broker.get_int(f"group.consumer.min.{key}"), broker.get_int(f"group.consumer.max.{key}")
-        if config.is_set(f"consumer.{key}") and not low <= value <= high:
-            problems.append(
-                f"consumer.{key} = {value}: must be from {low} to {high} "
-                f"(group.consumer.min.{key} and group.consumer.max.{key})"
-            )
+    for kind in _BOUNDED:
+        for key in ("session.timeout.ms", "heartbeat.interval.ms"):
+            value = config.get_int(f"{kind}.{key}")
+            low, high = broker.get_int(f"group.{kind}.min.{key}"), broker.get_int(f"group.{kind}.max.{key}")
+            if config.is_set(f"{kind}.{key}") and not low <= value <= high:
+                problems.append(
+                    f"{kind}.{key} = {value}: must be from {low} to {high} "
+                    f"(group.{kind}.min.{key} and group.{kind}.max.{key})"
+                )
     return problems
 
 

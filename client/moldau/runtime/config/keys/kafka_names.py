@@ -35,6 +35,7 @@ group.coordinator.background.threads
 group.coordinator.threads
 group.share.delivery.count.limit
 group.share.enable
+group.share.initialize.retry.interval.ms
 group.share.max.assignment.interval.ms
 group.share.max.delivery.count.limit
 group.share.max.groups

@@ -63,13 +63,6 @@ SHARE_KEYS = (
         doc="Assignors of share groups.",
     ),
     integer(
-        name="group.share.initialize.retry.interval.ms",
-        default=30 * SECOND_MS,
-        group="Share groups",
-        minimum=1,
-        doc="Wait before the state of a share-partition is begun again after no answer came, in milliseconds.",
-    ),
-    integer(
         name="share.coordinator.state.topic.num.partitions",
         default=50,
         group="Share groups",

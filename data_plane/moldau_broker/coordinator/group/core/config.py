@@ -39,6 +39,9 @@ class GroupConfig:
     consumer_size_max: int = 0x7FFFFFFF
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """Assignors of consumer groups; the first one is used if members have no preference."""
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5_000
+    share_size_max: int = 200
     migration_policy: str = "bidirectional"
     """Which online conversions between classic and consumer groups are allowed."""
     protocols: tuple[str, ...] = ("classic", "consumer")
@@ -62,6 +65,9 @@ class GroupConfig:
             consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=config.get_int("group.consumer.max.size"),
             consumer_assignors=config.get_list("group.consumer.assignors"),
+            share_session_timeout_ms=config.get_int("group.share.session.timeout.ms"),
+            share_heartbeat_interval_ms=config.get_int("group.share.heartbeat.interval.ms"),
+            share_size_max=config.get_int("group.share.max.size"),
             migration_policy=config.get_str("group.consumer.migration.policy"),
             protocols=config.get_list("group.coordinator.rebalance.protocols"),
             load_bytes_max=config.get_int("offsets.load.buffer.size"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.runtime.effects import Answer, Append
+from moldau_broker.coordinator.runtime.effects import Answer, Append, AskShareState
 from moldau_broker.coordinator.runtime.pending import PendingWrite, Reply
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ class EffectQueue:
     def answer(self, request_id: int, response: Response) -> None:
         """Adds the answer to a request."""
         self._effects.append(Answer(request_id=request_id, response=response))
+
+    def ask(self, question: AskShareState) -> None:
+        """Adds a question to share coordinators."""
+        self._effects.append(question)
 
     def append(
         self,

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -44,6 +46,8 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
@@ -76,6 +80,11 @@ from moldau_broker.coordinator.group.core.responses import (
     fetch_refusal,
     txn_commit_answer,
 )
+from moldau_broker.coordinator.group.share.core import views as share_views
+from moldau_broker.coordinator.group.share.core.groups import ShareGroups
+from moldau_broker.coordinator.group.share.core.heartbeat import ShareDecisions
+from moldau_broker.coordinator.group.share.core.neighbours import GroupTypes
+from moldau_broker.coordinator.group.share.core.state import SHARE_CHANGES
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
@@ -89,7 +98,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
-    from moldau.protocol.schema import Request
+    from moldau.protocol.schema import Request, Response
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
@@ -97,6 +106,9 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.pending import PendingWrite
 
 _WRITING = (
+    ShareGroupHeartbeatRequest,
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
     ConsumerGroupHeartbeatRequest,
     JoinGroupRequest,
     SyncGroupRequest,
@@ -140,6 +152,10 @@ class GroupCore:
         self._classic = ClassicSide(self.rebalancer, self.membership, self._effects, self._memory, self._written_groups)
         decisions = HeartbeatDecisions(config, topics, compile_regex)
         self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)
+        self.shares = ShareGroups(config, self._effects, ShareDecisions(config, topics), topics, self._memory)
+        self._types = GroupTypes(
+            self.shares, self.consumers, self.rebalancer, self.offsets, self._effects, self._written_groups, topics
+        )
         self._removals = Removals(
             config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups, topics
         )
@@ -162,6 +178,8 @@ class GroupCore:
                 self._written_groups.pop(record.group_id, None)
             else:
                 self._written_groups[record.group_id] = record.value
+        elif isinstance(record, SHARE_CHANGES):
+            self.shares.replay(record)
         elif record is not None:
             self.consumers.replay(record)
 
@@ -174,6 +192,7 @@ class GroupCore:
         for group_id in self._written_groups:
             self._classic.begin(group_id, moment)
         self.consumers.start(moment)
+        self.shares.start(moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
         self._gone.look(())
         self._remove_gone(moment)
@@ -186,6 +205,12 @@ class GroupCore:
         """
         self._gone.look(self._effects.offsets_in_flight(), names)
         self._remove_gone(moment)
+        self.shares.topics_deleted(moment)
+        return self._effects.take()
+
+    def share_state_answered(self, question_id: int, response: Response, moment: Moment) -> list[Effect]:
+        """Goes on after the answer of share coordinators to an `AskShareState`."""
+        self.shares.share_state_answered(question_id, response, moment)
         return self._effects.take()
 
     def committed(self, append_id: int, moment: Moment) -> list[Effect]:
@@ -203,6 +228,7 @@ class GroupCore:
             del self._effects.pending[pending.append_id]
             self._settle(pending, ErrorCode.NONE, moment)
             self.consumers.written(pending.append_id, moment)
+            self.shares.written(pending.append_id, moment)
         return self._effects.take()
 
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -210,6 +236,7 @@ class GroupCore:
         pending = self._effects.pending.pop(append_id)
         self._settle(pending, client_error(code), moment)
         self.consumers.written(append_id, moment, failed=True)
+        self.shares.written(append_id, moment, failed=True)
         return self._effects.take()
 
     def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -220,6 +247,7 @@ class GroupCore:
                 self._settle(pending, code, moment)
         self._effects.pending.clear()
         self.consumers.resign(code)
+        self.shares.resign(code)
         self._classic.resign()
         return self._effects.take()
 
@@ -229,6 +257,7 @@ class GroupCore:
         pending.then = None
         self._effects.cancel_deadline(pending)
         self.consumers.settle(pending.append_id, code)
+        self.shares.settle(pending.append_id, code)
         if isinstance(then, Reply):
             self._effects.answer(then.request_id, then.respond(code))
         elif isinstance(then, AssignmentWritten):
@@ -243,7 +272,7 @@ class GroupCore:
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `on_timer` has to be called next."""
-        sources = (self._deadlines, self.rebalancer.deadlines, self.consumers.deadlines)
+        sources = (self._deadlines, self.rebalancer.deadlines, self.consumers.deadlines, self.shares.deadlines)
         return min([time for each in sources if (time := each.next_ms()) is not None], default=None)
 
     def on_timer(self, moment: Moment) -> list[Effect]:
@@ -258,6 +287,7 @@ class GroupCore:
                 self._settle(self._effects.pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
         self.rebalancer.on_timer(moment)
         self.consumers.on_timer(moment)
+        self.shares.on_timer(moment)
         return self._effects.take()
 
     # Requests
@@ -272,7 +302,20 @@ class GroupCore:
             refused = refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, version=context.version)
             self._effects.answer(request_id, refused)
             return self._effects.take()
-        if isinstance(request, ConsumerGroupHeartbeatRequest):
+        misplaced = self._types.misplaced(request, context.version)
+        if misplaced is not None:
+            self._effects.answer(request_id, misplaced)
+        elif isinstance(request, ShareGroupHeartbeatRequest):
+            self.shares.heartbeat(request_id, request, context, moment)
+        elif isinstance(request, AlterShareGroupOffsetsRequest | DeleteShareGroupOffsetsRequest):
+            self.shares.administrate(request_id, request.group_id, request, context.version, moment)
+        elif isinstance(request, DeleteGroupsRequest) and any(map(self.shares.has, request.groups_names)):
+            (name,) = request.groups_names  # the shell asks for the deletion of one group at a time
+            self.shares.administrate(request_id, name, request, context.version, moment)
+        elif isinstance(request, ShareGroupDescribeRequest):
+            shares = [self._types.described(name) for name in request.group_ids]
+            self._effects.answer(request_id, ShareGroupDescribeResponse(groups=shares))
+        elif isinstance(request, ConsumerGroupHeartbeatRequest):
             self.consumers.heartbeat(request_id, request, context, moment)
         elif isinstance(request, JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest):
             if self.consumers.serves_classic(request.group_id):
@@ -296,6 +339,7 @@ class GroupCore:
             consumers = self.consumers.committed
             others = [name for name in self.offsets.group_ids() if name not in consumers]
             found = listed(request, self.membership.groups, others) + views.listed(request, consumers.values())
+            found += share_views.listed(request, self.shares.committed.values())
             self._effects.answer(request_id, ListGroupsResponse(groups=found))
         elif isinstance(request, OffsetFetchRequest):
             answers = [self.fetch(group, request.require_stable) for group in request.groups]
@@ -306,6 +350,8 @@ class GroupCore:
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Returns the committed offsets of one group."""
+        if self.shares.get(request.group_id) is not None:
+            return fetch_refusal(request.group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         group = self.consumers.get(request.group_id)
         code = ErrorCode.NONE if group is None else offset_checks.check_fetch(group, request)
         if code is not ErrorCode.NONE:
@@ -322,7 +368,7 @@ class GroupCore:
         return self._effects.take()
 
     def _described(self, name: str, version: int) -> DescribedGroup:
-        if self.consumers.get(name) is not None:
+        if self.consumers.get(name) is not None or self.shares.get(name) is not None:
             return not_classic(name, version)
         return described(name, self.membership.groups.get(name), self.offsets.has_group(name), version)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -21,6 +23,8 @@ from moldau.protocol.messages.offset_commit import (
 )
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
+from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -110,5 +114,9 @@ def is_group_request(request: Request) -> bool:
         | DescribeGroupsRequest
         | ConsumerGroupHeartbeatRequest
         | ConsumerGroupDescribeRequest
-        | ListGroupsRequest,
+        | ListGroupsRequest
+        | ShareGroupHeartbeatRequest
+        | ShareGroupDescribeRequest
+        | AlterShareGroupOffsetsRequest
+        | DeleteShareGroupOffsetsRequest,
     )

@@ -1,8 +1,8 @@
 """Which part of the log is redundant, and which snapshots keep it from growing. Pure (KIP-932).
 
 ``__share_group_state`` is not compacted. The state of a share-partition is in its last snapshot and the updates after
-it, so all records before the oldest of these snapshots are redundant. A share-partition without changes would keep
-the whole log behind its snapshot; so cold snapshots are written again from time to time.
+it, so all records before the oldest of these snapshots are redundant. The snapshot of a share-partition that never
+changes would keep the whole log behind it; so cold snapshots are written again from time to time.
 """
 
 from __future__ import annotations

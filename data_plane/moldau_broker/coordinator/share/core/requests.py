@@ -162,6 +162,30 @@ def joined(kind: type[ShareStateRequest], responses: Sequence[Response]) -> Resp
     )
 
 
+def codes_of(group_id: str, response: Response) -> dict[SharePartitionKey, ErrorCode]:
+    """Returns the code of each share-partition in a response about one group."""
+    return {
+        SharePartitionKey(group_id, topic.topic_id, entry.partition): ErrorCode(entry.error_code)
+        for topic in cast("Any", response).results
+        for entry in topic.partitions
+    }
+
+
+def narrowed(
+    kind: type[ShareStateRequest], response: Response, group_id: str, keeps: Callable[[SharePartitionKey], bool]
+) -> Response:
+    """Returns a response with the share-partitions only that ``keeps`` accepts."""
+    shape = _SHAPES[kind]
+    results: list[Any] = []
+    for topic in cast("Any", response).results:
+        parts = [
+            each for each in topic.partitions if keeps(SharePartitionKey(group_id, topic.topic_id, each.partition))
+        ]
+        if parts:
+            results.append(shape.answered_topic(topic_id=topic.topic_id, partitions=parts))
+    return shape.response(results=results)
+
+
 def _by_topic(keys: Iterable[SharePartitionKey]) -> dict[UUID, list[SharePartitionKey]]:
     found: dict[UUID, list[SharePartitionKey]] = {}
     for key in keys:

@@ -1,0 +1,204 @@
+"""Share groups and the start offsets of their share-partitions (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.admin.failures import raise_failures
+from moldau.admin.requester import by_topic
+from moldau.admin.values import GroupDescription, GroupMember, ShareOffset
+from moldau.cluster import arguments
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+)
+from moldau.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+)
+from moldau.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
+from moldau.protocol.messages.share_group_describe import (
+    Member,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau.admin.groups import Groups
+    from moldau.admin.requester import Requester
+
+_SHARE = "share"
+
+
+class ShareGroups:
+    """Sends the requests about share groups."""
+
+    def __init__(self, requester: Requester, groups: Groups) -> None:
+        self._requester = requester
+        self._groups = groups
+
+    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Implements ``Admin.describe_share_groups``."""
+        found: dict[str, GroupDescription] = {}
+        failures: dict[str, KafkaError] = {}
+        for group_id in arguments.texts("describe_share_groups", "group_ids", group_ids):
+            node_id = await self._requester.find_group_coordinator(group_id)
+            response = await self._requester.ask(
+                ShareGroupDescribeResponse,
+                ShareGroupDescribeRequest(group_ids=[group_id]),
+                node_id=node_id,
+                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
+            )
+            for group in response.groups:
+                code = ErrorCode.of(group.error_code)
+                if code is not ErrorCode.NONE:
+                    failures[group_id] = KafkaError(code, group.error_message)
+                    continue
+                found[group_id] = GroupDescription(
+                    group_id=group_id,
+                    state=group.group_state,
+                    protocol_type=_SHARE,
+                    protocol=group.assignor_name,
+                    coordinator=node_id,
+                    members=tuple(_member(member) for member in group.members),
+                    type=_SHARE,
+                    epoch=group.group_epoch,
+                    assignment_epoch=group.assignment_epoch,
+                )
+        raise_failures(failures, found)
+        return found
+
+    async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
+        """Implements ``Admin.delete_share_groups``."""
+        names = arguments.texts("delete_share_groups", "group_ids", group_ids)
+        await self.describe_share_groups(names)  # so that no group of another type is deleted
+        await self._groups.delete_groups(names)
+
+    async def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Implements ``Admin.list_share_group_offsets``."""
+        arguments.text("list_share_group_offsets", "group_id", group_id)
+        request = DescribeShareGroupOffsetsRequest(
+            groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)]
+        )
+        response = await self._requester.ask(
+            DescribeShareGroupOffsetsResponse,
+            request,
+            node_id=await self._requester.find_group_coordinator(group_id),
+            code_of=_first_code,
+        )
+        found: dict[TopicPartition, ShareOffset] = {}
+        failures: dict[str, KafkaError] = {}
+        for group in response.groups:
+            _check(group.error_code, group.error_message, group_id)
+            for topic in group.topics:
+                for part in topic.partitions:
+                    partition = TopicPartition(topic.topic_name, part.partition_index)
+                    if part.error_code:
+                        failures[str(partition)] = KafkaError(ErrorCode.of(part.error_code), part.error_message)
+                    else:
+                        found[partition] = ShareOffset(
+                            start_offset=part.start_offset, leader_epoch=part.leader_epoch, lag=part.lag
+                        )
+        raise_failures(failures, found)
+        return found
+
+    async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Implements ``Admin.alter_share_group_offsets``."""
+        call = "alter_share_group_offsets"
+        arguments.text(call, "group_id", group_id)
+        wanted = {
+            partition: arguments.offset(call, offset)
+            for partition, offset in arguments.by_partition(call, "offsets", offsets, "42")
+        }
+        topics = [
+            AlterShareGroupOffsetsRequestTopic(
+                topic_name=topic,
+                partitions=[
+                    AlterShareGroupOffsetsRequestPartition(
+                        partition_index=number, start_offset=wanted[TopicPartition(topic, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in by_topic(list(wanted)).items()
+        ]
+        response = await self._requester.ask(
+            AlterShareGroupOffsetsResponse,
+            AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics),
+            node_id=await self._requester.find_group_coordinator(group_id),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        _check(response.error_code, response.error_message, group_id)
+        raise_failures(
+            {
+                str(TopicPartition(topic.topic_name, part.partition_index)): KafkaError(
+                    ErrorCode.of(part.error_code), part.error_message
+                )
+                for topic in response.responses
+                for part in topic.partitions
+                if part.error_code
+            }
+        )
+
+    async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Implements ``Admin.delete_share_group_offsets``."""
+        call = "delete_share_group_offsets"
+        arguments.text(call, "group_id", group_id)
+        names = arguments.texts(call, "topics", topics)
+        response = await self._requester.ask(
+            DeleteShareGroupOffsetsResponse,
+            DeleteShareGroupOffsetsRequest(
+                group_id=group_id, topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
+            ),
+            node_id=await self._requester.find_group_coordinator(group_id),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        _check(response.error_code, response.error_message, group_id)
+        raise_failures(
+            {
+                topic.topic_name: KafkaError(ErrorCode.of(topic.error_code), topic.error_message)
+                for topic in response.responses
+                if topic.error_code
+            }
+        )
+
+
+def _first_code(response: DescribeShareGroupOffsetsResponse) -> ErrorCode | None:
+    return next((ErrorCode.of(group.error_code) for group in response.groups), None)
+
+
+def _check(error_code: int, message: str | None, group_id: str) -> None:
+    if error_code:
+        code = ErrorCode.of(error_code)
+        raise KafkaError(code, f"group {group_id}: {message or code.message}")
+
+
+def _member(member: Member) -> GroupMember:
+    assignment = tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in member.assignment.topic_partitions
+            for number in topic.partitions
+        )
+    )
+    return GroupMember(
+        member_id=member.member_id,
+        instance_id=None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        assignment=assignment,
+        epoch=member.member_epoch,
+        target=assignment,
+        type=_SHARE,
+    )

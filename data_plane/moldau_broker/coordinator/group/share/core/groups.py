@@ -1,0 +1,542 @@
+"""The share groups of one partition of ``__consumer_offsets``: writes, sessions, and questions to share coordinators.
+
+Pure. Theory of operation, as for consumer groups: the state of a group is a function of the committed log. Operations
+are decided on a copy of the group, and their changes become one write. A group has at most one write in flight; further
+operations are parked until its outcome is known. So each decision sees the decisions before it, and clients see
+committed state only.
+
+A partition is assigned after its state has begun. The share coordinator, which may be another broker, begins it: the
+effect `AskShareState` follows the commit that marks the partition as ``initializing``, and the answer comes back as an
+operation. An answer that never arrives does no harm, because the question can be repeated: a new coordinator asks again
+with the next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.refusals import refusal
+from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
+from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES
+from moldau_broker.coordinator.group.share.core import administration
+from moldau_broker.coordinator.group.share.core.questions import Question, begin_request, codes_of, delete_request
+from moldau_broker.coordinator.group.share.core.records import change_record
+from moldau_broker.coordinator.group.share.core.state import (
+    LEAVE_EPOCH,
+    ShareDraft,
+    ShareGroup,
+    ShareStates,
+    ShareSubscription,
+)
+from moldau_broker.coordinator.group.share.core.state_partitions import (
+    to_begin,
+    topic_ids_of,
+    with_beginning,
+    with_begun,
+    with_failed,
+    without_topics,
+)
+from moldau_broker.coordinator.runtime.effects import AskShareState
+from moldau_broker.coordinator.runtime.pending import ShareGroupWritten
+from moldau_broker.coordinator.runtime.timers import Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
+    from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+    from moldau_broker.coordinator.group.share.core.administration import AdminRequest, Codes, Plan
+    from moldau_broker.coordinator.group.share.core.heartbeat import ShareDecisions
+    from moldau_broker.coordinator.group.share.core.state import ShareChange, ShareMember
+    from moldau_broker.coordinator.group.share.core.state_partitions import ByTopic
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
+
+_SESSION = "share-session"
+CHANGES_MAX = 1_000
+"""Changes after which a write takes no more parked operations."""
+PARKED_MAX = 10_000
+"""Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
+ASK_AGAIN_MS = 1_000
+"""How long a group waits before it asks again after a share coordinator has refused a share-partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRequest:
+    """A request about one group."""
+
+    request_id: int
+    request: ShareGroupHeartbeatRequest | AdminRequest
+    version: int
+    context: RequestContext | None = None
+
+    def refused(self, code: ErrorCode, message: str | None = None) -> Response:
+        """Returns the answer to the request if it is refused."""
+        return refusal(self.request, for_members(code), message, version=self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """The session of a member has ended."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareAnswer:
+    """The answer of a share coordinator to a question."""
+
+    question: Question
+    codes: Codes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsGone:
+    """Topics have been deleted."""
+
+
+Operation = ShareRequest | Expiry | ShareAnswer | TopicsGone
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareRoom:
+    """A group with what this coordinator knows of it beyond the log.
+
+    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
+    """
+
+    group: ShareGroup
+    draft: ShareDraft | None = None
+    append_id: int | None = None
+    timed_out: bool = False
+    """True while a write is in flight whose requests have been answered with an error."""
+    waiting: list[tuple[ShareRequest, Response]] = field(default_factory=list)
+    """Answers that follow the commit of the write."""
+    questions: list[Question] = field(default_factory=list)
+    """Questions that follow the commit of the write."""
+    expiries: list[Expiry] = field(default_factory=list)
+    """Removals in the write; they are repeated if it fails."""
+    parked: deque[Operation] = field(default_factory=deque)
+    looked_version: int | None = None
+    is_beginning: bool = False
+    """Whether the share coordinator has been asked to begin states, and has not answered."""
+    ask_again_ms: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    """The approximate memory of each member."""
+    held_bytes: int = 0
+
+    @property
+    def latest(self) -> ShareGroup:
+        """The group with the changes of the write in flight."""
+        return self.group if self.draft is None else self.draft.group
+
+    @property
+    def is_used(self) -> bool:
+        """True if the id belongs to a share group, or may belong to one when what is under way is done."""
+        return self.latest.exists or self.group.exists or bool(self.parked)
+
+
+class ShareGroups:
+    """All share groups of one partition. Effects go to the queue of the core."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        effects: EffectQueue,
+        decisions: ShareDecisions,
+        catalogue: Catalogue,
+        memory: MemberMemory,
+    ) -> None:
+        """Starts without groups.
+
+        Args:
+            config: limits.
+            effects: takes answers, writes and questions.
+            decisions: decides on requests of members.
+            catalogue: the topics.
+            memory: the memory of all groups of the broker.
+        """
+        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        self._config = config
+        self._effects = effects
+        self._decisions = decisions
+        self._catalogue = catalogue
+        self._memory = memory
+        self._rooms: dict[str, ShareRoom] = {}
+        self._writing: dict[int, str] = {}
+        """Groups by the id of their write in flight."""
+        self._asked: dict[int, Question] = {}
+        """Questions to share coordinators, by id."""
+        self._next_question_id = 0
+
+    # The log
+
+    def replay(self, change: ShareChange) -> None:
+        """Applies a committed change."""
+        room = self._rooms.get(change.group_id) or self._open(change.group_id)
+        room.group.apply(change)
+        if isinstance(change, ShareSubscription):
+            self._count(room, change.member_id)
+        self._close_if_forgotten(room)
+
+    def start(self, moment: Moment) -> None:
+        """Begins to serve the loaded groups; the sessions of their members begin now."""
+        for room in list(self._rooms.values()):
+            for member_id in room.group.members:
+                self._renew(room.group.group_id, member_id, moment)
+        self.topics_deleted(moment)
+
+    def topics_deleted(self, moment: Moment) -> None:
+        """Forgets the share-partitions of deleted topics."""
+        for room in list(self._rooms.values()):
+            if self._gone(room.latest):
+                room.parked.append(TopicsGone())
+                self._work(room, moment)
+
+    def _gone(self, group: ShareGroup) -> list[UUID]:
+        return [each for each in sorted(topic_ids_of(group.states)) if self._catalogue.topic_name(each) is None]
+
+    # Queries
+
+    @property
+    def committed(self) -> Mapping[str, ShareGroup]:
+        """The groups that the committed log contains, by id."""
+        return {group_id: room.group for group_id, room in self._rooms.items() if room.group.exists}
+
+    def get(self, group_id: str) -> ShareGroup | None:
+        """Returns a group as the committed log has it."""
+        room = self._rooms.get(group_id)
+        return None if room is None or not room.group.exists else room.group
+
+    def has(self, group_id: str) -> bool:
+        """Returns whether an id belongs to a share group, also to one that is being written."""
+        room = self._rooms.get(group_id)
+        return room is not None and room.is_used
+
+    # Memory
+
+    def _open(self, group_id: str) -> ShareRoom:
+        room = self._rooms[group_id] = ShareRoom(group=ShareGroup(group_id=group_id))
+        self._hold(room, GROUP_BYTES + len(group_id))
+        return room
+
+    def _close_if_forgotten(self, room: ShareRoom) -> None:
+        if room.group.is_forgotten and room.draft is None and not room.parked:
+            del self._rooms[room.group.group_id]
+            self._hold(room, -room.held_bytes)
+
+    def _hold(self, room: ShareRoom, more_bytes: int) -> None:
+        room.held_bytes += more_bytes
+        self._memory.used_bytes += more_bytes
+
+    def _count(self, room: ShareRoom, member_id: str) -> None:
+        member = room.group.members.get(member_id)
+        held = room.held.pop(member_id, 0)
+        if member is not None:
+            room.held[member_id] = bytes_of(member)
+        self._hold(room, room.held.get(member_id, 0) - held)
+
+    def _has_room(self, room: ShareRoom, member: ShareMember) -> ErrorCode:
+        more = bytes_of(member) - room.held.get(member.member_id, 0)
+        if more > 0 and room.held_bytes + more > self._config.metadata_bytes_max:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE if more <= 0 or self._memory.has_room(more) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    # Requests
+
+    def heartbeat(
+        self, request_id: int, request: ShareGroupHeartbeatRequest, context: RequestContext, moment: Moment
+    ) -> None:
+        """Handles a heartbeat; it is answered when its changes are committed, or at once if there are none."""
+        asked = ShareRequest(request_id=request_id, request=request, version=context.version, context=context)
+        try:
+            self._decisions.check(request)
+        except KafkaError as error:
+            self._effects.answer(request_id, asked.refused(error.code, error.message))
+            return
+        member = self._member(request.group_id, request.member_id)
+        if member is not None and request.member_epoch == member.epoch:
+            # The member is alive, even if its request has to be refused because the log is not available.
+            self._renew(request.group_id, member.member_id, moment)
+        self._accept(request.group_id, asked, moment)
+
+    def administrate(self, request_id: int, group_id: str, request: AdminRequest, version: int, moment: Moment) -> None:
+        """Handles a request that changes offsets, or deletes a group; DeleteGroups names this group only."""
+        self._accept(group_id, ShareRequest(request_id=request_id, request=request, version=version), moment)
+
+    def _member(self, group_id: str, member_id: str) -> ShareMember | None:
+        room = self._rooms.get(group_id)
+        return None if room is None else room.group.members.get(member_id)
+
+    def _accept(self, group_id: str, asked: ShareRequest, moment: Moment) -> None:
+        room = self._rooms.get(group_id)
+        if room is None and self._memory.has_room(GROUP_BYTES + len(group_id)):
+            room = self._open(group_id)
+        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
+            self._effects.answer(asked.request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        room.parked.append(asked)
+        self._work(room, moment)
+
+    def share_state_answered(self, question_id: int, response: Response, moment: Moment) -> None:
+        """Goes on after the answer of a share coordinator."""
+        question = self._asked.pop(question_id)
+        room = self._rooms.get(question.group_id) or self._open(question.group_id)
+        room.parked.append(ShareAnswer(question=question, codes=codes_of(question, response)))
+        self._work(room, moment)
+
+    # Decisions
+
+    def _work(self, room: ShareRoom, moment: Moment) -> None:
+        """Decides on what is parked, unless a write is in flight, and writes the changes."""
+        if room.draft is not None:
+            return
+        draft = ShareDraft(room.group)
+        alive: list[str] = []
+        while room.parked and len(draft.changes) < CHANGES_MAX:
+            operation = room.parked.popleft()
+            if isinstance(operation, ShareRequest):
+                try:
+                    alive += self._decide(room, draft, operation, moment)
+                except KafkaError as error:
+                    self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
+            elif isinstance(operation, Expiry):
+                self._expire(room, draft, operation)
+            elif isinstance(operation, ShareAnswer):
+                self._finish(room, draft, operation, moment)
+            else:
+                self._forget_topics(draft)
+        if draft.changes:
+            records = tuple(change_record(change) for change in draft.changes)
+            room.draft = draft
+            room.append_id = self._effects.append(records, ShareGroupWritten(group_id=room.group.group_id), moment)
+            self._writing[room.append_id] = room.group.group_id
+        for member_id in alive:
+            self._renew(room.group.group_id, member_id, moment)
+        if not draft.changes:
+            self._after_commit(room)
+            self._close_if_forgotten(room)
+
+    def _decide(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, moment: Moment) -> list[str]:
+        """Decides on a request; returns the members that are alive by it."""
+        request = asked.request
+        if isinstance(request, ShareGroupHeartbeatRequest):
+            return self._heartbeat(room, draft, asked, request, moment)
+        plan: Plan | None
+        if isinstance(request, AlterShareGroupOffsetsRequest):
+            plan = administration.plan_alter(draft, request, self._catalogue, moment.wall_ms)
+        elif isinstance(request, DeleteShareGroupOffsetsRequest):
+            plan = administration.plan_delete_offsets(draft, request, self._catalogue)
+        else:
+            plan = administration.plan_delete_group(draft, self._catalogue)
+        if plan is None:
+            self._answer_admin(room, draft, asked, {})
+            return []
+        group_id, epoch = room.group.group_id, draft.group.epoch
+        message = (
+            begin_request(group_id, plan.partitions, epoch, plan.offsets)
+            if isinstance(request, AlterShareGroupOffsetsRequest)
+            else delete_request(group_id, plan.partitions)
+        )
+        room.questions.append(Question(group_id=group_id, message=message, partitions=plan.partitions, asked=asked))
+        return []
+
+    def _heartbeat(
+        self,
+        room: ShareRoom,
+        draft: ShareDraft,
+        asked: ShareRequest,
+        request: ShareGroupHeartbeatRequest,
+        moment: Moment,
+    ) -> list[str]:
+        assert asked.context is not None
+        version = self._catalogue.version()
+        response = self._decisions.heartbeat(
+            draft,
+            request,
+            asked.context,
+            looks=room.looked_version != version,
+            has_room=partial(self._has_room, room),
+        )
+        room.waiting.append((asked, response))
+        if response.member_epoch == LEAVE_EPOCH:
+            return []
+        room.looked_version = version
+        self._begin(room, draft, moment)
+        return [request.member_id]
+
+    def _begin(self, room: ShareRoom, draft: ShareDraft, moment: Moment) -> None:
+        """Asks the share coordinator to begin the states of subscribed partitions, unless it is being asked."""
+        if room.is_beginning or moment.now_ms < room.ask_again_ms:
+            return
+        group = draft.group
+        partitions = to_begin(group.states, group.subscribed_topics(), self._catalogue)
+        if not partitions:
+            return
+        states = with_beginning(group.states, partitions, self._catalogue, moment.wall_ms)
+        draft.add(ShareStates(group_id=group.group_id, partitions=states))
+        message = begin_request(group.group_id, partitions, group.epoch, {})
+        room.is_beginning = True
+        room.questions.append(Question(group_id=group.group_id, message=message, partitions=partitions))
+
+    def _expire(self, room: ShareRoom, draft: ShareDraft, expiry: Expiry) -> None:
+        """Removes a member whose session has ended, unless it has been heard of since."""
+        key = (_SESSION, room.group.group_id, expiry.member_id)
+        if expiry.member_id in draft.group.members and self.deadlines.get(key) is None:
+            self._decisions.fence(draft, expiry.member_id)
+            room.expiries.append(expiry)
+
+    def _forget_topics(self, draft: ShareDraft) -> None:
+        gone = frozenset(self._gone(draft.group))
+        if gone:
+            states = without_topics(draft.group.states, gone)
+            draft.add(ShareStates(group_id=draft.group.group_id, partitions=states))
+
+    # Answers of share coordinators
+
+    def _finish(self, room: ShareRoom, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
+        """Takes over what a share coordinator has done."""
+        asked = answer.question.asked
+        if asked is None:
+            room.is_beginning = False
+        if asked is None or isinstance(asked.request, AlterShareGroupOffsetsRequest):
+            self._begun(room, draft, answer, moment)
+        if asked is not None:
+            self._answer_admin(room, draft, asked, answer.codes)
+
+    def _begun(self, room: ShareRoom, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
+        """Moves the partitions whose states have begun on; members get them with their next heartbeat."""
+        before = draft.group.states
+        begun: ByTopic = {}
+        for topic_id, numbers in answer.question.partitions.items():
+            open_numbers = before.initializing[topic_id].partitions if topic_id in before.initializing else frozenset()
+            done = frozenset(n for n in numbers if answer.codes.get((topic_id, n)) is ErrorCode.NONE) & open_numbers
+            if done and self._catalogue.topic_name(topic_id) is not None:
+                begun[topic_id] = done
+        if any(code is not ErrorCode.NONE for code in answer.codes.values()):
+            room.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
+        states = with_begun(before, begun, self._catalogue, moment.wall_ms)
+        states = with_failed(states, answer.question.partitions)
+        if states == before:
+            return
+        draft.add(ShareStates(group_id=draft.group.group_id, partitions=states))
+        if begun and draft.group.members:
+            draft.raise_epoch()
+            self._decisions.assign(draft)
+
+    def _answer_admin(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, codes: Codes) -> None:
+        """Ends a request of an administrator; the answer follows the commit of what it changes."""
+        request, group_id = asked.request, room.group.group_id
+        response: Response
+        if isinstance(request, AlterShareGroupOffsetsRequest):
+            response = administration.altered(request, codes, self._catalogue)
+        elif isinstance(request, DeleteShareGroupOffsetsRequest):
+            by_topic = administration.finish_deletion(draft, codes)
+            response = administration.offsets_deleted(request, by_topic, self._catalogue)
+        else:
+            by_topic = administration.finish_deletion(draft, codes)
+            code = next((each for each in by_topic.values() if each is not ErrorCode.NONE), ErrorCode.NONE)
+            if code is ErrorCode.NONE and draft.group.members:
+                code = ErrorCode.NON_EMPTY_GROUP  # a member has joined since
+            if code is ErrorCode.NONE:
+                administration.end_group(draft)
+            response = administration.group_deleted(group_id, code)
+        room.waiting.append((asked, response))
+
+    # Outcomes of writes
+
+    def settle(self, append_id: int, code: ErrorCode) -> None:
+        """Answers the requests of a write, if it is one of a share group.
+
+        ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
+        """
+        group_id = self._writing.get(append_id)
+        if group_id is None or code is ErrorCode.NONE:
+            return  # `written` follows
+        room = self._rooms[group_id]
+        room.timed_out = True
+        self._refuse(room, code)
+
+    def _refuse(self, room: ShareRoom, code: ErrorCode) -> None:
+        """Refuses all requests of a group, also those that wait for a question which follows the write."""
+        refused = [asked for asked, _ in room.waiting]
+        refused += [question.asked for question in room.questions if question.asked is not None]
+        if any(question.asked is None for question in room.questions):
+            room.is_beginning = False
+        refused += [operation for operation in room.parked if isinstance(operation, ShareRequest)]
+        room.waiting, room.questions = [], []
+        room.parked = deque(operation for operation in room.parked if not isinstance(operation, ShareRequest))
+        for asked in refused:
+            self._effects.answer(asked.request_id, asked.refused(code))
+
+    def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
+        """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
+        group_id = self._writing.pop(append_id, None)
+        if group_id is None:
+            return
+        room = self._rooms[group_id]
+        assert room.append_id == append_id
+        expiries, room.expiries = room.expiries, []
+        room.draft, room.append_id, room.timed_out = None, None, False
+        if failed:
+            room.looked_version = None
+            for expiry in expiries:
+                # The member is still there: try again, unless it comes back.
+                key = (_SESSION, group_id, expiry.member_id)
+                self.deadlines.set(key, moment.now_ms + self._config.gone_offsets_retry_ms)
+        else:
+            self._after_commit(room)
+        self._work(room, moment)
+
+    def _after_commit(self, room: ShareRoom) -> None:
+        """Sends the answers and asks the questions that have waited for a write."""
+        waiting, room.waiting = room.waiting, []
+        for asked, response in waiting:
+            self._effects.answer(asked.request_id, response)
+        questions, room.questions = room.questions, []
+        for question in questions:
+            question_id = self._next_question_id
+            self._next_question_id += 1
+            self._asked[question_id] = question
+            self._effects.ask(AskShareState(question_id=question_id, request=question.message))
+
+    # Time
+
+    def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
+        timeout = self._decisions.session_timeout_ms(group_id)
+        self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
+
+    def on_timer(self, moment: Moment) -> None:
+        """Removes the members whose sessions have ended."""
+        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
+            _, group_id, member_id = key
+            room = self._rooms.get(group_id)
+            if room is not None and member_id in room.latest.members:
+                room.parked.append(Expiry(member_id=member_id))
+                self._work(room, moment)
+
+    def resign(self, code: ErrorCode) -> None:
+        """Answers all requests that are open after leadership is lost."""
+        for question in self._asked.values():
+            if question.asked is not None:
+                self._effects.answer(question.asked.request_id, question.asked.refused(code))
+        self._asked.clear()
+        for room in self._rooms.values():
+            self._refuse(room, code)
+            self._hold(room, -room.held_bytes)
+
+
+def bytes_of(member: ShareMember) -> int:
+    """Returns the approximate memory of a member."""
+    names = len(member.member_id) + len(member.client_id) + len(member.rack_id or "")
+    return MEMBER_BYTES + names + sum(TOPIC_BYTES + len(name) for name in member.topics)

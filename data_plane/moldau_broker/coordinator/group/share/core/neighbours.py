@@ -1,0 +1,99 @@
+"""Which type of group an id belongs to, and the answers to requests that expect another type. Pure.
+
+A group id belongs to one type at a time. As in Kafka, a share group is never converted: its id is free after it has
+been deleted, and a share group does not begin while another group has its id, even an empty one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
+from moldau.protocol.messages.join_group import JoinGroupRequest
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
+from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.protocol.refusals import refusal
+from moldau_broker.coordinator.group.share.core.views import described, not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
+    from moldau.protocol.messages.share_group_describe import DescribedGroup
+    from moldau.protocol.schema import Request, Response
+    from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
+    from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
+    from moldau_broker.coordinator.group.core.offsets import OffsetStore
+    from moldau_broker.coordinator.group.core.rebalance import Rebalancer
+    from moldau_broker.coordinator.group.share.core.groups import ShareGroups
+    from moldau_broker.coordinator.runtime.ports import TopicNames
+
+_OF_SHARE_GROUPS = (ShareGroupHeartbeatRequest, AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest)
+_OF_OFFSETS = (OffsetCommitRequest, TxnOffsetCommitRequest, OffsetDeleteRequest)
+_OF_CLASSIC_MEMBERS = (SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest)
+
+
+class GroupTypes:
+    """The groups of all types of one partition of ``__consumer_offsets``."""
+
+    def __init__(
+        self,
+        shares: ShareGroups,
+        consumers: ConsumerGroups,
+        rebalancer: Rebalancer,
+        offsets: OffsetStore,
+        effects: EffectQueue,
+        written: Mapping[str, GroupMetadataValue],
+        topics: TopicNames,
+    ) -> None:
+        """Looks into these parts of a core; ``written`` are the last committed records of classic groups."""
+        self._shares = shares
+        self._consumers = consumers
+        self._rebalancer = rebalancer
+        self._offsets = offsets
+        self._effects = effects
+        self._written = written
+        self._topics = topics
+
+    def is_other(self, group_id: str) -> bool:
+        """Returns whether a classic or consumer group has an id, or is about to; offsets alone make a classic group."""
+        if self._consumers.latest(group_id) is not None or self._consumers.serves_classic(group_id):
+            return True
+        if group_id in self._rebalancer.groups or group_id in self._written or self._offsets.has_group(group_id):
+            return True
+        return any(
+            record.group_id == group_id and record.committed is not None for record in self._effects.offsets_in_flight()
+        )
+
+    def misplaced(self, request: Request, version: int) -> Response | None:
+        """Returns the answer to a request whose group is of another type; None if it is not misplaced."""
+        if isinstance(request, _OF_SHARE_GROUPS):
+            if self._shares.has(request.group_id) or not self.is_other(request.group_id):
+                return None
+            why = not_found(request.group_id, is_other=True)
+            return refusal(request, ErrorCode.GROUP_ID_NOT_FOUND, why, version=version)
+        message: str | None = None
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group."
+        elif isinstance(request, JoinGroupRequest):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif isinstance(request, _OF_CLASSIC_MEMBERS):
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        elif isinstance(request, _OF_OFFSETS):
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        else:
+            return None
+        return refusal(request, code, message, version=version) if self._shares.has(request.group_id) else None
+
+    def described(self, group_id: str) -> DescribedGroup:
+        """Returns one group of a ShareGroupDescribe answer."""
+        group = self._shares.get(group_id)
+        return described(group_id, group, self._topics, is_other=group is None and self.is_other(group_id))

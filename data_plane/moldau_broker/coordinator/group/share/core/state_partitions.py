@@ -1,0 +1,121 @@
+"""How the state partitions of a share group change: which to begin, which have begun, which are deleted. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau_broker.coordinator.group.share.core.state import StatePartitions, TopicState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from uuid import UUID
+
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
+    from moldau_broker.coordinator.runtime.ports import TopicNames
+
+ByTopic = dict["UUID", frozenset[int]]
+"""Partitions by topic id."""
+
+
+def to_begin(states: StatePartitions, topics: Iterable[str], catalogue: Catalogue) -> ByTopic:
+    """Returns the existing partitions of subscribed topics whose state has not begun."""
+    found: ByTopic = {}
+    for name in topics:
+        topic_id = catalogue.topic_id(name)
+        if topic_id is None:
+            continue
+        done = states.initialized.get(topic_id)
+        missing = frozenset(range(catalogue.partition_count(name))) - (done.partitions if done else frozenset())
+        if missing:
+            found[topic_id] = missing
+    return found
+
+
+def with_beginning(states: StatePartitions, partitions: ByTopic, topics: TopicNames, wall_ms: int) -> StatePartitions:
+    """Returns the state partitions while the state of these partitions begins; a topic is not deleted any more then."""
+    return replace(
+        states,
+        initializing=_joined(states.initializing, partitions, topics, wall_ms),
+        deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in partitions},
+    )
+
+
+def with_begun(states: StatePartitions, partitions: ByTopic, topics: TopicNames, wall_ms: int) -> StatePartitions:
+    """Returns the state partitions after the share coordinator has begun the state of these partitions."""
+    return replace(
+        states,
+        initializing=_without(states.initializing, partitions),
+        initialized=_joined(states.initialized, partitions, topics, wall_ms),
+    )
+
+
+def with_failed(states: StatePartitions, partitions: ByTopic) -> StatePartitions:
+    """Returns the state partitions after the share coordinator has refused these partitions."""
+    return replace(states, initializing=_without(states.initializing, partitions))
+
+
+def with_deleting(states: StatePartitions, topic_ids: Collection[UUID]) -> StatePartitions:
+    """Returns the state partitions while the states of whole topics are deleted."""
+    names = {
+        topic_id: topic.name
+        for topic_id, topic in [*states.initializing.items(), *states.initialized.items()]
+        if topic_id in topic_ids
+    }
+    return StatePartitions(
+        initializing={topic_id: each for topic_id, each in states.initializing.items() if topic_id not in topic_ids},
+        initialized={topic_id: each for topic_id, each in states.initialized.items() if topic_id not in topic_ids},
+        deleting={**states.deleting, **names},
+    )
+
+
+def without_topics(states: StatePartitions, topic_ids: Collection[UUID]) -> StatePartitions:
+    """Returns the state partitions without topics whose states are deleted."""
+    return StatePartitions(
+        initializing={topic_id: each for topic_id, each in states.initializing.items() if topic_id not in topic_ids},
+        initialized={topic_id: each for topic_id, each in states.initialized.items() if topic_id not in topic_ids},
+        deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in topic_ids},
+    )
+
+
+def topic_ids_of(states: StatePartitions) -> set[UUID]:
+    """Returns the ids of all topics of which the group has state."""
+    return {*states.initializing, *states.initialized, *states.deleting}
+
+
+def to_delete(states: StatePartitions, topic_ids: Collection[UUID], catalogue: Catalogue) -> ByTopic:
+    """Returns the partitions of topics whose states are deleted.
+
+    A topic that was already being deleted is deleted with all its partitions: the log does not hold their numbers.
+    """
+    found: ByTopic = {}
+    for topic_id in topic_ids:
+        numbers: set[int] = set()
+        for each in (states.initializing.get(topic_id), states.initialized.get(topic_id)):
+            numbers |= each.partitions if each else frozenset()
+        if topic_id in states.deleting:
+            numbers |= set(range(catalogue.partition_count(catalogue.topic_name(topic_id) or "")))
+        if numbers:
+            found[topic_id] = frozenset(numbers)
+    return found
+
+
+def _joined(
+    topics_before: Mapping[UUID, TopicState], partitions: ByTopic, topics: TopicNames, wall_ms: int
+) -> dict[UUID, TopicState]:
+    found = dict(topics_before)
+    for topic_id, numbers in partitions.items():
+        before = found.get(topic_id)
+        name = topics.topic_name(topic_id) or (before.name if before else "")
+        known = before.partitions if before else frozenset()
+        found[topic_id] = TopicState(name=name, partitions=known | numbers, since_ms=wall_ms)
+    return found
+
+
+def _without(topics_before: Mapping[UUID, TopicState], partitions: ByTopic) -> dict[UUID, TopicState]:
+    found: dict[UUID, TopicState] = {}
+    for topic_id, topic in topics_before.items():
+        left = topic.partitions - partitions.get(topic_id, frozenset())
+        if left:
+            found[topic_id] = replace(topic, partitions=left)
+    return found
