@@ -221,6 +221,40 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
     assert "there is no group 'readers'" in shell("groups", "describe", "readers", code=2).stderr
 
 
+def test_share_groups_are_listed_reset_and_deleted(shell):
+    """A share group begins with its offsets; members come with share consumers."""
+    assert "features upgrade --feature share.version=1" in shell("share-groups", "describe", "s", code=2).stderr
+    shell("features", "upgrade", "--feature", "share.version=1")
+    shell("topics", "create", "shared", "--partitions", "2")
+    shell("produce", "shared", "--partition", "0", given="".join(f"{number}\n" for number in range(5)))
+    assert (
+        "no share group 's'; --create makes it"
+        in shell("share-groups", "offsets", "reset", "s", "--topic", "shared", "--to", "latest", code=2).stderr
+    )
+    reset = ("share-groups", "offsets", "reset", "s", "--create")
+    assert [row["start_offset"] for row in shell.json(*reset, "--topic", "shared", "--to", "latest")["partitions"]] == [
+        5,
+        0,
+    ]
+    assert shell.json(*reset, "--topic", "shared:0", "--to-offset", "3", "--dry-run")["partitions"] == [
+        {"topic": "shared", "partition": 0, "start_offset": 3}
+    ]
+    shell(*reset, "--topic", "shared:0", "--to-offset", "3")
+    found = shell.json("share-groups", "offsets", "describe", "s")["partitions"]
+    assert [(row["partition"], row["start_offset"]) for row in found] == [(0, 3), (1, 0)]
+    assert shell.json("share-groups", "list")["groups"] == [{"group": "s", "state": "Empty"}]
+    assert shell.json("share-groups", "describe", "s")["members"] == []
+    assert "share" in [group["type"] for group in shell.json("groups", "list")["groups"]]
+    assert (
+        "has no offsets of lines" in shell("share-groups", "offsets", "delete", "s", "--topic", "lines", code=2).stderr
+    )
+    shell("share-groups", "offsets", "delete", "s", "--topic", "shared")
+    assert shell.json("share-groups", "offsets", "describe", "s")["partitions"] == []
+    shell("share-groups", "delete", "s")
+    assert "there is no share group 's'" in shell("share-groups", "describe", "s", code=2).stderr
+    shell("features", "downgrade", "--feature", "share.version=0")
+
+
 def test_offsets_of_a_group_are_moved_and_deleted(shell):
     """Every way to name the new offsets; a dry run changes nothing, and an export can be imported again."""
     shell("topics", "create", "moved", "--partitions", "2")

@@ -210,8 +210,8 @@ def reset(
         if not create:
             await _existing(admin, group, "; --create makes it")
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
-        partitions = await _living(admin, committed) if all_topics else await _partitions(admin, wanted)
-        held = await _held(admin, partitions, committed)
+        partitions = await _living(admin, committed) if all_topics else await named_partitions(admin, wanted)
+        held = await held_offsets(admin, partitions, committed)
         if shift_by is not None:
             targets = plans.shifted(held, shift_by)
         elif since_ms is not None and partitions:
@@ -318,7 +318,7 @@ async def _living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[To
     return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
 
 
-async def _partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) -> list[TopicPartition]:
+async def named_partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) -> list[TopicPartition]:
     """Returns the partitions that the user named.
 
     Raises:
@@ -337,9 +337,10 @@ async def _partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) 
     return list(dict.fromkeys(found))
 
 
-async def _held(
+async def held_offsets(
     admin: Admin, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Held]:
+    """Returns what is known of partitions: the ends of their logs, and the group's committed offsets."""
     from moldau.admin import EARLIEST, LATEST
     from moldau_cli.plans.offsets import Held
 

@@ -1,0 +1,219 @@
+"""``moldau share-groups``: share groups (KIP-932), their members and the start offsets of their share-partitions."""
+
+from __future__ import annotations
+
+import enum
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau import Admin, TopicPartition
+    from moldau.admin import GroupDescription, GroupListing, ShareOffset
+
+commands = typer.Typer(help="List, describe and delete share groups, and their offsets.", rich_markup_mode=None)
+offsets = typer.Typer(help="Describe, reset and delete the offsets of a share group.", rich_markup_mode=None)
+commands.add_typer(offsets, name="offsets")
+
+SHARE = "share"
+_COLUMNS = ["topic", "partition", "start_offset", "lag"]
+GroupId = Annotated[str, typer.Argument(help="Group id.")]
+Topics = Annotated[list[str], typer.Option("--topic", metavar="NAME", help="Topic of which offsets are deleted.")]
+
+
+class ResetTo(enum.StrEnum):
+    """The positions to which ``reset`` moves a group."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@commands.command("list")
+def list_groups(bootstrap_server: BootstrapServer = None) -> None:
+    """List share groups with their state."""
+
+    async def work(admin: Admin) -> list[GroupListing]:
+        return await admin.list_groups(types=[SHARE])
+
+    found = with_admin(bootstrap_server, work)
+    output.answer_rows("groups", ["group", "state"], [{"group": one.group_id, "state": one.state} for one in found])
+
+
+@commands.command()
+def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
+    """Show the members of a share group with their partitions."""
+
+    async def work(admin: Admin) -> GroupDescription:
+        return await _existing(admin, group)
+
+    found = with_admin(bootstrap_server, work)
+    members: list[dict[str, output.Json]] = [
+        {
+            "member": member.member_id,
+            "client": member.client_id,
+            "host": member.client_host,
+            "epoch": member.epoch,
+            "partitions": " ".join(str(partition) for partition in member.assignment),
+        }
+        for member in found.members
+    ]
+    if output.wants_json():
+        document: dict[str, output.Json] = {
+            "group": group,
+            "state": found.state,
+            "coordinator": found.coordinator,
+            "assignor": found.protocol,
+            "epoch": found.epoch,
+            "assignment_epoch": found.assignment_epoch,
+            "members": list(members),
+        }
+        output.answer(document, "")
+        return
+    output.write_line(
+        f"share group {group}: {found.state}, {len(members)} members, coordinator {found.coordinator}, "
+        f"assignor {found.protocol}, group epoch {found.epoch}, assignment epoch {found.assignment_epoch}"
+    )
+    output.answer_rows("members", ["member", "client", "host", "epoch", "partitions"], members)
+
+
+@commands.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(help="Share groups without members.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Delete share groups with the states of their partitions."""
+
+    async def work(admin: Admin) -> None:
+        for group in groups:
+            await _existing(admin, group)
+        await admin.delete_share_groups(groups)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
+
+
+@offsets.command("describe")
+def describe_offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
+    """Show start offset and lag of each partition of a share group."""
+
+    async def work(admin: Admin) -> Mapping[TopicPartition, ShareOffset]:
+        await _existing(admin, group)
+        return await admin.list_share_group_offsets(group)
+
+    found = with_admin(bootstrap_server, work)
+    rows: list[dict[str, output.Json]] = [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "start_offset": None if at.start_offset < 0 else at.start_offset,
+            "lag": None if at.lag < 0 else at.lag,
+        }
+        for one, at in sorted(found.items())
+    ]
+    output.answer_rows("partitions", _COLUMNS, rows)
+
+
+@offsets.command("reset")
+def reset_offsets(
+    group: Annotated[str, typer.Argument(help="Group id; it must have no members.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.")
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")
+    ] = False,
+    to: Annotated[ResetTo | None, typer.Option("--to", help="Where the group continues.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Continue at this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="First record since 2026-03-01T12:00:00 (UTC).")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="DURATION", help="First record of the last 1h30m.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Set the start offsets of a share group; records behind them are delivered again."""
+    from moldau_cli.commands.groups import held_offsets, named_partitions
+    from moldau_cli.plans import offsets as plans
+
+    if sum(one is not None for one in (to, to_offset, to_datetime, by_duration)) != 1:
+        raise UsageError("give exactly one of --to, --to-offset, --to-datetime and --by-duration")
+    if bool(topics) == all_topics:
+        raise UsageError("give --topic, or --all-topics")
+    wanted = [plans.parse_topic(topic) for topic in topics or []]
+    since_ms = None if to_datetime is None else plans.parse_time_ms(to_datetime)
+    if by_duration is not None:
+        since_ms = time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
+
+    async def work(admin: Admin) -> dict[TopicPartition, int]:
+        if not create:
+            await _existing(admin, group, "; --create makes it")
+        if all_topics:
+            partitions = sorted(await admin.list_share_group_offsets(group))
+        else:
+            partitions = await named_partitions(admin, wanted)
+        held = await held_offsets(admin, partitions, {})
+        if since_ms is not None and partitions:
+            found = await admin.list_offsets(dict.fromkeys(partitions, max(0, since_ms)))
+            targets = {one: at if at >= 0 else held[one].end for one, (at, _) in found.items()}
+        elif to is not None:
+            targets = {one: at.begin if to is ResetTo.EARLIEST else at.end for one, at in held.items()}
+        else:
+            targets = plans.within_logs(dict.fromkeys(partitions, to_offset or 0), held)
+        if targets and not dry_run:
+            pairs = {(one.topic, one.partition): at for one, at in targets.items()}
+            await admin.alter_share_group_offsets(group, pairs)
+        return targets
+
+    targets = with_admin(bootstrap_server, work)
+    rows: list[dict[str, output.Json]] = [
+        {"topic": one.topic, "partition": one.partition, "start_offset": at} for one, at in sorted(targets.items())
+    ]
+    output.answer_rows("partitions", _COLUMNS[:3], rows)
+    if dry_run and not output.wants_json():
+        output.note("nothing was changed (--dry-run)")
+
+
+@offsets.command("delete")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(help="Group id; it must have no members.")],
+    topics: Topics,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Delete what a share group knows of topics."""
+
+    async def work(admin: Admin) -> None:
+        await _existing(admin, group)
+        known = {one.topic for one in await admin.list_share_group_offsets(group)}
+        missing = [topic for topic in topics if topic not in known]
+        if missing:
+            raise UsageError(f"share group {group} has no offsets of {', '.join(missing)}")
+        await admin.delete_share_group_offsets(group, topics)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"deleted": list(topics)}, f"deleted the offsets of {', '.join(topics)}")
+
+
+async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescription:
+    from moldau import AdminError
+    from moldau.protocol.errors import ErrorCode
+
+    try:
+        return (await admin.describe_share_groups([group]))[group]
+    except AdminError as error:
+        failure = error.failures[group]
+        if failure.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            raise UsageError(f"there is no share group {group!r}{hint}") from error
+        if failure.code is ErrorCode.UNSUPPORTED_VERSION:
+            remedy = "moldau features upgrade --feature share.version=1"
+            raise UsageError(f"the cluster does not serve share groups: {remedy}") from error
+        raise
