@@ -38,6 +38,7 @@ PYTHON_PAGES = {
     "docs/guides/migrating.md",  # here
     "docs/guides/processing.md",  # here
     "docs/guides/serializers.md",  # here
+    "docs/guides/share-groups.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
     "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
@@ -133,6 +134,20 @@ def test_code_of_serializers_and_processing_runs(local, capsys):
         "processed 2 [30]",
         "sent 1 kafka 1.0",
         "traced b'25 EUR'",
+    ]
+
+
+@pytest.mark.processes
+def test_code_of_share_groups_runs(local, capsys):
+    page = ROOT / "docs" / "guides" / "share-groups.md"
+    scope = {"BOOTSTRAP": local.bootstrap}
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), scope)
+    assert capsys.readouterr().out.splitlines() == [
+        "worked on b'wash'",
+        "worked on b'iron'",
+        "rejected b'iron'",
+        "accepted b'fold'",
     ]
 
 

@@ -223,6 +223,7 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
 
 def test_share_groups_are_listed_reset_and_deleted(shell):
     """A share group begins with its offsets; members come with share consumers."""
+    shell("features", "downgrade", "--feature", "share.version=0")
     assert "features upgrade --feature share.version=1" in shell("share-groups", "describe", "s", code=2).stderr
     shell("features", "upgrade", "--feature", "share.version=1")
     shell("topics", "create", "shared", "--partitions", "2")
@@ -252,7 +253,6 @@ def test_share_groups_are_listed_reset_and_deleted(shell):
     assert shell.json("share-groups", "offsets", "describe", "s")["partitions"] == []
     shell("share-groups", "delete", "s")
     assert "there is no share group 's'" in shell("share-groups", "describe", "s", code=2).stderr
-    shell("features", "downgrade", "--feature", "share.version=0")
 
 
 def test_offsets_of_a_group_are_moved_and_deleted(shell):

@@ -60,12 +60,10 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL_LATEST,
     GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
+    SHARE_VERSION: 1,
     ELR_FEATURE: 1,
 }
-"""The levels of a new cluster.
-
-``share.version`` is not among them: it belongs here at level 1 once brokers serve ShareFetch and ShareAcknowledge.
-"""
+"""The levels of a new cluster."""
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
