@@ -15,7 +15,14 @@ ROOT = Path(__file__).parents[1]
 
 def test_files_of_the_order_exist():
     named = {*SECONDS, *SPREAD, *TOGETHER, *TOGETHER.values()}
-    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    assert sorted(name for name in named if not (ROOT / name.partition("::")[0]).exists()) == []
+    single = [name.partition("::") for name in SECONDS if "::" in name]
+    assert {file for file, _, _ in single} <= SPREAD, "the tests of other files stay together"
+    for file, _, test in single:
+        text = (ROOT / file).read_text()
+        name, _, case = test.rstrip("]").partition("[")
+        assert f"def {name}(" in text
+        assert not case or (ROOT / file).with_name("corpus").joinpath(f"{case}.json").exists()
 
 
 def test_portions_are_files_sessions_or_single_tests():
@@ -40,9 +47,11 @@ class Item:
 
 
 def test_the_longest_go_first_and_equals_stay():
+    corpus = "tests/simulation/test_corpus.py::test_kept_runs_end_as_they_must"
     names = ["tests/a.py::b", "tests/a.py::a", "tests/processes/test_failover.py::x", "tests/interop/test_kcat.py::x"]
+    names += [f"{corpus}[other]", f"{corpus}[first-server-silent]"]
     ordered = [item.nodeid for item in longest_first([Item(name) for name in names])]
-    assert ordered == [names[2], names[3], names[0], names[1]]
+    assert ordered == [names[2], names[3], names[5], names[4], names[0], names[1]]
 
 
 def test_what_a_portion_shares_ends_with_its_last_test():

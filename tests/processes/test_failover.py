@@ -67,8 +67,8 @@ class Load(threading.Thread):
                 continue
             self.sent += 1
             producer.poll(0)
-            if number % 5 == 0:
-                time.sleep(0.002)
+            if number % 10 == 0:
+                time.sleep(0.01)  # more records would only cost processor time
         if not self._abandoned:
             self.left = producer.flush(WAIT_S)
 

@@ -19,45 +19,73 @@ SECONDS: dict[str, float] = {
     "tests/docs/test_pages.py": 57,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
     "tests/interop/test_tls.py": 38,
+    "tests/moldau_jepsen/simulation/inject/test_core_first.py": 32,
+    "tests/moldau_cli/test_sim_commands.py": 32,
+    "tests/moldau_jepsen/workloads/test_transaction_workload.py": 32,
     "tests/moldau_cli/console/test_browser.py": 30,
     "tests/moldau_cli/operations/test_roll_commands.py": 30,
     "tests/processes/test_failover.py": 30,
     "tests/moldau_jepsen/testing/test_plugin_reports.py": 30,
     "tests/moldau_quorum/log/raft/test_campaign.py": 28,
     "tests/moldau_broker/log/partition/test_log_model.py": 27,
-    "tests/moldau_jepsen/simulation/inject/test_core_first.py": 26,
     "tests/interop": 25,
     "tests/interop/test_closest_replica.py": 25,
-    "tests/moldau_cli/test_sim_commands.py": 23,
+    "tests/interop/test_sasl.py": 25,
     "tests/moldau_quorum/node/test_hostile_peers.py": 22,
-    "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 22,
-    "tests/moldau_jepsen/workloads/test_transaction_workload.py": 20,
     "tests/moldau_cli/test_cluster_commands.py": 20,
+    "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 20,
+    "tests/moldau_jepsen/workloads/test_pipe_workload.py": 20,
+    "tests/interop/test_quotas.py": 20,
+    "tests/interop/test_consumer_protocol.py": 20,
+    "tests/simulation/test_corpus.py::test_kept_runs_end_as_they_must[first-server-silent]": 20,
     "tests/moldau_cli/test_demo.py": 19,
     "tests/processes/test_bad_input.py": 18,
     "tests/moldau_cli/operations/test_balance_commands.py": 18,
     "tests/processes/test_log_directories.py": 18,
+    "tests/moldau_jepsen/simulation/judge/test_sampling.py": 18,
+    "tests/moldau_broker/log/partition/test_crash_points.py": 18,
     "tests/moldau_broker/server/data_path/test_held_requests.py": 17,
+    "tests/moldau_jepsen/chaos/test_power_loss.py": 17,
+    "tests/moldau_broker/server/test_faults.py": 17,
     "tests/moldau_jepsen/simulation/judge/test_rules_alone.py": 16,
+    "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 15,
     "tests/moldau_broker/server/replicas/test_log_directories.py": 15,
     "tests/moldau_broker/server/replicas/test_settling.py": 15,
+    "tests/moldau_broker/server/test_request_costs.py": 15,
+    "tests/processes/test_watchdog.py": 15,
     "tests/moldau_jepsen/simulation/campaign/test_workers.py": 14,
-    "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 12,
+    "tests/docs/test_guides_types.py": 14,
+    "tests/simulation/test_stories.py::test_data_flow_without_a_majority_of_voters": 14,
+    "tests/moldau/records/test_without_the_extension.py": 13,
+    "tests/simulation/test_corpus.py::test_kept_runs_end_as_they_must[slow-disks-in-elections]": 13,
     "tests/moldau_cli/console/test_app.py": 12,
-    "tests/moldau_jepsen/workloads/test_pipe_workload.py": 12,
+    "tests/moldau_jepsen/workloads/test_bank_workload.py": 12,
+    "tests/moldau_broker/server/cluster_metadata/test_metadata_levels.py": 12,
     "tests/moldau_broker/log/files/test_damage.py": 11,
     "tests/moldau/client/consumer/test_subscription_changes.py": 10,
     "tests/moldau_jepsen/workloads/test_liveness.py": 10,
+    "tests/moldau/runtime/sasl/test_gate.py": 10,
+    "tests/pyspark_moldau/sink/test_protocol_model.py": 9,
+    "tests/moldau_jepsen/simulation/inject/test_silent_brokers.py": 9,
+    "tests/moldau/protocol/test_codec.py": 9,
+    "tests/moldau/protocol/test_oracles.py": 9,
+    "tests/moldau_broker/server/coordination/test_consumer_protocol.py": 9,
+    "tests/simulation/test_corpus.py::test_kept_runs_end_as_they_must[expelled-while-joining]": 9,
     "tests/moldau_cli/test_quorum_commands.py": 8,
     "tests/moldau_jepsen/chaos/test_chaos_clients.py": 8,
     "tests/moldau_quorum/log/pysyncobj/test_pysyncobj.py": 8,
+    "tests/moldau_jepsen/simulation/inject/test_lost_voters.py": 8,
+    "tests/moldau_jepsen/simulation/campaign/test_shrink.py": 8,
+    "tests/moldau_quorum/node/test_controller_campaign.py": 8,
+    "tests/moldau_jepsen/world/test_syncs.py": 6,
+    "tests/moldau_jepsen/world/test_disk_errors.py": 6,
     "tests/simulation/test_controls.py": 6,
     "tests/simulation/test_stories.py": 5,
     "tests/simulation/test_cluster_simulation.py": 5,
     "tests/moldau_cli/test_txns_commands.py": 4,
     "tests/simulation/test_corpus.py": 4,
 }
-"""Seconds that a file takes, or each of its tests if it is in ``SPREAD``. Only their order matters."""
+"""Seconds that a portion or a single test takes, or each test of a file in ``SPREAD``. Only their order matters."""
 
 SPREAD = frozenset(
     {
@@ -102,8 +130,8 @@ def longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
     """Returns the tests in the order of their portions, the longest first; equals keep their order."""
 
     def shortness(item: pytest.Item) -> float:
-        file = item.nodeid.partition("::")[0]
-        return -SECONDS.get(TOGETHER.get(file, file), 0.0)
+        portion = portion_of(item.nodeid)
+        return -SECONDS.get(portion, SECONDS.get(portion.partition("::")[0], 0.0))
 
     return sorted(items, key=shortness)
 
