@@ -68,12 +68,12 @@ def test_wrong_words_end_with_two_and_one_line(call, words, said):
 
 
 def test_one_seed_answers_with_its_trace_hash(call):
-    code, out, _ = call("sim", "run", "--seed", "3", "--json")
+    code, out, _ = call("sim", "run", "--seed", "100", "--json")
     answer = json.loads(out.strip().splitlines()[-1])
     assert code == (0 if answer["passed"] else 1)
     assert len(answer["trace_hash"]) == 32
-    assert answer["seed"] == 3
-    assert answer["replay"] == "moldau sim run --seed 3"
+    assert answer["seed"] == 100
+    assert answer["replay"] == "moldau sim run --seed 100"
 
 
 def test_a_failed_campaign_writes_page_document_and_folders(call, tmp_path):
