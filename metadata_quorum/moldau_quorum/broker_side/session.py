@@ -314,4 +314,10 @@ def _refusal(registration: BrokerRegistration, code: int) -> RegistrationRefused
             f"this node belongs to cluster {registration.cluster_id!r}, the controllers to another one ({name}): "
             "point controller.quorum.voters at its own cluster, or empty its log directories"
         )
+    if code == ErrorCode.UNSUPPORTED_VERSION:
+        known = ", ".join(f"{feature} {lowest} to {highest}" for feature, lowest, highest in registration.features)
+        return RegistrationRefusedError(
+            f"the cluster is at a level that this broker does not support ({name}); it supports {known}: start a newer "
+            "version, or lower the cluster's levels (moldau features describe)"
+        )
     return RegistrationRefusedError(f"the controller refuses broker {registration.broker_id}: {name}")

@@ -12,8 +12,13 @@ import trio
 
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession, RegistrationTimedOutError
-from moldau_quorum.metadata.records import Endpoint
+from moldau_quorum.broker_side.session import (
+    BrokerRegistration,
+    BrokerSession,
+    RegistrationRefusedError,
+    RegistrationTimedOutError,
+)
+from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST, METADATA_VERSION, Endpoint
 from support.quorum.cluster import BROKER_PORT, TestCluster, eventually
 
 DIRECTORIES = (UUID(int=1001), UUID(int=1002))
@@ -64,6 +69,35 @@ def test_a_directory_failing_in_a_heartbeat_is_told_at_once() -> None:
             await eventually(lambda: controller.running.machine.image.brokers[1].log_dirs == DIRECTORIES[1:])
             assert trio.current_time() - asked < 0.2
             nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_an_older_broker_says_what_it_supports() -> None:
+    """A cluster at the latest levels refuses a broker that knows only lower ones; its error names the remedy."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.wait_active()
+        session = BrokerSession(
+            world.node("b1").environment,
+            cluster.voters,
+            BrokerRegistration(
+                broker_id=1,
+                incarnation_id=UUID(int=7),
+                endpoints=(Endpoint(name="PLAINTEXT", host="b1", port=BROKER_PORT),),
+                log_dirs=DIRECTORIES,
+                features=((METADATA_VERSION, 1, METADATA_LEVEL_LATEST - 1),),
+            ),
+            metadata_offset=lambda: 1,
+        )
+        with pytest.raises(BaseExceptionGroup) as raised:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(session.run)
+        (refused,) = leaves(raised.value)
+        assert isinstance(refused, RegistrationRefusedError)
+        assert f"it supports {METADATA_VERSION} 1 to {METADATA_LEVEL_LATEST - 1}: start a newer version" in str(refused)
 
     run_world(main, 1)
 
