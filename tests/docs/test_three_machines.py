@@ -19,7 +19,7 @@ from moldau_jepsen.chaos.network.rules import CLIENT
 from moldau_jepsen.launcher import LauncherUsageError
 from support.interop.clients import wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "three-machines.md"
 BLOCK = re.compile(
@@ -41,7 +41,10 @@ stop() {
 }
 start() {
   moldau server "$ROOT/etc/moldau/$name.properties" > /dev/null 2> "$ROOT/$name.log" &
-  echo $! > "$ROOT/$name.pid"
+  node=$!
+  echo $node > "$ROOT/$name.pid"
+  # The node ends with the test, however that ends.
+  ( while kill -0 "$TEST" && kill -0 $node; do sleep 1; done; kill -KILL $node ) > /dev/null 2>&1 &
 }
 case "$1" in
   enable) start ;;
@@ -97,6 +100,7 @@ class Machines:
         self.exports += "".join(line + "\n" for line in text.splitlines() if line.startswith("export "))
         path = f"{self._programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "HOSTS": str(self.directory / "hosts")}
+        environment["TEST"] = str(os.getpid())
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         runner = [] if name == "admin" else [str(self.directory / "hosts" / self.hosts[name] / "run")]
         done = subprocess.run(

@@ -17,7 +17,6 @@ SECONDS: dict[str, float] = {
     "tests/processes/test_chaos.py": 60,
     "tests/simulation/test_kit_convicts.py": 58,
     "tests/docs/test_pages.py": 57,
-    "tests/docs/test_three_machines.py": 60,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
     "tests/interop/test_tls.py": 38,
     "tests/moldau_jepsen/simulation/inject/test_core_first.py": 32,

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher import LocalCluster
 
 
+DEFAULT_DIRECTORY = Path("moldau-cluster")
+
+
 def roll(
-    directory: Annotated[Path, typer.Option("--dir", help="Directory of a local cluster.")] = Path("moldau-cluster"),
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of a local cluster.")] = DEFAULT_DIRECTORY,
     bootstrap_server: BootstrapServer = None,
     restart_command: Annotated[
         str | None,
@@ -68,6 +71,8 @@ def roll(
             bootstrap = bootstrap_of(bootstrap_server)
             if restart_command is not None:
                 restarter = CommandRestarter(restart_command, _environment(), timeout)
+            if bootstrap_server is None and directory != DEFAULT_DIRECTORY:
+                raise UsageError("--dir goes without --restart-command; give --bootstrap-server with it")
         _roll(bootstrap, chosen, restarter, options, dry_run=dry_run)
 
 
