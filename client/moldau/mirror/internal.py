@@ -57,13 +57,14 @@ class TopicReader:
         """
         described = await self._admin.describe_topics([self._topic])
         partitions = [TopicPartition(self._topic, each.partition) for each in described[self._topic].partitions]
+        times: dict[tuple[str, int], int] = {} if since_ms is None else dict.fromkeys(partitions, since_ms)
+        found = await self._consumer.offsets_for_times(times) if times else {}
+        # No checkpoint from here on: the consumer must not look for positions by itself.
         self._consumer.assign(partitions)
-        if since_ms is None:
-            self._consumer.seek_to_beginning()
-            return
-        found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         for partition in partitions:
-            if found[partition][0] < 0:
+            if partition not in found:
+                self._consumer.seek_to_beginning(partition)
+            elif found[partition][0] < 0:
                 self._consumer.seek_to_end(partition)
             else:
                 self._consumer.seek(partition, found[partition][0])

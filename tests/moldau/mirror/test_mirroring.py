@@ -298,3 +298,29 @@ def test_aborted_records_are_not_mirrored():
         assert statistics.lag == 0, "markers at the end are no lag"
 
     run_clusters(scenario)
+
+
+def test_a_refused_record_is_not_forgotten_by_a_restart():
+    """The position stays before a record that the target refuses, also over restarts, until the target takes it."""
+
+    async def scenario(clusters):
+        settings = clusters.settings(["east"], "hub", sync_topic_configs_enabled=False)
+        await clusters.create("east", "orders")
+        await clusters.create("hub", "east.orders", 1, max_message_bytes="2000")
+        clusters.start(settings)
+        await clusters.fill("east", "orders", numbers(0, 10))
+        await clusters.wait_values("hub", "east.orders", numbers(0, 10))
+        async with clusters.producer("east") as producer:
+            await producer.send("orders", b"y" * 5000)
+            await producer.send("orders", b"behind")
+        await trio.sleep(10)
+        clusters.kill()
+        clusters.start(settings)
+        await trio.sleep(10)
+        async with clusters.admin("hub") as admin:
+            copy = ConfigResource(ResourceType.TOPIC, "east.orders")
+            await admin.alter_configs({copy: [ConfigAlteration(name="max.message.bytes", value="100000")]})
+        found = await clusters.wait_values("hub", "east.orders", [b"y" * 5000, b"behind"], timeout_s=100)
+        assert found[-2:] == [b"y" * 5000, b"behind"]
+
+    run_clusters(scenario)

@@ -1,0 +1,121 @@
+"""Batches of the source become batches of the target: what passes whole, and what is encoded again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.consumer.core.values import EncodedBatch
+from moldau.mirror.core.batches import Provenance, Run, target_batches
+from moldau.mirror.core.provenance import HEADER
+from moldau.records import (
+    BatchBuilder,
+    Compression,
+    TimestampType,
+    decode_records,
+    encode_batch,
+    parse_batch_header,
+    set_base_offset,
+    set_max_timestamp,
+)
+
+IDS = Provenance("id-east", "id-hub")
+
+
+def batch_of(data, base=100, first=None):
+    raw = bytearray(data)
+    set_base_offset(raw, 0, base)
+    return EncodedBatch(parse_batch_header(raw), memoryview(bytes(raw)), base if first is None else first)
+
+
+def plain(count=5, **fields):
+    return encode_batch([(1_000 + n, b"k%d" % n, b"v%d" % n, (("h", b"x"),)) for n in range(count)], **fields)
+
+
+def decoded(built):
+    return [r for each in built for r in decode_records(each.data, 0, parse_batch_header(each.data))]
+
+
+def fields(records):
+    return [(r.timestamp, r.key, r.value, r.headers) for r in records]
+
+
+def test_a_whole_batch_passes_as_it_is():
+    batch = batch_of(plain(compression=Compression.ZSTD))
+    (one,) = target_batches(batch)
+    assert one.data is batch.data
+    assert (one.runs, one.next_offset) == ((Run(100, 0, 5),), 105)
+
+
+def test_a_part_of_a_batch_is_encoded_again():
+    (one,) = target_batches(batch_of(plain(compression=Compression.LZ4), first=103))
+    assert parse_batch_header(one.data).compression is Compression.LZ4
+    assert [r.value for r in decoded([one])] == [b"v3", b"v4"]
+    assert (one.runs, one.next_offset) == ((Run(103, 0, 2),), 105)
+
+
+def test_gaps_of_compaction_become_runs():
+    builder = BatchBuilder(10_000)
+    for delta in (0, 1, 4, 5, 9):
+        builder.append(1_000, b"k", b"%d" % delta, (), offset_delta=delta)
+    (one,) = target_batches(batch_of(builder.build()))
+    assert one.runs == (Run(100, 0, 2), Run(104, 2, 2), Run(109, 4, 1))
+    header = parse_batch_header(one.data)
+    assert (header.record_count, header.last_offset_delta, one.next_offset) == (5, 4, 110)
+
+
+def test_times_of_the_broker_become_times_of_records():
+    raw = bytearray(plain())
+    set_max_timestamp(raw, 0, 77_000, TimestampType.LOG_APPEND_TIME)
+    (one,) = target_batches(batch_of(raw))
+    assert parse_batch_header(one.data).timestamp_type is TimestampType.CREATE_TIME
+    assert {r.timestamp for r in decoded([one])} == {77_000}
+
+
+def test_records_get_their_provenance():
+    (one,) = target_batches(batch_of(plain(2)), IDS)
+    assert [r.headers for r in decoded([one])] == [(("h", b"x"), (HEADER, b"id-east"))] * 2
+
+
+def test_records_that_have_been_in_the_target_stay_out():
+    records = [(1_000, None, b"%d" % n, ((HEADER, b"id-hub" if n % 2 else b"id-west"),)) for n in range(6)]
+    (one,) = target_batches(batch_of(encode_batch(records)), IDS)
+    assert [r.value for r in decoded([one])] == [b"0", b"2", b"4"]
+    assert one.next_offset == 106, "the position passes the records that stay out"
+    returned = encode_batch([(1_000, None, b"x", ((HEADER, b"id-hub"),))])
+    assert target_batches(batch_of(returned), IDS) == []
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10, 25, 1000])
+def test_large_batches_are_divided(bytes_max):
+    batch = batch_of(plain(20))
+    built = target_batches(batch, bytes_max=bytes_max)
+    assert fields(decoded(built)) == fields(decode_records(batch.data, 0, batch.header))
+    assert [each.next_offset for each in built] == sorted({each.next_offset for each in built})
+    assert built[-1].next_offset == 120
+    assert len(built) == (20 if bytes_max < 10 else len(built))
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.binary(max_size=30)), min_size=1, max_size=30),
+    st.integers(0, 29),
+    st.integers(1, 200),
+    st.sampled_from(list(Compression)),
+    st.booleans(),
+)
+def test_each_wanted_record_is_copied_once(records, skipped, bytes_max, codec, is_identity):
+    """Runs name the source's offset of each copied record, in order; nothing else is copied."""
+    visited = ((HEADER, b"id-hub"),)
+    data = encode_batch(
+        [(n, b"k", value, visited if back else ()) for n, (back, value) in enumerate(records)], compression=codec
+    )
+    first = 100 + min(skipped, len(records) - 1)
+    built = target_batches(batch_of(data, first=first), IDS if is_identity else None, bytes_max=bytes_max)
+    offsets = [run.upstream + n for each in built for run in each.runs for n in range(run.count)]
+    wanted = [100 + n for n, (back, _) in enumerate(records) if 100 + n >= first and not (back and is_identity)]
+    assert offsets == wanted
+    assert [r.value for r in decoded(built)] == [records[offset - 100][1] for offset in wanted]
+    for each in built:
+        assert sum(run.count for run in each.runs) == parse_batch_header(each.data).record_count
+        assert [run.index for run in each.runs] == [
+            sum(run.count for run in each.runs[:n]) for n in range(len(each.runs))
+        ]

@@ -1,0 +1,116 @@
+"""Positions of a mirror against a model: a position never passes a record that the target has not acknowledged."""
+
+import uuid
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from moldau import TopicPartition
+from moldau.mirror.core.batches import Run
+from moldau.mirror.core.formats import Position
+from moldau.mirror.core.progress import Progress, stored_start
+from moldau.values import ZERO_UUID
+
+P = TopicPartition("orders", 0)
+TOPIC = uuid.UUID(int=7)
+
+
+class ProgressMachine(RuleBasedStateMachine):
+    """A partition that is read, sent, acknowledged in any order, refused, and read again."""
+
+    def __init__(self):
+        super().__init__()
+        self.progress = Progress()
+        self.progress.begin(P, Position(0))
+        self.read_to = 0
+        self.spans = []
+        self.stale = []
+        self.written = set()
+        self.stored = 0
+
+    @rule(count=st.integers(0, 5))
+    def send(self, count):
+        """Reads and sends some records, or only moves past a marker."""
+        runs = (Run(self.read_to, 0, count),) if count else ()
+        after = self.read_to + max(count, 1)
+        generation = self.progress.generation(P)
+        span = self.progress.sent(P, generation, runs, after, topic_id=TOPIC, leader_epoch=3)
+        self.spans.append((span, self.read_to, after))
+        self.read_to = after
+
+    @precondition(lambda self: self.spans)
+    @rule(data=st.data())
+    def acknowledge(self, data):
+        span, first, after = self.spans.pop(data.draw(st.integers(0, len(self.spans) - 1)))
+        self.written.update(range(first, after))
+        assert self.progress.acknowledged(span)
+
+    @precondition(lambda self: self.spans)
+    @rule(data=st.data())
+    def refuse(self, data):
+        """One batch fails: everything that was not acknowledged is read again."""
+        span, _, _ = self.spans.pop(data.draw(st.integers(0, len(self.spans) - 1)))
+        before = self.progress.generation(P)
+        position = self.progress.failed(span)
+        self.stale += [span, *(each for each, _, _ in self.spans)]
+        self.spans.clear()
+        self.read_to = position.offset
+        late = self.progress.sent(P, before, (), self.read_to + 9, topic_id=TOPIC, leader_epoch=3)
+        assert late is None, "records that were read before the failure leave a gap"
+
+    @precondition(lambda self: self.stale)
+    @rule()
+    def late_outcome(self):
+        """Outcomes of batches that were sent before the last failure change nothing."""
+        span = self.stale.pop()
+        position = self.progress.by_partition[P].position
+        assert not self.progress.acknowledged(span)
+        assert self.progress.failed(span) is None
+        assert self.progress.by_partition[P].position == position
+
+    @rule(is_lost=st.booleans())
+    def store(self, is_lost):
+        moved = self.progress.take_moved()
+        if is_lost:
+            self.progress.keep_moved(moved)
+        elif moved:
+            assert moved == {P: self.progress.by_partition[P].position}
+            self.stored = moved[P].offset
+
+    @invariant()
+    def nothing_is_passed_over(self):
+        position = self.progress.by_partition[P].position.offset
+        assert all(offset in self.written for offset in range(position))
+        assert self.stored <= position
+
+    def teardown(self):
+        while self.spans:
+            span, first, after = self.spans.pop()
+            self.written.update(range(first, after))
+            self.progress.acknowledged(span)
+        assert self.progress.by_partition[P].position.offset == self.read_to
+        assert self.progress.pending() == 0
+
+
+ProgressMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestProgress = ProgressMachine.TestCase
+
+
+def test_positions_count_in_their_topic_only():
+    other = uuid.UUID(int=8)
+    assert stored_start(None, TOPIC) is None
+    assert stored_start(Position(5, TOPIC, 2), TOPIC) == Position(5, TOPIC, 2)
+    assert stored_start(Position(5, other, 2), TOPIC) is None
+    assert stored_start(Position(5, ZERO_UUID), TOPIC) == Position(5, TOPIC)
+
+
+def test_a_partition_that_ended_is_forgotten():
+    progress = Progress()
+    progress.begin(P, Position(3, TOPIC), is_news=True)
+    assert progress.has_moved
+    span = progress.sent(P, 0, (), 4, topic_id=TOPIC, leader_epoch=0)
+    progress.end(P)
+    assert not progress.acknowledged(span)
+    assert progress.take_moved() == {}
+    assert progress.generation(P) is None

@@ -1,0 +1,95 @@
+"""What a mirror does to the target's topics, from what both clusters say."""
+
+import uuid
+
+from moldau.admin import ConfigAlteration, ConfigEntry, NewTopic
+from moldau.admin.values import ConfigOperation, TopicListing
+from moldau.mirror.core.filters import CONFIGS_EXCLUDED, NameFilter, TopicRules
+from moldau.mirror.core.policy import ReplicationPolicy
+from moldau.mirror.core.topics import ConfigRules, SourceTopic, SourceTopics, TopicChanges, plan_topics
+from moldau.runtime.config import ConfigSource
+
+RULES = TopicRules(policy=ReplicationPolicy(), target_alias="hub", names=NameFilter([".*"], ["secret.*"]))
+CONFIGS = ConfigRules(names=NameFilter([".*"], CONFIGS_EXCLUDED))
+
+
+def listing(name, number=1, partitions=1, is_internal=False):
+    return TopicListing(name=name, topic_id=uuid.UUID(int=number), is_internal=is_internal, partition_count=partitions)
+
+
+def entry(name, value, source=ConfigSource.DYNAMIC_TOPIC, **flags):
+    flags = {"is_read_only": False, "is_sensitive": False} | flags
+    return ConfigEntry(name=name, value=value, source=source, **flags)
+
+
+def entries(*given):
+    return {each.name: each for each in given}
+
+
+def test_changes_of_the_source_are_told_apart():
+    topics = SourceTopics(RULES)
+    first = [listing("a"), listing("b", 2), listing("c", 3), listing("secrets"), listing("x", is_internal=True)]
+    assert topics.look(first) == TopicChanges(added=("a", "b", "c"))
+    assert topics.look(first) == TopicChanges()
+    found = topics.look([listing("a", partitions=3), listing("b", 9, 5), listing("hub.d", 4)])
+    assert found == TopicChanges(grown=("a",), deleted=("c",), recreated=("b",))
+    assert topics.loops == ("hub.d",)
+    assert topics.known == {
+        "a": SourceTopic(topic_id=uuid.UUID(int=1), partitions=3),
+        "b": SourceTopic(topic_id=uuid.UUID(int=9), partitions=5),
+    }
+
+
+def test_the_plan_creates_and_grows():
+    source = {name: SourceTopic(topic_id=uuid.UUID(int=1), partitions=4) for name in ("new", "grown", "same", "more")}
+    target = {"e.grown": 2, "e.same": 4, "e.more": 6}
+    plan = plan_topics(
+        source, target, lambda name: f"e.{name}", configs={"new": {"retention.ms": "1"}}, replication_factor=3
+    )
+    assert plan.creations == (NewTopic("e.new", 4, 3, configs={"retention.ms": "1"}),)
+    assert plan.growth == {"e.grown": 4}
+    assert plan
+    assert not plan_topics({}, target, lambda name: name, configs={}, replication_factor=1), (
+        "topics of the target that no source has stay"
+    )
+
+
+def test_a_new_topic_gets_what_the_source_has_set():
+    given = entries(
+        entry("retention.ms", "1"),
+        entry("segment.bytes", "2", ConfigSource.STATIC_BROKER),
+        entry("cleanup.policy", "delete", ConfigSource.DEFAULT),
+        entry("min.insync.replicas", "2"),
+        entry("secret", None, is_sensitive=True),
+        entry("fixed", "3", is_read_only=True),
+    )
+    assert CONFIGS.of_new_topic(given) == {"retention.ms": "1"}
+    assert ConfigRules(names=CONFIGS.names, uses_source_defaults=True).of_new_topic(given) == {
+        "retention.ms": "1",
+        "cleanup.policy": "delete",
+    }
+
+
+def test_only_differences_are_altered():
+    source = entries(
+        entry("retention.ms", "1"),
+        entry("segment.bytes", "5"),
+        entry("cleanup.policy", "delete", ConfigSource.DEFAULT),
+        entry("flush.ms", "9", ConfigSource.DEFAULT),
+        entry("unknown.key", "1"),
+        entry("min.insync.replicas", "2"),
+    )
+    target = entries(
+        entry("retention.ms", "1"),
+        entry("segment.bytes", "4", ConfigSource.DEFAULT),
+        entry("cleanup.policy", "compact"),
+        entry("flush.ms", "8", ConfigSource.DEFAULT),
+        entry("min.insync.replicas", "1"),
+    )
+    assert CONFIGS.changes(source, target) == [
+        ConfigAlteration(name="segment.bytes", value="5"),
+        ConfigAlteration(name="cleanup.policy", operation=ConfigOperation.DELETE),
+    ]
+    changes = ConfigRules(names=CONFIGS.names, uses_source_defaults=True).changes(source, target)
+    assert ConfigAlteration(name="flush.ms", value="9") in changes
+    assert ConfigAlteration(name="cleanup.policy", value="delete") in changes

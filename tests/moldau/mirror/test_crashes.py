@@ -1,0 +1,148 @@
+"""Crashes of the mirror and of both clusters, and a second mirror.
+
+Goal: at least once loses no record, and exactly once neither loses nor repeats one. Method: for several seeds, the
+mirror's machine and the brokers are killed at drawn times while records are produced; the target is read at the end.
+"""
+
+import random
+
+import pytest
+import trio
+
+from support.mirror.clusters import duplicates, numbers, run_clusters
+
+MODES = ["disabled", "enabled"]
+PARTITIONS = 2
+BATCHES = 12
+PER_BATCH = 20
+
+
+async def crash_story(clusters, mode, seed):
+    """Produces while machines are killed at drawn times; returns what the target holds of each partition."""
+    draw = random.Random(seed)
+    await clusters.create("east", "orders", PARTITIONS)
+    keys = {"offset.flush.interval.ms": 300, "transaction.boundary.interval.ms": draw.choice([1, 50, 400])}
+    settings = clusters.settings(["east"], "hub", exactly_once_source_support=mode, **keys)
+    clusters.start(settings)
+    ended = trio.Event()
+
+    async def crash():
+        while not ended.is_set():
+            await trio.sleep(draw.uniform(0.2, 4))
+            victim = draw.choice(["mirror", "mirror", "mirror", "east", "hub"])
+            if victim == "mirror":
+                clusters.kill()
+                await trio.sleep(draw.uniform(0, 1))
+                clusters.start(settings)
+                continue
+            cluster = clusters[victim]
+            (broker_id,) = cluster.broker_ids
+            cluster.kill(broker_id)
+            await trio.sleep(draw.uniform(0.1, 2))
+            cluster.start_broker(broker_id)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(crash)
+        async with clusters.producer("east") as producer:
+            for number in range(BATCHES):
+                for partition in range(PARTITIONS):
+                    first = (number * PARTITIONS + partition) * PER_BATCH
+                    for value in numbers(first, first + PER_BATCH):
+                        await producer.send("orders", value, partition=partition)
+                await producer.flush()
+                await trio.sleep(draw.uniform(0.1, 1.5))
+        ended.set()
+    sent = [
+        [
+            value
+            for number in range(BATCHES)
+            for value in numbers((number * PARTITIONS + p) * PER_BATCH, (number * PARTITIONS + p + 1) * PER_BATCH)
+        ]
+        for p in range(PARTITIONS)
+    ]
+    found = [await clusters.wait_values("hub", "east.orders", sent[p], p, timeout_s=300) for p in range(PARTITIONS)]
+    await trio.sleep(3)
+    return sent, [await clusters.values("hub", "east.orders", p) for p in range(PARTITIONS)] if found else []
+
+
+def check_story(mode, seed):
+    async def scenario(clusters):
+        sent, found = await crash_story(clusters, mode, seed)
+        for wanted, got in zip(sent, found, strict=True):
+            if mode == "enabled":
+                assert got == wanted, f"repeated: {duplicates(got)}"
+            else:
+                first_copies = list(dict.fromkeys(got))
+                assert first_copies == wanted, "no record is lost, and first copies are in order"
+        return sum(map(len, found)) - sum(map(len, sent))
+
+    return run_clusters(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_crashes_lose_nothing(mode, seed):
+    check_story(mode, seed)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", MODES)
+def test_many_crashes_lose_nothing(mode):
+    """Forty seeds; at least once must have repeated records in some of them, or the crashes came too late."""
+    repeated = sum(check_story(mode, seed) for seed in range(100, 140))
+    assert (repeated > 0) == (mode == "disabled")
+
+
+def test_a_second_mirror_fences_the_first():
+    """Both have the same name, so they cannot write the same records; the first one ends and says why."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        settings = clusters.settings(["east"], "hub", exactly_once_source_support="enabled")
+        clusters.start(settings, "first")
+        await clusters.fill("east", "orders", numbers(0, 50))
+        await clusters.wait_values("hub", "east.orders", numbers(0, 50))
+        clusters.start(settings, "second")
+        await clusters.fill("east", "orders", numbers(50, 100))
+        await clusters.wait_values("hub", "east.orders", numbers(50, 100))
+        await clusters.fill("east", "orders", numbers(100, 150))
+        found = await clusters.wait_values("hub", "east.orders", numbers(100, 150))
+        assert found == numbers(0, 150)
+        with trio.fail_after(60):
+            await clusters.world.node("first").wait_ended()
+        failure = str(clusters.world.node("first").failure)
+        assert "another mirror uses the transactional id moldau-mirror.east.hub" in failure
+        assert clusters.world.node("second").is_running
+
+    run_clusters(scenario, fails=True)
+
+
+def test_a_mirror_that_is_stopped_stores_its_positions():
+    """A mirror that ends in order repeats nothing at its next start, at least once or not."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        settings = clusters.settings(["east"], "hub", offset_flush_interval_ms=3_600_000)
+        for first in range(0, 150, 50):
+            clusters.start(settings)
+            await clusters.fill("east", "orders", numbers(first, first + 50))
+            await clusters.wait_values("hub", "east.orders", numbers(first, first + 50))
+            await clusters.stop()
+        assert await clusters.values("hub", "east.orders") == numbers(0, 150)
+
+    run_clusters(scenario)
+
+
+def test_modes_share_their_positions():
+    """A mirror may change from one mode to the other between two starts."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        for number, mode in enumerate(["disabled", "enabled", "disabled"]):
+            clusters.start(clusters.settings(["east"], "hub", exactly_once_source_support=mode))
+            await clusters.fill("east", "orders", numbers(number * 50, number * 50 + 50))
+            await clusters.wait_values("hub", "east.orders", numbers(number * 50, number * 50 + 50))
+            await clusters.stop()
+        assert await clusters.values("hub", "east.orders") == numbers(0, 150)
+
+    run_clusters(scenario)

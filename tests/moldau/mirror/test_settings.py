@@ -1,0 +1,124 @@
+"""The file of a mirror: what it says, and the one line that a mistake gets."""
+
+import pytest
+
+from moldau.mirror.core.settings import parse_settings
+from moldau.runtime.config import ConfigError
+
+FILE = """
+target = "hub"
+"exactly.once.source.support" = "enabled"
+topics = ["orders.*"]
+"topics.exclude" = ["orders-old"]
+
+[clusters.hub]
+"bootstrap.servers" = "hub-1:9092"
+"producer.linger.ms" = 20
+
+[clusters.east]
+bootstrap.servers = "east-1:9092,east-2:9092"
+"consumer.isolation.level" = "read_uncommitted"
+"security.protocol" = "SSL"
+
+[clusters.west]
+"bootstrap.servers" = "west-1:9092"
+
+[sources.east]
+[sources.west]
+topics = ["payments"]
+"replication.policy.class" = "IdentityReplicationPolicy"
+"""
+
+
+def parsed(text=FILE, *, without="", more=""):
+    return parse_settings(text.replace(without, "") + more, "mirror.toml")
+
+
+def problems(**change):
+    with pytest.raises(ConfigError) as caught:
+        parsed(**change)
+    return "; ".join(caught.value.problems)
+
+
+def test_sources_share_keys_and_differ_in_others():
+    settings = parsed()
+    east, west = settings.sources
+    assert (east.alias, west.alias, settings.target.alias) == ("east", "west", "hub")
+    assert east.is_exactly_once
+    assert west.is_exactly_once
+    assert east.topic_rules.accepts("orders-new")
+    assert not east.topic_rules.accepts("orders-old")
+    assert west.topic_rules.accepts("payments")
+    assert (east.policy.renames, west.policy.renames) == (True, False)
+    assert east.transactional_id == "moldau-mirror.east.hub"
+    assert east.offset_syncs_topic == "mm2-offset-syncs.hub.internal"
+    assert settings.metrics_listener is None
+
+
+def test_clients_get_their_keys_and_the_mirrors_own():
+    east, _ = parsed().sources
+    consumer = east.cluster.client("consumer")
+    assert consumer["isolation.level"] == "read_uncommitted"
+    assert consumer["auto.offset.reset"] == "none"
+    assert "producer.linger.ms" not in consumer
+    assert east.target.client("producer", transactional_id="t") == {
+        "bootstrap.servers": "hub-1:9092",
+        "linger.ms": 20,
+        "acks": "all",
+        "enable.idempotence": True,
+        "transactional.id": "t",
+    }
+    assert "isolation.level" not in east.cluster.client("admin")
+
+
+def test_references_are_resolved():
+    text = FILE.replace("hub-1:9092", "${env:HUB}")
+    settings = parse_settings(
+        text, "mirror.toml", lambda given: {k: "h:1" if v == "${env:HUB}" else v for k, v in given.items()}
+    )
+    assert settings.target.keys["bootstrap.servers"] == "h:1"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"without": 'target = "hub"\n'}, "target: missing mirror configuration key"),
+        ({"text": "x = ["}, "mirror.toml: not TOML"),
+        ({"text": 'targt = "hub"'}, "targt: unknown mirror configuration key; did you mean target?"),
+        ({"text": 'target = "hub"\nclusters = 3'}, "clusters must consist of tables such as [clusters.east]"),
+        ({"text": 'target = "hub"\n[clusters.hub]\n"bootstrap.servers" = "h:1"'}, "no source: a table [sources."),
+        ({"more": "[sources.hub]\n"}, "[sources.hub]: the target cannot be a source of itself"),
+        ({"more": "[sources.wst]\n"}, "sources.wst: there is no table [clusters.wst]; did you mean west?"),
+        ({"more": '"sync.topic.acl.enabled" = true\n'}, "[sources.west] sync.topic.acl.enabled: unknown mirror source"),
+        ({"more": '"groups" = ["("]\n'}, "[sources.west] groups = '(': is no regular expression"),
+        ({"more": '"replication.factor" = 0\n'}, "replication.factor = 0: must be at least 1, or -1"),
+        ({"more": '"offset.lag.max" = -1\n'}, "offset.lag.max = -1: must be"),
+        ({"more": '[clusters."a.b"]\n'}, "[clusters.a.b]: an alias consists of letters, digits, - and _"),
+        ({"more": '[clusters.x]\n"bootstrap.server" = "h:1"\n'}, "did you mean bootstrap.servers?"),
+        ({"more": "[clusters.x]\n"}, "[clusters.x] bootstrap.servers: missing"),
+        ({"more": '[clusters.x]\n"consumer.linger.ms" = 1\n'}, "consumer.linger.ms: unknown client configuration key"),
+        ({"more": '[clusters.x]\n"group.id" = "g"\n'}, "group.id: the mirror sets it; leave it out"),
+        ({"more": '[clusters.x]\n"producer.acks" = "1"\n'}, "producer.acks: the mirror sets it; leave it out"),
+        (
+            {"text": '"metrics.listener" = "x"\n' + FILE},
+            "metrics.listener",
+        ),
+        (
+            {"more": '"sync.group.offsets.enabled" = true\n"emit.checkpoints.enabled" = false\n'},
+            "sync.group.offsets.enabled: needs emit.checkpoints.enabled = true",
+        ),
+        (
+            {"more": '"emit.offset-syncs.enabled" = false\n"emit.checkpoints.enabled" = true\n'},
+            "emit.checkpoints.enabled: needs emit.offset-syncs.enabled = true",
+        ),
+    ],
+)
+def test_mistakes_are_named(change, expected):
+    assert expected in problems(**change)
+
+
+def test_all_mistakes_are_named_at_once():
+    found = problems(more='[clusters.x]\n"bootstrap.server" = "h:1"\n[sources.y]\ntopcs = []\n')
+    assert "bootstrap.server" in found
+    assert "topcs: unknown mirror source configuration key; did you mean topics?" in found
+    assert "sources.y" in found
