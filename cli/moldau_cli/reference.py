@@ -73,11 +73,19 @@ def _row(parameter: Parameter) -> str:
     notes = [_sentence(parameter.help)]
     if parameter.required:
         notes.append("Required.")
+    if choices := _choices(parameter):
+        notes.append(f"One of: {', '.join(f'`{choice}`' for choice in choices)}.")
     shown = _default(parameter)
     if shown:
         notes.append(f"Default: `{shown}`.")
     text = " ".join(note for note in notes if note).replace("|", "\\|")
     return f"| {name} | {text} |"
+
+
+def _choices(parameter: Parameter) -> list[str]:
+    """Returns the values of an option that takes one of a few."""
+    described = getattr(parameter, "type_descriptor", None)
+    return [str(choice) for choice in getattr(described, "choices", None) or ()]
 
 
 def _default(parameter: Parameter) -> str:

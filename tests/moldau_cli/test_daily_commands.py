@@ -97,6 +97,17 @@ def test_topics_are_filtered_and_made_with_assignments(shell):
     assert "exclude each other" in shell("topics", "describe", *both, code=2).stderr
 
 
+def test_status_judges_the_cluster_that_is_named(local, tmp_path):
+    """Without a local cluster, the environment or a profile names the one to judge."""
+    environment = {"MOLDAU_BOOTSTRAP": local.bootstrap}
+    named = run_command("cluster", "status", "--json", cwd=tmp_path, environment=environment)
+    assert json.loads(named.stdout)["brokers"] == 1
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "MOLDAU_PROFILE": "here"}
+    run_command("profile", "add", "here", "-b", local.bootstrap, environment=home)
+    assert json.loads(run_command("cluster", "status", "--json", cwd=tmp_path, environment=home).stdout)["brokers"] == 1
+    assert run_command("cluster", "status", cwd=tmp_path).returncode == 2
+
+
 def test_top_shows_rates_in_batches(shell):
     shell("topics", "create", "shown", "--partitions", "1")
     shell("produce", "shown", given="a\nb\n")

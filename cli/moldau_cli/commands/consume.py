@@ -25,15 +25,17 @@ from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
+from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     import trio
 
+    from moldau.records import Record
     from moldau_cli.records.core.values import Row
     from moldau_cli.records.reading import Pump, Request
 
@@ -161,8 +163,11 @@ def consume(
         "key_deserializer": deserializer_of(key, found),
         "value_deserializer": deserializer_of(value, found),
     }
+    is_plain = not (output.wants_json() or shape or format_text or show_key or key_delimiter is not None)
+    has_values = is_plain and value_format is DataFormat.BYTES and key_format is DataFormat.BYTES
+    values = (unescape(delimiter), unescape(null)) if has_values else None
     resets = given.get("auto.offset.reset", "none") != "none"
-    if not run(lambda: _read(request, config, deserializers, write, checks_offset=not resets), address):
+    if not run(lambda: _read(request, config, deserializers, write, values, checks_offset=not resets), address):
         raise KeyboardInterrupt
 
 
@@ -181,7 +186,6 @@ def _span(words: list[str], until: str | None, *, from_beginning: bool, exit_at_
 def _writer(
     shape: Shape | None, text: str | None, delimiter: str, key_delimiter: str | None, null: str, *, show_key: bool
 ) -> Callable[[Row], bytes]:
-    from moldau_cli.records.core.escapes import unescape
     from moldau_cli.records.core.format import parse_format
     from moldau_cli.records.core.shapes import writer_of
 
@@ -202,14 +206,28 @@ def _writer(
 
 
 class _Stdout:
-    """Writes records to standard output."""
+    """Writes records to standard output.
 
-    def __init__(self, write: Callable[[Row], bytes]) -> None:
+    ``values`` holds the delimiter and the text of null where the bytes of values alone are wanted: writing those needs
+    no row for each record.
+    """
+
+    def __init__(self, write: Callable[[Row], bytes], values: tuple[bytes, bytes] | None) -> None:
         self._form = write
+        self._values = values
         self._stream = sys.stdout.buffer
 
     def write(self, row: Row) -> None:
         self._stream.write(self._form(row))
+
+    def write_values(self, records: Sequence[Record[Any, Any]]) -> bool:
+        if self._values is None:
+            return False
+        delimiter, null = self._values
+        values = [null if record.value is None else record.value for record in records]
+        if values:
+            self._stream.write(delimiter.join(values) + delimiter)
+        return True
 
     def flush(self) -> None:
         self._stream.flush()
@@ -220,6 +238,7 @@ async def _read(
     config: dict[str, str],
     deserializers: dict[str, Any],
     write: Callable[[Row], bytes],
+    values: tuple[bytes, bytes] | None,
     *,
     checks_offset: bool,
 ) -> bool:
@@ -245,7 +264,7 @@ async def _read(
                 for topic in request.topics:
                     for number in request.partitions:
                         await check_offset(topic, number, request.span.number, config)
-        pump = Pump(consumer, request, _Stdout(write), ends, lambda: trio.current_time() * 1000)
+        pump = Pump(consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000)
         return await _pump_until_signal(pump)
 
 

@@ -12,7 +12,7 @@ from moldau_cli.records.core.positions import LogRange, Origin, starts, stops
 from moldau_cli.records.core.values import Content, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from moldau import Consumer, TopicPartition
     from moldau.consumer import ConsumedBatch
@@ -25,6 +25,9 @@ POLL_MS: Final = 500
 
 class Sink(Protocol):
     """Where records go."""
+
+    def write_values(self, records: Sequence[Record[Any, Any]]) -> bool:
+        """Writes records whose values alone are wanted; returns whether it did so."""
 
     def write(self, row: Row) -> None:
         """Writes a record."""
@@ -177,11 +180,13 @@ class Pump:
 
     def _write(self, batch: ConsumedBatch[Any, Any]) -> None:
         end = self._ends.get(batch.topic_partition)
-        for record in batch.records:
-            if end is not None and record.offset >= end:
-                return
-            self._sink.write(row_of(batch, record))
-            self.written += 1
+        records = batch.records
+        if end is not None and records and records[-1].offset >= end:
+            records = [record for record in records if record.offset < end]
+        if not self._sink.write_values(records):
+            for record in records:
+                self._sink.write(row_of(batch, record))
+        self.written += len(records)
 
     def _retire(self) -> None:
         """Pauses partitions that are read to their ends; markers and gaps at an end count as read."""

@@ -71,13 +71,14 @@ async def send_all(producer: Producer[Any, Any], job: Job, reading: trio.CancelS
     await acknowledgements.begin()
     try:
         with reading:
-            async with aclosing(_records(job)) as records:
-                async for record in records:
-                    if job.transaction_records and job.sent and job.sent % job.transaction_records == 0:
-                        await acknowledgements.commit()
-                        producer.begin_transaction()
-                    acknowledgements.waiting.append((await _send(producer, job, record), record))
-                    job.sent += 1
+            async with aclosing(_batches(job)) as batches:
+                async for batch in batches:
+                    for record in batch:
+                        if job.transaction_records and job.sent and job.sent % job.transaction_records == 0:
+                            await acknowledgements.commit()
+                            producer.begin_transaction()
+                        acknowledgements.waiting.append((await _send(producer, job, record), record))
+                        job.sent += 1
                     await acknowledgements.settle(UNDELIVERED_MAX)
         if reading.cancelled_caught:
             raise KeyboardInterrupt
@@ -104,9 +105,9 @@ class _Acknowledgements:
             self._producer.begin_transaction()
 
     async def settle(self, most: int) -> None:
-        """Waits until at most ``most`` records are not acknowledged."""
+        """Waits until at most ``most`` records are not acknowledged, and reports those that are."""
         job = self._job
-        while len(self.waiting) > most:
+        while len(self.waiting) > most or (self.waiting and self.waiting[0][0].is_done):
             delivery, record = self.waiting.popleft()
             placed = await delivery
             (self._uncommitted if job.is_transactional else job.acknowledged)[placed.partition] += 1
@@ -145,21 +146,23 @@ async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> De
         raise CommandError(str(error)) from error
 
 
-async def _records(job: Job) -> AsyncGenerator[NewRecord]:
+async def _batches(job: Job) -> AsyncGenerator[list[NewRecord]]:
+    """Yields the records of all sources, as many at once as a read returned."""
     left = job.count
     sources: Sequence[Path | None] = job.sources or [None]
     for source in sources:
         name = "stdin" if source is None else str(source)
         with opened(source) as stream:
-            async with aclosing(_records_of(job, stream, name)) as records:
-                async for record in records:
-                    if left == 0:
-                        return
-                    left = None if left is None else left - 1
-                    yield record
+            async with aclosing(_batches_of(job, stream, name)) as batches:
+                async for batch in batches:
+                    yield batch if left is None else batch[:left]
+                    if left is not None:
+                        left -= min(left, len(batch))
+                        if not left:
+                            return
 
 
-async def _records_of(job: Job, stream: BinaryIO, name: str) -> AsyncGenerator[NewRecord]:
+async def _batches_of(job: Job, stream: BinaryIO, name: str) -> AsyncGenerator[list[NewRecord]]:
     rules = job.rules
     if job.parse is None:
         content = bytearray()
@@ -168,14 +171,21 @@ async def _records_of(job: Job, stream: BinaryIO, name: str) -> AsyncGenerator[N
             if len(content) > LINE_BYTES_MAX:
                 raise UsageError(f"{name} has more than {LINE_BYTES_MAX} bytes")
         value = None if rules.tombstones and not content else bytes(content)
-        yield NewRecord(rules.key, value, rules.headers, rules.partition, rules.timestamp, name)
+        yield [NewRecord(rules.key, value, rules.headers, rules.partition, rules.timestamp, name)]
         return
     splitter, number = Splitter(job.delimiter), 0
     while True:
         data = await _read(stream, name)
+        batch: list[NewRecord] = []
         for line in splitter.feed(data) if data else splitter.end():
             number += 1
-            yield job.parse(line, rules, f"{name}:{number}")
+            try:
+                batch.append(job.parse(line, rules, f"{name}:{number}"))
+            except UsageError:
+                yield batch  # the lines before the wrong one
+                raise
+        if batch:
+            yield batch
         if not data:
             return
 
