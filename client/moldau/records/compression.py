@@ -88,7 +88,10 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
             return b"".join(parts)
         case Compression.LZ4:
             compressed: bytes = lz4.frame.compress(
-                data, compression_level=0 if level is None else level, block_size=lz4.frame.BLOCKSIZE_MAX64KB
+                data,
+                compression_level=0 if level is None else level,
+                block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                block_linked=False,  # Java's clients refuse frames whose blocks depend on each other
             )
             return compressed
         case Compression.ZSTD:

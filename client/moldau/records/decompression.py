@@ -216,7 +216,9 @@ class StreamCompressor:
                 self._add, self._finish = gzip.compress, gzip.flush
             case Compression.LZ4:
                 frame = lz4.frame.LZ4FrameCompressor(
-                    compression_level=0 if level is None else level, block_size=lz4.frame.BLOCKSIZE_MAX64KB
+                    compression_level=0 if level is None else level,
+                    block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                    block_linked=False,
                 )
                 self._add, self._finish = frame.compress, frame.flush
                 self._pending += frame.begin()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.records import Compression, CorruptRecordError, compress, decompress
+from moldau.records.decompression import StreamCompressor
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"Moldau flows through Prague. " * 5000
@@ -65,6 +66,19 @@ def test_xerial_framing_is_what_java_writes():
     assert packed[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     (size,) = struct.unpack_from(">i", packed, 16)
     assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + size])) == TEXT[: 32 * 1024]
+
+
+def test_lz4_blocks_are_what_java_reads():
+    """Kafka's Java client refuses a frame whose blocks depend on each other; only larger batches have several."""
+    data = bytes(range(256)) * 1000
+    stream = StreamCompressor(Compression.LZ4, None)
+    in_pieces = b"".join([*(stream.add(data[at : at + 5000]) for at in range(0, len(data), 5000)), stream.finish()])
+    for packed in (compress(Compression.LZ4, data), in_pieces):
+        info = lz4.frame.get_frame_info(packed)
+        assert not info["block_linked"]
+        assert info["block_size"] == 64 * 1024 < len(data)
+        assert not info["block_checksum"]
+        assert decompress(Compression.LZ4, packed) == data
 
 
 def test_bombs_are_refused_without_the_memory():
