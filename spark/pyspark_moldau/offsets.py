@@ -4,6 +4,9 @@ The module is pure. Offsets of a query map topic and partition to an offset; end
 format of Spark's Kafka source, ``{topic: {partition: offset}}`` with partitions as strings, so that a query can move
 from that source to this one and back. The ids of the topics stand beside them as ``{topic#id: {}}``: no topic can have
 such a name, and that source takes it for a topic without partitions. A checkpoint without ids is valid too.
+
+The end of a query's first micro-batch also says where the query started, as ``{topic#from:0=23,1=7: {}}``. Spark asks
+for the start again when it runs that micro-batch, also after a restart, and "latest" is another offset by then.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ Means = dict[Partition, float]
 
 ID_MARK: Final = "#"
 """Stands between a topic and its id; no topic has it in its name."""
+
+START_MARK: Final = "#from:"
+"""Stands between a topic and the offsets at which the query started. No topic id has a colon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +82,27 @@ def from_checkpoint(document: Mapping[str, object]) -> Offsets:
 
 def topic_ids_of(document: Mapping[str, object]) -> dict[str, str]:
     """Reads the topic ids of ``to_checkpoint``; empty for a checkpoint without them."""
-    names = (name.partition(ID_MARK) for name in document if ID_MARK in name)
+    names = (name.partition(ID_MARK) for name in document if ID_MARK in name and START_MARK not in name)
     return {topic: found for topic, _, found in names}
+
+
+def with_start(document: Checkpoint, start: Mapping[Partition, int]) -> Checkpoint:
+    """Returns the document with the offsets at which the query started."""
+    lists: dict[str, list[str]] = {}
+    for topic, partition in sorted(start):
+        lists.setdefault(topic, []).append(f"{partition}={start[topic, partition]}")
+    return document | {f"{topic}{START_MARK}{','.join(each)}": {} for topic, each in lists.items()}
+
+
+def start_of(document: Mapping[str, object]) -> Offsets | None:
+    """Reads the offsets of ``with_start``; None for a document without them."""
+    found: Offsets = {}
+    for name in document:
+        topic, mark, text = name.partition(START_MARK)
+        for pair in text.split(",") if mark else ():
+            partition, _, offset = pair.partition("=")
+            found[topic, int(partition)] = int(offset)
+    return found or None
 
 
 def mean_bytes(sizes: Mapping[Partition, int], first: Mapping[Partition, int], end: Mapping[Partition, int]) -> Means:

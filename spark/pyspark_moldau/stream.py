@@ -20,13 +20,16 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_moldau.errors import told_first, told_first_while_read
 from pyspark_moldau.offsets import (
+    START_MARK,
     Checkpoint,
     Offsets,
     from_checkpoint,
     limit_bytes,
     limit_rows,
+    start_of,
     to_checkpoint,
     topic_ids_of,
+    with_start,
 )
 from pyspark_moldau.options import EARLIEST, LATEST, OptionError, SourceOptions
 from pyspark_moldau.planning import (
@@ -63,10 +66,19 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._last_batch_s: float | None = None
         self._group: GroupOffsets | None = None
+        self._initial: Checkpoint | None = None
 
     @told_first
     def initialOffset(self) -> Checkpoint:
-        """Returns the offsets at which a query without a checkpoint starts."""
+        """Returns the offsets at which a query without a checkpoint starts.
+
+        Spark asks before it plans the first micro-batch and again when it runs it; the answer stays the same.
+        """
+        if self._initial is None:
+            self._initial = self._first_offsets()
+        return self._initial
+
+    def _first_offsets(self) -> Checkpoint:
         reader = self._connect(self._options.client)
         partitions = reader.partitions(self._options.subscription)
         position = self._options.starting
@@ -117,7 +129,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for key, end in fixed.items()
             } | {key: begin[key] for key in begin if key in ends and key not in fixed}
         if isinstance(limit, ReadAllAvailable):
-            return to_checkpoint(ends, topic_ids)
+            return self._end_of_batch(start, ends, topic_ids)
         fresh = sorted(ends.keys() - begin.keys())
         if fresh:
             reader = self._connect(options.client)
@@ -130,7 +142,21 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             means = mean_sizes(self._connect(options.client), ends)
             by_size = limit_bytes(begin, ends, means, options.max_bytes_per_trigger)
             target = {key: min(end, by_size[key]) for key, end in target.items()}
-        return to_checkpoint(target, topic_ids)
+        return self._end_of_batch(start, target, topic_ids)
+
+    def _end_of_batch(self, start: Checkpoint, ends: Offsets, topic_ids: Mapping[str, str]) -> Checkpoint:
+        """Returns the document of an end; that of the first micro-batch says where the query started.
+
+        An end at the start is the same document, because Spark compares documents to see whether there are new rows.
+        """
+        document = to_checkpoint(ends, topic_ids)
+        if document == {name: each for name, each in start.items() if START_MARK not in name}:
+            return start
+        starting = self._options.starting
+        stays = starting.everywhere == EARLIEST or starting.offsets is not None
+        if stays or start != self._initial:
+            return document
+        return with_start(document, from_checkpoint(start))
 
     @told_first
     def reportLatestOffset(self) -> Checkpoint:
@@ -139,11 +165,12 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_first
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        """Returns the tasks of a micro-batch."""
+        """Returns the tasks of a micro-batch; its end knows the start of the first one, also after a restart."""
+        noted = start_of(end)
         return plan(
             self._connect(self._options.client),
             self._options,
-            from_checkpoint(start),
+            from_checkpoint(start) if noted is None else noted,
             from_checkpoint(end),
             start_ids=topic_ids_of(start),
             end_ids=topic_ids_of(end),

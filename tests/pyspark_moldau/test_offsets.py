@@ -9,8 +9,10 @@ from pyspark_moldau.offsets import (
     limit_bytes,
     limit_rows,
     split_ranges,
+    start_of,
     to_checkpoint,
     topic_ids_of,
+    with_start,
 )
 
 partitions = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20))
@@ -23,6 +25,19 @@ def test_the_checkpoint_form_is_lossless_and_ordered(spans):
     document = to_checkpoint(offsets)
     assert from_checkpoint(document) == offsets
     assert list(document) == sorted(document)
+
+
+@given(starts_and_lengths)
+def test_the_start_of_a_query_is_kept_beside_an_end(spans):
+    start = {partition: low for partition, (low, _) in spans.items()}
+    end = {partition: low + length for partition, (low, length) in spans.items()}
+    document = to_checkpoint(end, {"a": "id-a"})
+    noted = with_start(document, start)
+    assert start_of(document) is None
+    assert (start_of(noted) or {}) == start
+    assert from_checkpoint(noted) == end
+    assert topic_ids_of(noted) == topic_ids_of(document)
+    assert all(noted[name] == {} for name in noted.keys() - {"a", "b"})
 
 
 @given(starts_and_lengths, st.integers(1, 10**7))

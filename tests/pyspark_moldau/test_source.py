@@ -125,6 +125,38 @@ def test_available_now_ends_at_the_end_it_saw_first(log):
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(3)])
+def test_the_start_of_a_query_stays_where_it_was(log, limit):
+    """Spark asks for the start again when it runs the first micro-batch, and once more after a restart."""
+    reader = stream(log, startingOffsets="latest")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, limit) == start
+    log.append(("t", 0), (1, b"k", b"a", ()))
+    log.append(("t", 1), (1, b"k", b"b", ()))
+    end = reader.latestOffset(start, limit)
+    log.append(("t", 0), (1, b"k", b"later", ()))
+    assert reader.initialOffset() == start
+    assert offsets_of(rows(reader, reader.partitions(reader.initialOffset(), end))) == [(0, 10), (1, 4)]
+    restarted = stream(log, startingOffsets="latest")
+    moved = restarted.initialOffset()
+    assert from_checkpoint(moved) == {("t", 0): 12, ("t", 1): 5}
+    assert offsets_of(rows(restarted, restarted.partitions(moved, end))) == [(0, 10), (1, 4)]
+    following = restarted.latestOffset(end, limit)
+    assert offsets_of(rows(restarted, restarted.partitions(end, following))) == [(0, 11)]
+    assert following == {"t": {"0": 12, "1": 5}, "t#id-1": {}}
+    assert restarted.latestOffset(following, limit) == following
+
+
+def test_an_end_at_the_start_is_the_same_document(log):
+    """Spark compares documents; the first micro-batch's end, which says more than offsets, is no exception."""
+    reader = stream(log, startingOffsets="latest")
+    start = reader.initialOffset()
+    log.append(("t", 0), (1, b"k", b"a", ()))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {"0": 11, "1": 4}, "t#id-1": {}, "t#from:0=10,1=4": {}}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_a_partition_found_later_is_read_from_its_beginning(log):
     reader = stream(log, startingOffsets="latest")
     start = reader.initialOffset()
