@@ -1,0 +1,216 @@
+"""Judges what the members of a share group saw (KIP-932).
+
+The events of a run are sends, deliveries and acknowledgements. From them follow, whatever the faults were:
+
+* ``share-two-holders``: a member's acknowledgement was taken, although the record was delivered to another member since
+  its delivery. The broker says with an accepted acknowledgement that the member held the record all the time.
+* ``share-delivered-again``: a record was delivered after its acceptance or rejection was stored.
+* ``share-count``: the delivery count does not rise after a stored release, or exceeds the group's limit, or is below 1.
+* ``share-lost``: an acknowledged record was neither accepted nor rejected at the end, and the limit was not reached.
+* ``share-altered``: another value was delivered at an offset than the producer's acknowledgement names.
+
+Times are those of the run. An interval counts only where it is certain: a delivery happened between the beginning of
+the fetch and the end of the poll that returned it, an acknowledgement between its beginning and its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau_jepsen.history import TopicPartition
+
+Place = tuple["TopicPartition", int]
+"""Partition and offset of a record."""
+
+
+class ShareAnomalyKind(Enum):
+    """What a share group must not do."""
+
+    TWO_HOLDERS = "share-two-holders"
+    DELIVERED_AGAIN = "share-delivered-again"
+    COUNT = "share-count"
+    LOST = "share-lost"
+    ALTERED = "share-altered"
+
+
+class Acknowledgement(Enum):
+    """What a member said about a record."""
+
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class Sent(NamedTuple):
+    """A record that the producer knows to be stored."""
+
+    place: Place
+    value: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """A record that a member received; the broker acquired it for the member between the two times."""
+
+    place: Place
+    value: int
+    count: int
+    member: int
+    begun_ms: float
+    ended_ms: float
+
+
+class Acknowledged(NamedTuple):
+    """An acknowledgement of a delivery; ``is_stored`` is None if the outcome is unknown."""
+
+    place: Place
+    member: int
+    kind: Acknowledgement
+    begun_ms: float
+    ended_ms: float
+    is_stored: bool | None
+
+
+Event = Sent | Delivered | Acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAnomaly:
+    """One violation."""
+
+    kind: ShareAnomalyKind
+    place: Place
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareVerdict:
+    """The violations of a run, and how much it exercised."""
+
+    anomalies: tuple[ShareAnomaly, ...]
+    records: int
+    deliveries: int
+    acknowledged: int
+
+    @property
+    def valid(self) -> bool:
+        """Whether there are no violations."""
+        return not self.anomalies
+
+
+def check_share_group(events: Iterable[Event], *, delivery_count_max: int, drained: bool = True) -> ShareVerdict:
+    """Judges the events of one group.
+
+    ``drained``: at the end a member accepted whatever it was given, until nothing came for longer than the lock.
+    """
+    sent: dict[Place, int] = {}
+    deliveries: dict[Place, list[Delivered]] = {}
+    acknowledgements: dict[Place, list[Acknowledged]] = {}
+    for event in events:
+        if isinstance(event, Sent):
+            sent[event.place] = event.value
+        elif isinstance(event, Delivered):
+            deliveries.setdefault(event.place, []).append(event)
+        else:
+            acknowledgements.setdefault(event.place, []).append(event)
+    found: list[ShareAnomaly] = []
+    for place in sorted(dict.fromkeys((*sent, *deliveries))):
+        received = sorted(deliveries.get(place, []), key=lambda each: each.ended_ms)
+        answers = acknowledgements.get(place, [])
+        found += _altered(place, sent.get(place), received)
+        found += _two_holders(place, received, answers)
+        found += _delivered_again(place, received, answers)
+        found += _counts(place, received, answers, delivery_count_max)
+        if drained and place in sent:
+            found += _lost(place, received, answers, delivery_count_max)
+    return ShareVerdict(
+        anomalies=tuple(found),
+        records=len(sent),
+        deliveries=sum(map(len, deliveries.values())),
+        acknowledged=sum(each.is_stored is True for answers in acknowledgements.values() for each in answers),
+    )
+
+
+def _altered(place: Place, value: int | None, received: list[Delivered]) -> list[ShareAnomaly]:
+    wrong = [each for each in received if value is not None and each.value != value]
+    return [ShareAnomaly(ShareAnomalyKind.ALTERED, place, f"{value} came as {each.value}") for each in wrong]
+
+
+def _two_holders(place: Place, received: list[Delivered], answers: list[Acknowledged]) -> list[ShareAnomaly]:
+    found = []
+    for answer in answers:
+        own = _last_before(received, answer)
+        if own is None or answer.is_stored is not True or _is_done_by_another(answer, answers):
+            continue
+        for other in received:
+            if other.member != own.member and own.ended_ms <= other.begun_ms and other.ended_ms <= answer.begun_ms:
+                text = (
+                    f"member {own.member} held it from {own.ended_ms:.0f} to {answer.begun_ms:.0f} ms, as did {other}"
+                )
+                found.append(ShareAnomaly(ShareAnomalyKind.TWO_HOLDERS, place, text))
+    return found
+
+
+def _is_done_by_another(answer: Acknowledged, answers: list[Acknowledged]) -> bool:
+    """Whether the record may have been done already: acknowledgements of such records are taken and ignored."""
+    return any(
+        other.member != answer.member and _is_final(other) and other.is_stored is not False
+        for other in answers
+        if other.begun_ms <= answer.ended_ms
+    )
+
+
+def _last_before(received: list[Delivered], answer: Acknowledged) -> Delivered | None:
+    """Returns the delivery that a member acknowledged: its last one."""
+    own = [each for each in received if each.member == answer.member and each.ended_ms <= answer.begun_ms]
+    return own[-1] if own else None
+
+
+def _delivered_again(place: Place, received: list[Delivered], answers: list[Acknowledged]) -> list[ShareAnomaly]:
+    done = [each.ended_ms for each in answers if each.is_stored is True and _is_final(each)]
+    if not done:
+        return []
+    late = [each for each in received if each.begun_ms > min(done)]
+    return [
+        ShareAnomaly(ShareAnomalyKind.DELIVERED_AGAIN, place, f"{each} after it was done at {min(done):.0f} ms")
+        for each in late
+    ]
+
+
+def _counts(
+    place: Place, received: list[Delivered], answers: list[Acknowledged], delivery_count_max: int
+) -> list[ShareAnomaly]:
+    found = [
+        ShareAnomaly(ShareAnomalyKind.COUNT, place, f"{each}, the limit is {delivery_count_max}")
+        for each in received
+        if not 1 <= each.count <= delivery_count_max
+    ]
+    for answer in answers:
+        if answer.kind is not Acknowledgement.RELEASE or answer.is_stored is not True:
+            continue
+        own = _last_before(received, answer)
+        following = next((each for each in received if each.begun_ms > answer.ended_ms), None)
+        if own is not None and following is not None and following.count <= own.count:
+            text = f"{following} after a release at count {own.count}"
+            found.append(ShareAnomaly(ShareAnomalyKind.COUNT, place, text))
+    return found
+
+
+def _lost(
+    place: Place, received: list[Delivered], answers: list[Acknowledged], delivery_count_max: int
+) -> list[ShareAnomaly]:
+    is_done = any(_is_final(each) and each.is_stored is not False for each in answers)
+    if is_done or any(each.count >= delivery_count_max for each in received):
+        return []
+    text = f"delivered {len(received)} times, neither accepted nor rejected"
+    return [ShareAnomaly(ShareAnomalyKind.LOST, place, text)]
+
+
+def _is_final(answer: Acknowledged) -> bool:
+    return answer.kind in (Acknowledgement.ACCEPT, Acknowledgement.REJECT)

@@ -1,0 +1,84 @@
+"""Bugs in the delivery of records to share groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.server.share.core.runs import Run
+from moldau_broker.server.share.core.share_partition import SharePartition
+from moldau_broker.server.share.core.values import NO_EFFECTS, AcquiredRange, Effects, RecordState
+from moldau_broker.server.share.share_groups import ShareGroups
+
+if TYPE_CHECKING:
+    from moldau_broker.server.share.core.values import Persist
+    from moldau_broker.server.share.led_partition import LedPartition
+    from moldau_jepsen.planted_bug import Patch
+
+
+def share_acquires_acquired() -> list[Patch]:
+    """A record is delivered to a second member while the first still holds it, and the first may acknowledge it."""
+
+    def is_acquirable(self: Run) -> bool:
+        return self.state in (RecordState.AVAILABLE, RecordState.ACQUIRED) and self.change is None
+
+    def is_held_by(self: Run, member: str) -> bool:
+        return self.state is RecordState.ACQUIRED and self.change is None
+
+    return [(Run, "is_acquirable", property(is_acquirable)), (Run, "is_held_by", is_held_by)]
+
+
+def share_any_member_acknowledges() -> list[Patch]:
+    """A member whose lock has expired acknowledges a record that another member holds now."""
+
+    def is_held_by(self: Run, member: str) -> bool:
+        return self.state is RecordState.ACQUIRED and self.change is None
+
+    return [(Run, "is_held_by", is_held_by)]
+
+
+def share_state_not_written() -> list[Patch]:
+    """Acknowledgements are answered without being stored."""
+
+    async def write(self: ShareGroups, led: LedPartition, core: SharePartition, write: Persist) -> None:
+        self._perform(led, core.persisted(ErrorCode.NONE))
+
+    return [(ShareGroups, "_write", write)]
+
+
+def share_delivery_count_kept() -> list[Patch]:
+    """Each delivery counts as the first."""
+    acquire = SharePartition.acquire
+
+    def forgetful(self: SharePartition, *arguments: object, **options: object) -> tuple[AcquiredRange, ...]:
+        ranges = acquire(self, *arguments, **options)  # type: ignore[arg-type]
+        for run in self._runs.runs:
+            run.delivery_count = min(run.delivery_count, 1)
+        return tuple(AcquiredRange(each.first, each.last, 1) for each in ranges)
+
+    return [(SharePartition, "acquire", forgetful)]
+
+
+def share_released_is_done() -> list[Patch]:
+    """The start offset passes records that were released."""
+
+    def is_terminal(self: Run) -> bool:
+        return self.state.is_terminal or (self.state is RecordState.AVAILABLE and self.delivery_count > 0)
+
+    return [(Run, "is_terminal", property(is_terminal))]
+
+
+def share_lock_never_expires() -> list[Patch]:
+    """Records of a member that does not answer stay with it for ever, also when its session ends."""
+
+    def on_timer(self: SharePartition, now_ms: float) -> Effects:
+        return NO_EFFECTS
+
+    def release(self: ShareGroups, key: tuple[str, str]) -> list[object]:
+        return []
+
+    return [
+        (SharePartition, "on_timer", on_timer),
+        (SharePartition, "next_deadline_ms", lambda self: None),
+        (ShareGroups, "release", release),
+    ]

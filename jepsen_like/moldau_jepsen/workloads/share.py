@@ -1,0 +1,242 @@
+"""Runs the share workload: members of a share group that accept, release, reject, renew, dawdle and crash.
+
+Members live on machines of their own. Each life takes records one by one, holds some of them for long (some beyond the
+lock), acknowledges them in one of the ways, and ends by leaving or by a crash. At the end one member accepts whatever
+comes, until nothing has come for longer than the lock. ``checkers.group.share`` judges the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.producer import Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.share import AcknowledgeType, ShareConsumer, ShareRecord
+from moldau_jepsen.checkers.group.share import Acknowledged, Acknowledgement, Delivered, Event, Sent
+from moldau_jepsen.history import TopicPartition
+
+if TYPE_CHECKING:
+    import random
+
+    from moldau.cluster.metadata import TopicPartition as Place
+    from moldau.runtime.ports.environment import Environment
+
+UNKNOWN = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # leadership ended during the write
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Errors after which an acknowledgement may have been stored all the same."""
+FETCH_WAIT_MS = 200
+REQUEST_TIMEOUT_MS = 3_000
+UNCERTAIN_MS = FETCH_WAIT_MS + REQUEST_TIMEOUT_MS + 100.0
+"""A polled record may have been acquired by a fetch that began so long before the poll."""
+RETRY_S = 0.2
+POLL_MS = 500.0
+Member = ShareConsumer[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOptions:
+    """The options of the workload."""
+
+    topic: str = "share"
+    partitions: int = 2
+    group: str = "share"
+    slots: int = 3
+    sends_per_second: float = 10.0
+    life_s: float = 15.0
+    """Mean length of a member's life."""
+    crash_share: float = 0.6
+    """Of the lives: those that end like the death of a process."""
+    lock_ms: int = 15_000
+    """``share.record.lock.duration.ms`` of the group."""
+    dawdle_share: float = 0.1
+    """Of the records: those that a member holds for several seconds, some beyond the lock."""
+    shares: dict[AcknowledgeType, float] = field(
+        default_factory=lambda: {
+            AcknowledgeType.ACCEPT: 0.6,
+            AcknowledgeType.RELEASE: 0.25,
+            AcknowledgeType.REJECT: 0.1,
+            AcknowledgeType.RENEW: 0.05,
+        }
+    )
+
+
+class ShareWorkload:
+    """All clients of one run; ``events`` is what they saw."""
+
+    def __init__(self, bootstrap: str, options: ShareOptions, environment: Environment) -> None:
+        """Runs nothing before `feed` and `live`; ``environment`` has the clock of the events."""
+        self._bootstrap = bootstrap
+        self._options = options
+        self._clock = environment.clock
+        self._stopping = trio.Event()
+        self._next_value = 0
+        self._next_member = 0
+        self.events: list[Event] = []
+
+    def stop(self) -> None:
+        """Ends the sender and the members."""
+        self._stopping.set()
+
+    def now_ms(self) -> float:
+        """Returns the time of the run."""
+        return self._clock.monotonic_ms()
+
+    async def feed(self, environment: Environment) -> None:
+        """Sends records to all partitions until ``stop``."""
+        draw, options = environment.random, self._options
+        while not self._stopping.is_set():
+            config = {
+                "acks": "all",
+                "bootstrap.servers": self._bootstrap,
+                "delivery.timeout.ms": 20_000,
+                "request.timeout.ms": 5_000,
+                "linger.ms": 0,
+            }
+            try:
+                async with Producer(config, environment=environment) as producer:
+                    while not self._stopping.is_set():
+                        value, partition = self._next_value, draw.randrange(options.partitions)
+                        self._next_value += 1
+                        await self._send(producer, value, partition)
+                        await trio.sleep(draw.expovariate(options.sends_per_second))
+            except KafkaError:  # the producer failed for good; what it has not acknowledged may be stored or not
+                await trio.sleep(RETRY_S)
+
+    async def _send(self, producer: Producer, value: int, partition: int) -> None:
+        try:
+            delivery = await producer.send(self._options.topic, b"%d" % value, partition=partition)
+            metadata = await delivery
+        except KafkaError:
+            return
+        if metadata.offset >= 0:
+            self.events.append(Sent((TopicPartition(metadata.topic, metadata.partition), metadata.offset), value))
+
+    # -- members
+
+    def _consumer(self, environment: Environment) -> Member:
+        return ShareConsumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._options.group,
+                "share.acknowledgement.mode": "explicit",
+                "share.acquire.mode": "record_limit",
+                "max.poll.records": 20,
+                "fetch.max.wait.ms": FETCH_WAIT_MS,
+                "request.timeout.ms": REQUEST_TIMEOUT_MS,
+            },
+            environment=environment,
+        )
+
+    async def live(self, environment: Environment) -> None:
+        """Runs members in turn: each until it crashes, leaves or the run stops."""
+        draw = environment.random
+        while not self._stopping.is_set():
+            with trio.move_on_after(draw.expovariate(1 / self._options.life_s)):
+                try:
+                    async with self._consumer(environment) as member:
+                        try:
+                            await self._work(member, draw)
+                        finally:
+                            if draw.random() < self._options.crash_share:
+                                member.abandon()
+                except KafkaError:  # refused for good; the next life joins again
+                    await trio.sleep(RETRY_S)
+
+    async def _work(self, member: Member, draw: random.Random) -> None:
+        number = self._new_member()
+        member.subscribe([self._options.topic])
+        while not self._stopping.is_set():
+            for record in await self._poll(member, number, draw.randint(1, 5)):
+                await self._handle(member, number, record, draw)
+
+    def _new_member(self) -> int:
+        self._next_member += 1
+        return self._next_member
+
+    async def _poll(self, member: Member, number: int, limit: int) -> list[ShareRecord[bytes, bytes]]:
+        begun_ms = self.now_ms()
+        records = await member.poll(POLL_MS, max_records=limit)
+        ended_ms = self.now_ms()
+        for record in records:
+            place = (_partition(record.topic_partition), record.offset)
+            value = int(record.value or b"-1")
+            self.events.append(
+                Delivered(place, value, record.delivery_count, number, begun_ms - UNCERTAIN_MS, ended_ms)
+            )
+        return records
+
+    async def _handle(
+        self, member: Member, number: int, record: ShareRecord[bytes, bytes], draw: random.Random
+    ) -> None:
+        options = self._options
+        if draw.random() < options.dawdle_share:
+            await trio.sleep(draw.uniform(1.0, 1.5 * options.lock_ms / 1000))
+        kinds = list(options.shares)
+        (kind,) = draw.choices(kinds, [options.shares[each] for each in kinds])
+        if kind is AcknowledgeType.RENEW:
+            await self._acknowledge(member, number, record, kind)
+            kind = AcknowledgeType.ACCEPT
+        await self._acknowledge(member, number, record, kind)
+
+    async def _acknowledge(
+        self, member: Member, number: int, record: ShareRecord[bytes, bytes], kind: AcknowledgeType
+    ) -> None:
+        partition = _partition(record.topic_partition)
+        begun_ms = self.now_ms()
+        is_stored: bool | None = None
+        try:
+            member.acknowledge(record, kind)
+        except RuntimeError:  # the session with the broker has ended, so the member no longer holds the record
+            return
+        try:
+            outcomes = await member.commit(20_000)
+            is_stored = _is_stored(outcomes, record.topic_partition)
+        except trio.TooSlowError:
+            is_stored = None
+        finally:  # a cancelled acknowledgement may have been stored
+            self.events.append(
+                Acknowledged(
+                    (partition, record.offset), number, Acknowledgement(int(kind)), begun_ms, self.now_ms(), is_stored
+                )
+            )
+
+    # -- the end
+
+    async def drain(self, environment: Environment, timeout_s: float) -> None:
+        """Accepts whatever comes, until nothing has come for longer than the lock.
+
+        Raises:
+            trio.TooSlowError: records still came after ``timeout_s``.
+        """
+        number = self._new_member()
+        with trio.fail_after(timeout_s):
+            async with self._consumer(environment) as member:
+                member.subscribe([self._options.topic])
+                quiet_ms = self.now_ms()
+                while self.now_ms() - quiet_ms < 2 * self._options.lock_ms:
+                    for record in await self._poll(member, number, 20):
+                        quiet_ms = self.now_ms()
+                        await self._acknowledge(member, number, record, AcknowledgeType.ACCEPT)
+
+
+def _partition(place: Place) -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
+
+
+def _is_stored(outcomes: dict[Place, KafkaError | None], place: Place) -> bool | None:
+    """Returns whether the commit stored the acknowledgements of a partition; None if that is unknown."""
+    if place not in outcomes:
+        return None
+    error = outcomes[place]
+    if error is None:
+        return True
+    return None if error.code in UNKNOWN else False

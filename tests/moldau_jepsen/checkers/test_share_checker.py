@@ -1,0 +1,118 @@
+"""Goal: each rule for share groups convicts what it must, and nothing that faults can cause.
+
+Method: golden histories by hand, one record at a time.
+"""
+
+import pytest
+
+from moldau_jepsen.checkers.group.share import (
+    Acknowledged,
+    Acknowledgement,
+    Delivered,
+    Sent,
+    ShareAnomalyKind,
+    check_share_group,
+)
+from moldau_jepsen.history import TopicPartition
+
+K = ShareAnomalyKind
+PLACE = (TopicPartition("t", 0), 5)
+SENT = Sent(PLACE, 9)
+ACCEPT, RELEASE, REJECT, RENEW = Acknowledgement
+
+
+def delivered(member, begun, ended, count=1, value=9):
+    return Delivered(PLACE, value, count, member, begun, ended)
+
+
+def acknowledged(member, begun, ended, kind=ACCEPT, is_stored=True):
+    return Acknowledged(PLACE, member, kind, begun, ended, is_stored)
+
+
+HISTORIES = {
+    "accepted": ([SENT, delivered(1, 0, 10), acknowledged(1, 20, 30)], None),
+    "rejected": ([SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, REJECT)], None),
+    "unknown outcome": ([SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, is_stored=None)], None),
+    "never delivered": ([SENT], K.LOST),
+    "refused at the end": ([SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, is_stored=False)], K.LOST),
+    "released at the end": ([SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, RELEASE)], K.LOST),
+    "given up": ([SENT, delivered(1, 0, 10, count=5), acknowledged(1, 20, 30, RELEASE)], None),
+    "of unknown fate": ([delivered(1, 0, 10)], None),
+    "another value": ([SENT, delivered(1, 0, 10, value=8), acknowledged(1, 20, 30)], K.ALTERED),
+    "expired, then accepted by another": (
+        [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(2, 70, 80)],
+        None,
+    ),
+    "expired, and refused": (
+        [
+            SENT,
+            delivered(1, 0, 10),
+            delivered(2, 50, 60, 2),
+            acknowledged(1, 70, 75, is_stored=False),
+            acknowledged(2, 80, 90),
+        ],
+        None,
+    ),
+    "held by two": (
+        [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(1, 70, 75)],
+        K.TWO_HOLDERS,
+    ),
+    "done by another before": (
+        [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(2, 62, 65), acknowledged(1, 70, 75)],
+        None,
+    ),
+    "renewed by one, delivered to the other": (
+        [
+            SENT,
+            delivered(1, 0, 10),
+            delivered(2, 50, 60, 2),
+            acknowledged(1, 70, 75, RENEW),
+            acknowledged(2, 90, 99, is_stored=None),
+        ],
+        K.TWO_HOLDERS,
+    ),
+    "acquired before, perhaps": (
+        [SENT, delivered(2, 5, 60), delivered(1, 0, 10), acknowledged(1, 70, 75)],
+        None,
+    ),
+    "delivered during the acknowledgement": (
+        [SENT, delivered(1, 0, 10), delivered(2, 72, 74, 2), acknowledged(1, 70, 75, RELEASE), acknowledged(2, 80, 81)],
+        None,
+    ),
+    "delivered after it was accepted": (
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 40, 50, 2)],
+        K.DELIVERED_AGAIN,
+    ),
+    "fetched before it was accepted": (
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 25, 50, 2)],
+        None,
+    ),
+    "count does not rise": (
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, RELEASE), delivered(2, 40, 50, 1), acknowledged(2, 60, 70)],
+        K.COUNT,
+    ),
+    "count rises": (
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30, RELEASE), delivered(2, 40, 50, 2), acknowledged(2, 60, 70)],
+        None,
+    ),
+    "crashed member does not count": (
+        [SENT, delivered(1, 0, 10), delivered(2, 40, 50, 1), acknowledged(2, 60, 70)],
+        None,
+    ),
+    "above the limit": ([SENT, delivered(1, 0, 10, count=6), acknowledged(1, 20, 30)], K.COUNT),
+    "count of nothing": ([SENT, delivered(1, 0, 10, count=0), acknowledged(1, 20, 30)], K.COUNT),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_golden_histories(name):
+    """Each history has the one anomaly that it was written for, or none."""
+    events, expected = HISTORIES[name]
+    verdict = check_share_group(events, delivery_count_max=5)
+    assert {each.kind for each in verdict.anomalies} == ({expected} if expected else set())
+    assert verdict.valid == (expected is None)
+
+
+def test_open_end():
+    """Without the final phase, records may be open."""
+    assert check_share_group([SENT], delivery_count_max=5, drained=False).valid
