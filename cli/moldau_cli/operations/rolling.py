@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin
     from moldau_cli.operations.restarts import Restarter
-    from moldau_cli.plans.roll import Partition, RollNode
+    from moldau_cli.plans.roll import Replica, RollNode
 
 POLL_S: Final = 0.3
 LOOK_S_MAX: Final = 15.0
@@ -139,6 +139,7 @@ async def roll(
             raise CommandError(f"{error}; {_continuation(remaining)}") from error
         remaining.remove(node)
         down.discard(node.node_id)
+        tolerated = frozenset(replica for replica in tolerated if replica[2] != node.node_id)
         present = [one for one in nodes if one.node_id not in down]
         await _whole(admin, present, node, tolerated, options.timeout_s, remaining)
         output.note(f"{place}: {node} is back, and the cluster whole, after {trio.current_time() - began_s:.1f} s")
@@ -160,7 +161,7 @@ async def _whole(
     admin: Admin,
     nodes: Sequence[RollNode],
     restarted: RollNode | None,
-    tolerated: Collection[Partition],
+    tolerated: Collection[Replica],
     timeout_s: float,
     remaining: Sequence[RollNode],
 ) -> Picture:
@@ -192,7 +193,7 @@ async def _whole(
                     return picture
             await trio.sleep(POLL_S)
     what = "the cluster is not whole" if restarted is None else f"{restarted} did not come back"
-    more = f" (and {len(found) - 1} more problems)" if len(found) > 1 else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     raise CommandError(f"{what} within {timeout_s:g} s: {found[0]}{more}; {_continuation(remaining)}")
 
 

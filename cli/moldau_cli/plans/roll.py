@@ -23,7 +23,8 @@ VOTER_SILENCE_MS_MAX: Final = 3_000
 ANSWER_DELAY_MS: Final = 100
 """An answer of a process that has ended may reach the active controller so much later."""
 
-Partition = tuple[str, int]
+Replica = tuple[str, int, int]
+"""Topic, partition and broker; -1 stands for the leader of a partition that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +73,13 @@ def roll_nodes(brokers: Mapping[int, tuple[str, int]], controllers: Mapping[int,
     return found
 
 
-def out_of_sync(topics: Mapping[str, TopicDescription]) -> frozenset[Partition]:
-    """Returns the partitions that have no leader, or lack a replica in sync."""
+def out_of_sync(topics: Mapping[str, TopicDescription]) -> frozenset[Replica]:
+    """Returns the replicas that are not in sync, and the leaders that are missing."""
     return frozenset(
-        (name, part.partition)
+        (name, part.partition, node)
         for name, topic in topics.items()
         for part in topic.partitions
-        if part.leader < 0 or len(part.isr) < len(part.replicas)
+        for node in [*(set(part.replicas) - set(part.isr)), *([-1] if part.leader < 0 else [])]
     )
 
 
@@ -111,14 +112,14 @@ class Comeback:
 
 
 def obstacles(
-    picture: Picture, nodes: Iterable[RollNode], *, tolerated: Collection[Partition] = (), log_end: int = 0
+    picture: Picture, nodes: Iterable[RollNode], *, tolerated: Collection[Replica] = (), log_end: int = 0
 ) -> list[str]:
     """Returns what must change before a node may be restarted, the most serious first; empty if nothing.
 
     Args:
         picture: The cluster now.
         nodes: The nodes that must be in service.
-        tolerated: Partitions that were out of sync before the roll began, if the user accepts that.
+        tolerated: Replicas that were out of sync before the roll began, if the user accepts that.
         log_end: The end of the metadata log that every voter must have reached.
     """
     members = list(nodes)
@@ -128,7 +129,7 @@ def obstacles(
         for one in members
         if BROKER in one.roles and one.node_id not in picture.live
     ]
-    lacking = sorted(out_of_sync(picture.topics) - set(tolerated))
+    lacking = sorted({(topic, number) for topic, number, _ in out_of_sync(picture.topics) - set(tolerated)})
     if lacking:
         topic, number = lacking[0]
         more = f" and {len(lacking) - 1} more partitions lack" if len(lacking) > 1 else " lacks"

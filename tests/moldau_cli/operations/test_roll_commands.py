@@ -48,6 +48,12 @@ def pids(local):
     return {node["id"]: node["pid"] for node in nodes}
 
 
+def lagging(local):
+    """How many replicas of each broker are out of sync."""
+    rows = json.loads(run_command("brokers", "list", "-b", local.bootstrap, "--json").stdout)["brokers"]
+    return {row["broker"]: row["out_of_sync"] for row in rows}
+
+
 class Load(threading.Thread):
     """Sends numbers, one after the other is acknowledged, and keeps every acknowledged one and every error."""
 
@@ -129,7 +135,16 @@ def test_a_node_that_does_not_come_back_stops_the_roll(local):
     assert "--nodes 3 continues" in error
     _, stderr = roll(local, "--nodes", "3", code=1)
     assert "not begun: broker 1 is not in service" in stderr
-    assert run_command("cluster", "restart", "1", "--dir", str(local.directory)).returncode == 0
+
+
+def test_force_waits_for_what_it_restarts(local):
+    """With broker 1 down, the replicas of broker 2 are waited for, those of broker 1 are not, until it is restarted."""
+    if run_command("cluster", "kill", "1", "--dir", str(local.directory)).returncode == 0:
+        wait_until(lambda: lagging(local)[1] > 0, "the other brokers know that it is down")
+    assert roll(local, "--nodes", "2", "--force", "--no-elect")[0]["restarted"] == [2]
+    assert lagging(local) == {1: 6, 2: 0, 3: 0}
+    assert roll(local, "--nodes", "1", "--force")[0]["restarted"] == [1]
+    assert lagging(local) == {1: 0, 2: 0, 3: 0}
 
 
 def test_a_command_that_restarts_nothing_is_noticed(local):

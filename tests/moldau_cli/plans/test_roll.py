@@ -80,10 +80,12 @@ def test_each_obstacle_is_named(change, said):
     assert said in found[0]
 
 
-def test_accepted_partitions_are_no_obstacle():
+def test_accepted_replicas_are_no_obstacle():
+    """Another replica of the same partition is one: both together could be all that there is."""
     lacking = dataclasses.replace(WHOLE, topics={"t": topic("t", (1, (1, 2), (1,)), (2, (1, 2), (1, 2)))})
-    assert out_of_sync(lacking.topics) == {("t", 0)}
-    assert obstacles(lacking, NODES, tolerated={("t", 0)}) == []
+    assert out_of_sync(lacking.topics) == {("t", 0, 2)}
+    assert obstacles(lacking, NODES, tolerated={("t", 0, 2)}) == []
+    assert obstacles(lacking, NODES, tolerated={("t", 0, 1)}) == ["t-0 lacks a replica in sync"]
     down = dataclasses.replace(lacking, live=frozenset({1}), quorum=quorum(ages=(0, 10**6, 0)))
     assert absent(down, NODES) == {2, 102}
 

@@ -101,7 +101,7 @@ def _roll(
         wanted = _chosen(found, chosen)
         in_the_way = await refusals(admin, found, wanted)
         if in_the_way and not options.force:
-            more = f" (and {len(in_the_way) - 1} more reasons)" if len(in_the_way) > 1 else ""
+            more = f" (and {len(in_the_way) - 1} more)" if len(in_the_way) > 1 else ""
             raise CommandError(f"not begun: {in_the_way[0]}{more}; --force begins nevertheless")
         return await roll(admin, found, wanted, restarter, options)
 
