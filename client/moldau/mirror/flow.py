@@ -48,6 +48,8 @@ HEARTBEAT_AGE_MS = 300_000
 """A mirror without a heartbeat for this time does not count in the search for cycles."""
 HEALTHY_MS = 60_000.0
 """A source that was mirrored for this time begins again with the shortest wait after its next failure."""
+WATCH_S = 1.0
+"""How often failed producers are looked for."""
 _TEMPORARY = (KafkaError, *TRANSPORT_ERRORS)
 
 
@@ -260,6 +262,7 @@ class SourceFlow:
             if f"{key}.enabled" not in config or config.get_bool(f"{key}.enabled"):
                 nursery.start_soon(self._repeat, key, config.get_int(f"{key}.interval.seconds"), work)
 
+        nursery.start_soon(self._watch_producers, clients)
         start("refresh.topics", topics.refresh)
         start("sync.topic.configs", topics.sync_configs)
         start("sync.topic.acls", topics.sync_acls)
@@ -268,6 +271,18 @@ class SourceFlow:
             start("refresh.topics", lambda: self._check_cycle(clients.source))
         if self._settings.writes_checkpoints:
             nursery.start_soon(self._follow_groups, clients)
+
+    async def _watch_producers(self, clients: Clients) -> None:
+        """Ends the run when a producer has failed for good, because only a new one would take records again.
+
+        Raises:
+            KafkaError: the failure.
+        """
+        while True:
+            for producer in (clients.producer, clients.side, clients.syncs):
+                if producer.failure is not None:
+                    raise producer.failure
+            await trio.sleep(WATCH_S)
 
     async def _repeat(self, name: str, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """Does something again and again; a failure is logged, and does not end the source."""

@@ -138,7 +138,8 @@ class SourceReader:
             self._go(partition, position, is_news=is_news)
         self._is_first = False
         for partition, topic_id in wanted.items():
-            if self._ids[partition] != topic_id:
+            # The id before the present one comes from a broker that is behind.
+            if topic_id not in (self._ids[partition], self._former_ids.get(partition)):
                 await self._recreated(partition, topic_id)
 
     def _forget(self, partition: TopicPartition) -> None:

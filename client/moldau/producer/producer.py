@@ -548,6 +548,11 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         )
 
     @property
+    def failure(self) -> KafkaError | None:
+        """The error after which the producer takes no records any longer; None while it works."""
+        return self._opened()[1].fatal_error
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes of ``buffer.memory`` in use."""
         return self._accumulator.memory_used

@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 import trio
 
-from moldau import TopicPartition
+from moldau import ErrorCode, KafkaError, TopicPartition
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.mirror.core.formats import Heartbeat
+from moldau.producer.sender import Sender
 from moldau.records import Compression, encode_batch
 from support.mirror.clusters import numbers, run_clusters
 
@@ -323,5 +324,27 @@ def test_a_refused_record_is_not_forgotten_by_a_restart():
             await admin.alter_configs({copy: [ConfigAlteration(name="max.message.bytes", value="100000")]})
         found = await clusters.wait_values("hub", "east.orders", [b"y" * 5000, b"behind"], timeout_s=100)
         assert found[-2:] == [b"y" * 5000, b"behind"]
+
+    run_clusters(scenario)
+
+
+def test_a_producer_that_failed_is_replaced(monkeypatch):
+    """An idempotent producer that gets no producer id takes no records any longer, so the source starts again."""
+    refusals = iter(range(4))
+    fetch = Sender._init_producer_id
+
+    async def refused(self):
+        if next(refusals, None) is None:
+            await fetch(self)
+        else:
+            self.fail(KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        await clusters.fill("east", "orders", numbers(0, 50))
+        monkeypatch.setattr(Sender, "_init_producer_id", refused)
+        clusters.start(clusters.settings(["east"], "hub"))
+        assert await clusters.wait_values("hub", "east.orders", numbers(0, 50)) == numbers(0, 50)
+        assert clusters.mirrors["mirror"].statistics[0].restarts > 0
 
     run_clusters(scenario)
