@@ -79,6 +79,12 @@ def test_groups_are_watched_with_rates(shell):
     first, second = (json.loads(line)["partitions"][0] for line in done.stdout.splitlines())
     assert (first["lag"], first["consumed_per_s"]) == (2, None)
     assert (second["lag"], second["consumed_per_s"], second["produced_per_s"]) == (2, 0.0, 0.0)
+    assert shell.json("groups", "describe", "w")["lag"] == 2
+    assert shell("groups", "describe", "w").stdout.splitlines()[0].endswith("lag 2")
+    assert [
+        row["group"] for row in shell.json("groups", "list", "--state", "Empty", "--type", "classic")["groups"]
+    ] == ["w"]
+    assert shell.json("groups", "list", "--state", "Stable") == {"groups": []}
     assert "CONSUMED PER S" in shell("groups", "describe", "w", "-w", "0.1", "--times", "1").stdout
     assert "--times needs --watch" in shell("groups", "describe", "w", "--times", "1", code=2).stderr
 

@@ -69,7 +69,7 @@ def consume(
             "-o",
             metavar="POSITION",
             help="Start (and end): beginning, end, stored, N, -N (the last N of each partition), N:M (without M), "
-            "s@TIME and e@TIME.",
+            "+N, s@TIME and e@TIME.",
         ),
     ] = None,
     tail: Annotated[
@@ -180,7 +180,7 @@ def _span(words: list[str], until: str | None, *, from_beginning: bool, exit_at_
         now_ms,
         default=Origin.EARLIEST if from_beginning or exit_at_end or until is not None else Origin.LATEST,
     )
-    return replace(span, to_end=exit_at_end)
+    return replace(span, to_end=span.to_end or exit_at_end)
 
 
 def _writer(

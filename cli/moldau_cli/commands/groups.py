@@ -36,12 +36,26 @@ class ResetTo(enum.StrEnum):
     CURRENT = "current"
 
 
+class GroupType(enum.StrEnum):
+    """The types of groups that ``list`` filters by."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+
+
 @commands.command("list")
-def list_groups(bootstrap_server: BootstrapServer = None) -> None:
+def list_groups(
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Stable.")
+    ] = None,
+    types: Annotated[list[GroupType] | None, typer.Option("--type", help="Only groups of this type.")] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
     """List groups with their state."""
 
     async def work(admin: Admin) -> list[GroupListing]:
-        return await admin.list_groups()
+        return await admin.list_groups(states=states or (), types=[one.value for one in types or ()])
 
     groups = with_admin(bootstrap_server, work)
     output.answer_rows(
@@ -85,6 +99,7 @@ def describe(
             "type": description.type,
             "protocol": description.protocol,
             "members": len(description.members),
+            "lag": _lag(rows),
             "partitions": list(rows),
         }
         if description.type == CONSUMER:
@@ -93,7 +108,7 @@ def describe(
             document["member_epochs"] = {member.member_id: member.epoch for member in description.members}
         output.answer(document, "")
         return
-    output.write_line(_headline(description))
+    output.write_line(_headline(description, rows))
     if description.type == CONSUMER:
         output.write_line(
             f"consumer protocol: assignor {description.protocol}, group epoch {description.epoch}, "
@@ -137,11 +152,18 @@ async def _describe(admin: Admin, group: str) -> tuple[GroupDescription, list[di
     return description, rows
 
 
-def _headline(description: GroupDescription) -> str:
+def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:
+    lag = _lag(rows)
     return (
         f"group {description.group_id}: {description.state}, {len(description.members)} members, "
-        f"coordinator {description.coordinator}"
+        f"coordinator {description.coordinator}, lag {'-' if lag is None else lag}"
     )
+
+
+def _lag(rows: list[dict[str, output.Json]]) -> int | None:
+    """Returns the sum of the known lags, None if none is known."""
+    known = [row["lag"] for row in rows if isinstance(row["lag"], int)]
+    return sum(known) if known else None
 
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
@@ -150,7 +172,7 @@ def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str 
     async def work(admin: Admin) -> None:
         async def look() -> tuple[str, list[dict[str, output.Json]]]:
             description, rows = await _describe(admin, group)
-            return _headline(description), rows
+            return _headline(description, rows), rows
 
         await watch(look, every_s, times)
 

@@ -1,7 +1,8 @@
 """Where ``moldau consume`` begins and ends in each partition. Pure.
 
 Positions are kcat's: ``beginning``, ``end``, ``stored``, an offset, ``-100`` for the last 100 records of each
-partition, ``s@TIME`` and ``e@TIME``; and rpk's ``10:20``, whose end is exclusive.
+partition, ``s@TIME`` and ``e@TIME``; and rpk's: ``+100`` skips the first 100 records of each partition, and
+in ``10:20``, ``10:``, ``:20``, ``10:end`` and ``:end`` the end is exclusive.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WORDS: Final = {
     "latest": "latest",
     "stored": "stored",
 }
-_RANGE: Final = re.compile(r"(\d+):(\d+)")
+_RANGE: Final = re.compile(r"(\d*):(\d*|end)")
 
 
 class Origin(enum.StrEnum):
@@ -38,6 +39,7 @@ class Origin(enum.StrEnum):
     STORED = "stored"
     OFFSET = "offset"
     LAST = "last"
+    SKIP = "skip"
     TIME = "time"
 
 
@@ -45,7 +47,7 @@ class Origin(enum.StrEnum):
 class Span:
     """What to read of each partition.
 
-    ``number`` belongs to OFFSET (the offset), LAST (a count of records) and TIME (milliseconds). The ends are
+    ``number`` belongs to OFFSET (the offset), LAST and SKIP (counts of records) and TIME (milliseconds). The ends are
     exclusive: an offset, a time, and the end of the log when the command began, which limits the others.
     """
 
@@ -104,7 +106,8 @@ def parse_span(words: Sequence[str], now_ms: int, *, default: Origin) -> Span:
         if start is not None:
             span, has_start = replace(span, origin=start.origin, number=start.number), True
         if stop is not None:
-            span, has_stop = replace(span, to_offset=stop.to_offset, to_time_ms=stop.to_time_ms), True
+            span = replace(span, to_offset=stop.to_offset, to_time_ms=stop.to_time_ms, to_end=stop.to_end)
+            has_stop = True
     return span
 
 
@@ -114,17 +117,31 @@ def _parse_word(word: str, now_ms: int) -> tuple[Span | None, Span | None]:
         return Span(origin=Origin(_WORDS[word])), None
     if word.isdecimal() and int(word) <= OFFSET_MAX:
         return Span(origin=Origin.OFFSET, number=int(word)), None
-    if word.startswith("-") and word[1:].isdecimal() and int(word[1:]) <= OFFSET_MAX:
-        return Span(origin=Origin.LAST, number=int(word[1:])), None
+    if word[:1] in ("-", "+") and word[1:].isdecimal() and int(word[1:]) <= OFFSET_MAX:
+        return Span(origin=Origin.LAST if word[0] == "-" else Origin.SKIP, number=int(word[1:])), None
     if word.startswith("s@"):
         return Span(origin=Origin.TIME, number=parse_when_ms(word[2:], now_ms, "--offset s@")), None
     if word.startswith("e@"):
         return None, Span(to_time_ms=parse_when_ms(word[2:], now_ms, "--offset e@"))
     found = _RANGE.fullmatch(word)
-    if found is not None and int(found[1]) <= int(found[2]) <= OFFSET_MAX:
-        return Span(origin=Origin.OFFSET, number=int(found[1])), Span(to_offset=int(found[2]))
-    raise UsageError(
-        f"--offset: expected beginning, end, stored, an offset, -N, FROM:TO, s@TIME or e@TIME, not {word!r}"
+    if found is not None and word != ":":
+        return _parse_range(found[1], found[2], word)
+    raise _unknown(word)
+
+
+def _parse_range(begin: str, end: str, word: str) -> tuple[Span, Span | None]:
+    """Returns the beginning and the end of ``begin:end``; one of them may be missing."""
+    start = Span(origin=Origin.OFFSET, number=int(begin)) if begin else Span(origin=Origin.EARLIEST)
+    if start.number > OFFSET_MAX or (end.isdecimal() and not start.number <= int(end) <= OFFSET_MAX):
+        raise _unknown(word)
+    if not end:
+        return start, None
+    return start, Span(to_end=True) if end == "end" else Span(to_offset=int(end))
+
+
+def _unknown(word: str) -> UsageError:
+    return UsageError(
+        f"--offset: expected beginning, end, stored, an offset, -N, +N, FROM:TO, s@TIME or e@TIME, not {word!r}"
     )
 
 
@@ -148,6 +165,8 @@ def starts(
                 found[partition] = min(max(span.number, log.begin), log.end) if within else span.number
             case Origin.LAST:
                 found[partition] = max(log.begin, log.end - span.number)
+            case Origin.SKIP:
+                found[partition] = min(log.begin + span.number, log.end)
             case Origin.TIME:
                 at = times.get(partition, -1)
                 found[partition] = at if at >= 0 else log.end

@@ -27,6 +27,11 @@ def span(*words, default=Origin.LATEST):
         (("-100",), [10, 0]),
         (("-2",), [48, 3]),
         (("-0",), [50, 5]),
+        (("+2",), [12, 2]),
+        (("+100",), [50, 5]),
+        (("20:",), [20, 5]),
+        ((":30",), [10, 0]),
+        ((":end",), [10, 0]),
         (("s@1000",), [30, 5]),
     ],
 )
@@ -43,7 +48,15 @@ def test_committed_offsets_have_no_beginning_here():
 
 
 @pytest.mark.parametrize(
-    ("words", "last"), [(("20:30",), [30, 5]), (("e@1000",), [30, 5]), (("beginning", "e@1000"), [30, 5])]
+    ("words", "last"),
+    [
+        (("20:30",), [30, 5]),
+        ((":20",), [20, 5]),
+        (("3:end",), [50, 5]),
+        ((":end",), [50, 5]),
+        (("e@1000",), [30, 5]),
+        (("beginning", "e@1000"), [30, 5]),
+    ],
 )
 def test_ends_are_exclusive(words, last):
     assert list(stops(span(*words), LOGS, {ONE: 30, TWO: -1}).values()) == last
@@ -73,6 +86,9 @@ def test_times_and_durations(text, at):
     [
         (("middle",), "expected beginning"),
         (("30:20",), "expected beginning"),
+        ((":",), "expected beginning"),
+        (("+",), "expected beginning"),
+        (("1:x",), "expected beginning"),
         (("s@noon",), "expected a time"),
         (("1", "2"), "one beginning"),
         (("1:2", "e@5"), "one end"),
