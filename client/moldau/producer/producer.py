@@ -550,7 +550,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
     @property
     def failure(self) -> KafkaError | None:
         """The error after which the producer takes no records any longer; None while it works."""
-        return self._opened()[1].fatal_error
+        return self._intake.opened()[1].fatal_error
 
     @property
     def pending_bytes(self) -> int:
