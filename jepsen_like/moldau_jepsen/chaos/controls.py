@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from moldau_jepsen.chaos.network.rules import LinkRules
+    from moldau_jepsen.workloads.recorder import Recorder
 
 BEFORE_S = 5.0
 ALONE_S = 4.0
@@ -28,6 +29,11 @@ LAG_S = 3.0
 """Shorter than a session and than ``replica.lag.time.max.ms``: a paused broker is still in sync, and lacks the tail."""
 RESET_EVERY_S = 0.15
 RESETS = 150
+
+
+POLLED_S = 60.0
+"""How long a control waits at most for the records that its clients must have read."""
+LOOK_S = 0.1
 
 
 class Stage(Protocol):
@@ -56,6 +62,8 @@ class Control:
     text: str
     script: Callable[[Stage], Awaitable[None]]
     convicted_by: tuple[AnomalyKind, ...]
+    polled_min: int = 0
+    """Records that clients must have read before the run may end: a slow machine takes longer than the script."""
     clients_only: bool = False
     """It needs nothing of the cluster's processes and links, so that any cluster will do."""
     workload: Workload = Workload.QUEUE
@@ -108,6 +116,13 @@ async def _reset_connections(stage: Stage) -> None:
         await trio.sleep(RESET_EVERY_S)
 
 
+async def wait_polled(recorder: Recorder, polled_min: int) -> None:
+    """Waits until clients have read ``polled_min`` records, but no longer than ``POLLED_S`` seconds."""
+    with trio.move_on_after(POLLED_S):
+        while recorder.polled < polled_min:  # noqa: ASYNC110 - the recorder is a counter without an event
+            await trio.sleep(LOOK_S)
+
+
 CONTROLS: dict[str, Control] = {
     control.name: control
     for control in (
@@ -129,6 +144,7 @@ CONTROLS: dict[str, Control] = {
             name="read-uncommitted",
             text="records of aborted transactions are read",
             script=_nothing,
+            polled_min=200,
             clients_only=True,
             workload=Workload.TRANSACTIONS,
             consumer={"isolation.level": "read_uncommitted"},

@@ -21,6 +21,7 @@ from moldau.runtime.config import parse_address
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.chaos.clients import RunClients
+from moldau_jepsen.chaos.controls import wait_polled
 from moldau_jepsen.chaos.folder import HISTORY, ChaosResult, ControlFacts, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.nemesis.moves import Operator
@@ -364,6 +365,7 @@ class _Run:
         if options.control is not None:
             stage = ProcessStage(cluster or NoCluster(), links, report, list(options.clients.topics))
             await options.control.script(stage)
+            await wait_polled(recorder, options.control.polled_min)
             await stage.restore()
             return
         if cluster is None:

@@ -15,7 +15,7 @@ import trio.testing
 
 from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
-from moldau_jepsen.chaos.controls import CONTROLS
+from moldau_jepsen.chaos.controls import CONTROLS, POLLED_S, wait_polled
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.nemesis.stage import ProcessStage
@@ -88,6 +88,28 @@ def test_a_control_strikes_and_leaves_nobody_down(name: str) -> None:
     assert not stage.down
     assert bool(stage.calls) == (name not in ("read-uncommitted", "spark-at-least-once"))
     assert CONTROLS[name].convicted_by
+
+
+@pytest.mark.parametrize(("reading", "until_s"), [(True, 20.0), (False, POLLED_S)])
+def test_a_control_waits_for_what_its_clients_read(reading: bool, until_s: float) -> None:
+    """Found on a busy machine: clients had read nothing when the script was over, so the control was acquitted."""
+    recorder = SimpleNamespace(polled=0)
+
+    async def read() -> None:
+        while reading:
+            await trio.sleep(1.0)
+            recorder.polled += 10
+
+    async def main() -> float:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            begun = trio.current_time()
+            await wait_polled(recorder, CONTROLS["read-uncommitted"].polled_min)
+            nursery.cancel_scope.cancel()
+            return trio.current_time() - begun
+
+    waited = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert waited == pytest.approx(until_s, abs=0.2)
 
 
 def test_most_controls_need_a_fresh_cluster_of_three(tmp_path: Path) -> None:
