@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 if TYPE_CHECKING:
     # The command-line library's own classes are not exported by typer.
@@ -112,11 +112,12 @@ class Commands(MutableMapping[str, "Command"]):
         if name not in self._built:
             entry = COMMANDS[name]
             found = getattr(importlib.import_module(f"moldau_cli.commands.{entry.module}"), entry.attribute)
-            if not isinstance(found, typer.Typer):
+            if isinstance(found, typer.Typer):
+                self._built[name] = get_group(found)  # ``get_command`` would add options that install completion
+            else:
                 single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=SETTINGS)
                 single.command(name)(found)
-                found = single
-            self._built[name] = get_command(found)
+                self._built[name] = get_command(single)
             self._built[name].name = name
         return self._built[name]
 

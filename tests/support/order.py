@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 SECONDS: dict[str, float] = {
     "tests/pyspark_moldau": 200,
+    "tests/interop/test_mirrormaker.py": 180,
     "tests/processes/test_chaos.py": 60,
     "tests/simulation/test_kit_convicts.py": 58,
     "tests/docs/test_pages.py": 57,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
+    "tests/processes/test_mirror.py": 45,
     "tests/interop/test_tls.py": 38,
     "tests/moldau_jepsen/simulation/inject/test_core_first.py": 32,
     "tests/moldau_cli/test_sim_commands.py": 32,
@@ -31,6 +33,7 @@ SECONDS: dict[str, float] = {
     "tests/interop": 25,
     "tests/interop/test_closest_replica.py": 25,
     "tests/interop/test_sasl.py": 25,
+    "tests/moldau/mirror/test_mirroring.py": 22,
     "tests/moldau_quorum/node/test_hostile_peers.py": 22,
     "tests/moldau_cli/test_cluster_commands.py": 20,
     "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 20,

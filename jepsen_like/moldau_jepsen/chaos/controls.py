@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from moldau_jepsen.chaos.network.rules import LinkRules
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recording.recorder import Recorder
 
 BEFORE_S = 5.0
 ALONE_S = 4.0

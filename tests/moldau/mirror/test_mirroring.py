@@ -4,6 +4,7 @@ Goal: the target holds the records of its sources in their partitions, in both m
 one broker each share a world with a mirror on a machine of its own; the targets are read by ordinary consumers.
 """
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from moldau import ErrorCode, KafkaError, TopicPartition
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
+from moldau.admin.acls import Acl, AclFilter
 from moldau.mirror.core.formats import Heartbeat
 from moldau.producer.sender import Sender
 from moldau.records import Compression, encode_batch
@@ -348,3 +350,35 @@ def test_a_producer_that_failed_is_replaced(monkeypatch):
         assert clusters.mirrors["mirror"].statistics[0].restarts > 0
 
     run_clusters(scenario)
+
+
+def test_rights_to_read_follow():
+    """Both clusters have an authorizer; the mirror's user is a super user of both."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        reader = Acl(resource="topic", name="orders", principal="User:reader", operation="read")
+        every = Acl(resource="topic", name="orders", principal="User:boss", operation="all")
+        others = [
+            Acl(resource="topic", name="orders", principal="User:writer", operation="write"),
+            Acl(resource="topic", name="other.internal", principal="User:reader", operation="read"),
+            Acl(resource="group", name="orders", principal="User:reader", operation="read"),
+        ]
+        async with clusters.admin("east") as source, clusters.admin("hub") as target:
+            await source.create_acls([reader, every, *others])
+            clusters.start(clusters.settings(["east"], "hub"))
+            copied = [dataclasses.replace(each, name="east.orders", operation="read") for each in (every, reader)]
+            with trio.fail_after(60):
+                while await target.describe_acls(AclFilter()) != copied:  # noqa: ASYNC110 - another cluster changes it
+                    await trio.sleep(0.5)
+            await source.create_acls([dataclasses.replace(reader, principal="User:late")])
+            with trio.fail_after(60):
+                while len(await target.describe_acls(AclFilter())) < 3:  # noqa: ASYNC110 - as above
+                    await trio.sleep(0.5)
+            assert {each.operation for each in await target.describe_acls(AclFilter())} == {"read"}
+
+    run_clusters(scenario, **settings)

@@ -1,0 +1,191 @@
+"""The reader of a source: truncated logs, lost records, topic ids, and partitions that are held or fail.
+
+Goal: it reads on where no record is left out. Method: scripted brokers in a simulated world, whose logs and topic ids
+change between two polls.
+"""
+
+import uuid
+
+import trio
+
+from moldau import Consumer, TopicPartition
+from moldau.mirror.core.formats import Position
+from moldau.mirror.core.settings import parse_settings
+from moldau.mirror.core.topics import SourceTopic
+from moldau.mirror.reading import SourceReader
+from moldau.mirror.statistics import SourceStatistics
+from moldau.mirror.syncs import SyncWriter
+from moldau.records import decode_records, encode_batch
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
+from support.mirror.clusters import numbers
+
+T0 = TopicPartition("t", 0)
+SETTINGS = (
+    'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n[sources.e]'
+)
+
+
+class Lab:
+    """A reader of the topic ``t`` of scripted brokers."""
+
+    def __init__(self, world, consumer, stored):
+        self.clock = world.node("client").environment.clock
+        (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+        self.statistics = SourceStatistics(alias="e")
+        self.reader = SourceReader(
+            world.node("client").environment,
+            consumer,
+            stored,
+            starts_at_end=False,
+            retry_max_ms=4_000,
+            statistics=self.statistics,
+            syncs=SyncWriter(settings, self.statistics),
+            logger=EventLogger("moldau.mirror"),
+        )
+
+    async def take(self, count):
+        """Polls until ``count`` records have come; each part is acknowledged at once."""
+        found = []
+        with trio.fail_after(60):
+            while len(found) < count:
+                for part in await self.reader.poll(500, 1 << 20):
+                    for batch in part.batches.batches:
+                        records = decode_records(batch.data, 0, batch.header, first_offset=batch.first_offset)
+                        found += [bytes(record.value) for record in records]
+                    span = self.reader.progress.sent(
+                        part.partition,
+                        part.generation,
+                        (),
+                        part.batches.next_offset,
+                        topic_id=part.batches.topic_id,
+                        leader_epoch=part.batches.leader_epoch,
+                    )
+                    assert self.reader.progress.acknowledged(span)
+                    self.reader.acknowledged(part.partition)
+        return found
+
+    @property
+    def position(self):
+        return self.reader.progress.by_partition[T0].position.offset
+
+
+def simulate(scenario, stored=None):
+    async def main(world):
+        cluster = FakeCluster(world, 2)
+        cluster.start()
+        (part,) = cluster.add_topic("t")
+        config = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "none", "metadata.max.age.ms": 1000}
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            lab = Lab(world, consumer, stored or {})
+            lab.want = lambda: lab.reader.want({"t": SourceTopic(topic_id=cluster.ids["t"], partitions=1)})
+            lab.want()
+            await scenario(cluster, part, lab)
+
+    run_world(main, 1)
+
+
+def fill(part, first, last):
+    for value in numbers(first, last):
+        part.append(encode_batch([(1_000, None, value, ())]))
+
+
+def test_a_truncated_log_is_read_from_where_it_diverged():
+    """Unclean election: the target keeps the records that the source lost, and gets those that took their offsets."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 100)
+        assert await lab.take(100) == numbers(0, 100)
+        part.truncate(50)
+        cluster.move("t", 0, 2)
+        fill(part, 1000, 1100)
+        part.epochs = {0: 50, 1: part.end}
+        assert await lab.take(100) == numbers(1000, 1100)
+        assert lab.position == 150
+
+    simulate(scenario)
+
+
+def test_a_stored_position_beyond_the_end_begins_again():
+    """Without a leader epoch it is unknown where the logs diverge, so everything is read rather than too little."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 20)
+        assert await lab.take(20) == numbers(0, 20)
+
+    simulate(scenario, {T0: Position(90)})
+
+
+def test_a_stored_position_of_another_topic_does_not_count():
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 20)
+        assert await lab.take(20) == numbers(0, 20)
+
+    simulate(scenario, {T0: Position(10, uuid.UUID(int=77))})
+
+
+def test_a_stored_position_is_read_on_from():
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 20)
+        assert await lab.take(10) == numbers(10, 20)
+
+    simulate(scenario, {T0: Position(10, uuid.UUID(int=1000))})
+
+
+def test_a_failed_partition_waits_longer_each_time():
+    """It is read again from its acknowledged position; the waits are bounded, and an acknowledgement ends them."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        fill(part, 10, 15)
+        waits = []
+        for _ in range(6):
+            while not (parts := await lab.reader.poll(500, 1 << 20)):
+                pass
+            before = lab.clock.monotonic_ms()
+            lab.reader.failed(T0, OSError("refused"))
+            with trio.fail_after(60):
+                while not (parts := await lab.reader.poll(50, 1 << 20)):
+                    pass
+            assert parts[0].batches.batches[0].first_offset == 10
+            waits.append(lab.clock.monotonic_ms() - before)
+            lab.reader.back_to(T0)
+        assert waits[1] > waits[0]
+        assert waits[2] > waits[1]
+        assert max(waits) < 4_000 * 1.2 + 700
+        assert lab.reader.is_doubtful(T0)
+        assert await lab.take(5) == numbers(10, 15)
+        assert not lab.reader.is_doubtful(T0)
+
+    simulate(scenario)
+
+
+def test_a_held_partition_is_not_read():
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 5)
+        assert await lab.take(5) == numbers(0, 5)
+        lab.reader.hold(T0)
+        fill(part, 5, 10)
+        assert await lab.reader.poll(3000, 1 << 20) == []
+        lab.reader.release([T0])
+        assert await lab.take(5) == numbers(5, 10)
+
+    simulate(scenario)
+
+
+def test_a_partition_that_comes_back_keeps_its_place():
+    """A topic that the target lacks for a while is not read; it goes on where it was, not from its start."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        lab.reader.want({})
+        assert await lab.reader.poll(100, 1 << 20) == []
+        assert lab.reader.progress.by_partition == {}
+        fill(part, 10, 20)
+        lab.want()
+        assert await lab.take(10) == numbers(10, 20)
+
+    simulate(scenario)
