@@ -17,6 +17,7 @@ _MODULES = (
     ("controller", "support.controller.mutants"),
     ("log", "support.log.mutants"),
     ("quotas", "support.quotas.mutants"),
+    ("share groups", "support.coordinator.share_mutants"),
 )
 """Area and module below ``tests``; the module names its bugs in ``BUGS``."""
 

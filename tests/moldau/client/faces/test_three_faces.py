@@ -221,6 +221,27 @@ async def admin_errors_name_the_item(face, topic):
         assert len(described[topic].partitions) == 1
 
 
+async def admin_serves_share_groups(face, topic):
+    """A share group begins with its offsets, is described, and ends; errors name group, partition and topic."""
+    async with face.make("Admin") as admin:
+        await admin.update_features({"share.version": 1})
+        group = f"share-{topic}"
+        with pytest.raises(AdminError, match=f"{group}: GROUP_ID_NOT_FOUND"):
+            await admin.describe_share_groups([group])
+        with pytest.raises(AdminError, match=f"{topic}-7: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.alter_share_group_offsets(group, {(topic, 0): 0, (topic, 7): 0})
+        found = await admin.describe_share_groups([group])
+        assert (found[group].type, found[group].state, found[group].members) == ("share", "Empty", ())
+        offsets = await admin.list_share_group_offsets(group)
+        assert {partition: at.start_offset for partition, at in offsets.items()} == {(topic, 0): 0}
+        with pytest.raises(AdminError, match="nowhere: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.delete_share_group_offsets(group, [topic, "nowhere"])
+        assert await admin.list_share_group_offsets(group) == {}
+        await admin.delete_share_groups([group])
+        with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
+            await admin.list_share_group_offsets(group)
+
+
 async def admin_serves_what_kafkas_does(face, topic):
     """The calls about members, offsets, directories, producers, resources and registrations, with partial failures."""
     async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
@@ -539,6 +560,7 @@ SCENARIOS = [
     errors_are_the_same,
     admin_errors_name_the_item,
     admin_serves_what_kafkas_does,
+    admin_serves_share_groups,
     transactions_end_as_told,
     blocks_are_transactions,
     a_failed_transform_reads_again,
