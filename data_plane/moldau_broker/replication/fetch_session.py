@@ -62,6 +62,7 @@ class FetchPartition:
     log_start_offset: int = -1  # of the follower; -1 from a consumer
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
+    agreed_epoch: int = -1  # leader epoch in which the follower's log was found to agree up to ``fetch_offset``
 
     @property
     def key(self) -> PartitionKey:
@@ -70,6 +71,7 @@ class FetchPartition:
 
     def update(self, other: FetchPartition) -> None:
         """Applies the fields of a later request."""
+        self.agreed_epoch = -1
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch

@@ -436,6 +436,38 @@ class Replica:
             return _ADVANCED if advanced else NO_EFFECTS
         return ReplicaEffects(high_watermark_advanced=advanced, proposal=proposal)
 
+    def confirmed(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_epoch: int,
+        now_ms: float,
+    ) -> bool:
+        """Handles a fetch that repeats the last one of an in-sync follower with all records, all of them committed.
+
+        Such a fetch has no effects. ``leader_epoch`` is that of the fetch. Returns False, and changes nothing, for all
+        others: ``followed`` handles these.
+        """
+        follower = self._followers.get(broker_id)
+        if (
+            follower is None
+            or self.role is not Role.LEADER
+            or leader_epoch != self.state.leader_epoch
+            or not fetch_offset == follower.log_end_offset == self.log_end_offset == self.high_watermark
+            or follower.log_start_offset != log_start_offset
+            or follower.broker_epoch != broker_epoch
+            or broker_id not in self.state.isr
+        ):
+            return False
+        # What ``FollowerProgress.fetched`` does for such a fetch.
+        follower.last_fetch_ms = now_ms
+        follower.last_fetch_leader_end_offset = self.log_end_offset
+        if now_ms > follower.last_caught_up_ms:
+            follower.last_caught_up_ms = now_ms
+        return True
+
     def tick(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:
         """Proposes to remove lagging members of the ISR; call it every half of ``replica.lag.time.max.ms``."""
         if self.role is not Role.LEADER or self._proposal is not None:

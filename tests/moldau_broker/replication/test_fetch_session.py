@@ -167,6 +167,17 @@ def test_only_news_is_worth_saying() -> None:
     assert partition.has_changes(11, 4, has_news=False)
 
 
+def test_agreement_ends_with_a_changed_request() -> None:
+    """The leader compares the logs again when the follower's position differs, also at the same offset."""
+    cache = FetchSessionCache(slots_max=10)
+    (known,) = fetch(cache, 0, 0, [wanted(0, 5)]).partitions
+    known.agreed_epoch = 3
+    assert fetch(cache, 77, 1, []).partitions == (known,)
+    assert known.agreed_epoch == 3
+    fetch(cache, 77, 2, [wanted(0, 5)])
+    assert known.agreed_epoch == -1
+
+
 def test_partitions_with_records_go_to_the_end() -> None:
     cache = FetchSessionCache(slots_max=10)
     context = fetch(cache, 0, 0, [wanted(0), wanted(1), wanted(2)])

@@ -5,12 +5,15 @@ Method: short stories with stated effects, and every role crossed with every eve
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import (
     NO_EFFECTS,
     Applied,
+    FollowerProgress,
     IsrProposal,
     PartitionState,
     Replica,
@@ -419,6 +422,47 @@ def test_every_role_meets_every_event(role: Role, event: str) -> None:
     elif event == "ack":
         expected = ErrorCode.NONE if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert subject.acknowledgement(1, 0) is expected
+
+
+def visible(subject: Replica) -> tuple[object, ...]:
+    """All that a leader knows."""
+    followers = {
+        broker_id: [getattr(follower, name) for name in FollowerProgress.__slots__]
+        for broker_id, follower in subject._followers.items()
+    }
+    return subject.log_end_offset, subject.high_watermark, subject.state, str(subject._proposal), followers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_confirmed_fetches_are_those_without_effects(seed: int) -> None:
+    """The same random fetches, appends and metadata: once as ``followed`` alone, once with ``confirmed`` first."""
+    drawn = random.Random(seed)
+    plain, quick = leader(), leader()
+    now, confirmed, partition_epoch = 0.0, 0, 1
+    epochs = dict(ALIVE)
+    for _ in range(300):
+        now += drawn.choice([1, 10, LAG])
+        if drawn.random() < 0.15:
+            end = plain.log_end_offset + drawn.randrange(3)
+            assert str(plain.log_end_moved(end, now, ALIVE)) == str(quick.log_end_moved(end, now, ALIVE))
+        elif drawn.random() < 0.1:
+            partition_epoch += 1
+            changed = state(isr=drawn.choice([(1, 2), (1, 3), (1, 2, 3)]), partition_epoch=partition_epoch)
+            for subject in (plain, quick):
+                subject.apply(changed, subject.log_end_offset, now)
+                subject.reconsider(now, ALIVE)
+        broker_id, offset = drawn.choice([2, 3]), plain.log_end_offset - drawn.choice([0, 0, 0, 0, 1])
+        epochs[broker_id] += drawn.random() < 0.01
+        epoch, start = epochs[broker_id], int(drawn.random() < 0.1)
+        effects = plain.followed(broker_id, epoch, offset, start, now, ALIVE)
+        if quick.confirmed(broker_id, epoch, offset, start, 1, now):
+            confirmed += 1
+            assert effects == NO_EFFECTS
+        else:
+            assert str(quick.followed(broker_id, epoch, offset, start, now, ALIVE)) == str(effects)
+        assert visible(quick) == visible(plain)
+    assert 10 < confirmed < 280
+    assert not quick.confirmed(2, epochs[2], quick.log_end_offset, 0, 0, now), "a fetch of another leader epoch"
 
 
 def test_low_watermark_counts_live_followers() -> None:

@@ -6,7 +6,8 @@ request that finds less than ``min_bytes`` and no error waits in the purgatory a
 again when it is woken.
 
 A follower's fetch also reports its position: the leader notes it before it reads (unless the follower's log diverges),
-which may move the high watermark and complete produces.
+which may move the high watermark and complete produces. In a session most partitions are idle: a fetch that repeats
+the last one of a follower with all records only confirms it (``Replica.confirmed``), and the wait has one key.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
 from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
+from moldau_broker.replication.replica import Role
 from moldau_broker.server.replicas.delayed import WaitingFetch
 
 if TYPE_CHECKING:
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
     from moldau.protocol.hot import NodeEndpointResult
     from moldau.runtime.net.serving.answers import Answer
     from moldau.runtime.ports.environment import Clock
-    from moldau_broker.replication.fetch_session import FetchPartition
+    from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
     from moldau_broker.replication.purgatory import Delayed
     from moldau_broker.server.quotas.toll import Toll
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
+    from moldau_broker.server.replicas.replica_waits import FollowerKey
 
 _logger = EventLogger("moldau.broker.fetch")
 
@@ -145,15 +148,40 @@ class FetchService:
         what the request costs its client, if quotas limit it.
         """
         replicas = self._replicas
-        errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else denied or {}
-        plan = self.plan(query, context.partitions, errors, incremental=context.incremental)
+        partitions = context.partitions
+        session = self._follower_session(query, context)
+        if session is not None:
+            partitions = self._unconfirmed(query, session, now_ms)
+        errors = self._note_follower(query, partitions, now_ms) if query.from_follower else denied or {}
+        plan = self.plan(query, partitions, errors, incremental=context.incremental)
         if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
             return self.encode(query, context, plan, toll), None
         if query.from_follower and self.early_watermarks and self._watermark_news(plan):
             return self.encode(query, context, plan), None
-        operation = FetchOperation(self, query, context, toll)
+        operation = FetchOperation(self, query, context, toll, session)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
-        keys: list[WatchKey] = []
+        keys = self._watch_keys(query, context, operation, session)
+        try:
+            wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
+            operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
+        except PurgatoryFullError:
+            return self.encode(query, context, plan, toll), None
+        operation.held_bytes += len(keys) * PARTITION_BYTES
+        return operation, operation
+
+    def _follower_session(self, query: FetchQuery, context: FetchContext) -> FetchSession | None:
+        """Returns the session that a follower continues with this request, if its partitions are named by topic id."""
+        is_continued = query.from_follower and context.incremental and query.version >= _TOPIC_IDS
+        return context.session if is_continued else None
+
+    def _watch_keys(
+        self, query: FetchQuery, context: FetchContext, operation: FetchOperation, session: FetchSession | None
+    ) -> Sequence[WatchKey | FollowerKey]:
+        """Returns the keys on which an operation waits; fills in its partitions if it has no session of a follower."""
+        if session is not None:
+            follower = BrokerId(query.replica_id)
+            return self._replicas.waits.follower_keys(follower, watermarks=self.early_watermarks)
+        keys: list[WatchKey | FollowerKey] = []
         for wanted in context.partitions:
             partition = self.lookup(query, wanted)
             if partition is not None:
@@ -162,13 +190,7 @@ class FetchService:
                     keys.append(partition.end)
                 if not query.from_follower or self.early_watermarks:
                     keys.append(partition.committed)
-        try:
-            wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
-            operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
-        except PurgatoryFullError:
-            return self.encode(query, context, plan, toll), None
-        operation.held_bytes += len(keys) * PARTITION_BYTES
-        return operation, operation
+        return keys
 
     def stop_waiting(self, operation: FetchOperation) -> None:
         """Takes a fetch out of the purgatory, to be answered with the records that exist."""
@@ -186,6 +208,43 @@ class FetchService:
         return self._replicas.by_raw_name.get((wanted.topic, wanted.partition))
 
     # --- followers -------------------------------------------------------------------------------------------------
+
+    def _unconfirmed(self, query: FetchQuery, session: FetchSession, now_ms: float) -> list[FetchPartition]:
+        """Returns the partitions of a session to look at; the follower and this leader agree on all others."""
+        local = self._replicas.by_raw_id
+        follower, follower_epoch = BrokerId(query.replica_id), query.replica_epoch
+        unconfirmed = []
+        for key, wanted in session.partitions.items():
+            partition = local.get(key)
+            # This loop is all that an idle partition costs, so it makes one call for each.
+            if (
+                partition is None
+                or partition.error is not ErrorCode.NONE
+                or wanted.sent_high_watermark
+                != wanted.fetch_offset  # ``confirmed`` compares it with the high watermark
+                or wanted.sent_log_start_offset != partition.log.log_start_offset
+                or not partition.replica.confirmed(
+                    follower,
+                    follower_epoch,
+                    wanted.fetch_offset,
+                    wanted.log_start_offset,
+                    wanted.current_leader_epoch,
+                    now_ms,
+                )
+            ):
+                unconfirmed.append(wanted)
+        return unconfirmed
+
+    def changed(self, session: FetchSession) -> list[FetchPartition]:
+        """Returns the partitions for which a follower's session may get an answer."""
+        local = self._replicas.by_raw_id
+        return [
+            wanted
+            for key, wanted in session.partitions.items()
+            if (partition := local.get(key)) is None
+            or wanted.agreed_epoch != wanted.current_leader_epoch
+            or not _unchanged(partition, wanted)
+        ]
 
     def _note_follower(
         self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], now_ms: float
@@ -213,6 +272,7 @@ class FetchService:
             if effects.error is not ErrorCode.NONE:
                 errors[index] = effects.error
             else:
+                wanted.agreed_epoch = partition.replica.state.leader_epoch
                 replicas.perform(partition, effects)
         replicas.waits.follower_noted()
         return errors
@@ -290,16 +350,11 @@ class FetchService:
     def _nothing_new(self, query: FetchQuery, wanted: FetchPartition) -> bool:
         """Whether a follower has all records, the high watermark and the log start offset of a partition."""
         partition = self.lookup(query, wanted)
-        if partition is None or not partition.is_leader:
-            return False
-        replica, log = partition.replica, partition.log
         return (
-            wanted.fetch_offset == log.log_end_offset
-            and wanted.sent_high_watermark == replica.high_watermark
-            and wanted.current_leader_epoch == replica.state.leader_epoch
-            and wanted.sent_log_start_offset == log.log_start_offset
+            partition is not None
+            and _unchanged(partition, wanted)
             # If an idle partition's leader epoch has no record, the follower's last fetched epoch stays lower.
-            and (wanted.last_fetched_epoch == log.latest_epoch or self._agrees(partition, wanted))
+            and (wanted.last_fetched_epoch == partition.log.latest_epoch or self._agrees(partition, wanted))
         )
 
     def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
@@ -515,28 +570,55 @@ class FetchService:
         return list(write_fetch_response(version, correlation_id, [], error_code=error))
 
 
+def _unchanged(partition: Partition, wanted: FetchPartition) -> bool:
+    """Whether a follower has all records, the high watermark and the log start offset of a partition that is led here.
+
+    Its log may differ from this one below its fetch offset.
+    """
+    replica, log = partition.replica, partition.log
+    return (
+        wanted.fetch_offset == replica.log_end_offset
+        and wanted.sent_high_watermark == replica.high_watermark
+        and wanted.sent_log_start_offset == log.log_start_offset
+        and wanted.current_leader_epoch == replica.state.leader_epoch
+        and replica.role is Role.LEADER
+        and partition.error is ErrorCode.NONE
+    )
+
+
 _NOTHING = FetchContext()
 
 
 class FetchOperation(WaitingFetch):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "_toll", "delayed", "held_bytes", "wanted")
+    __slots__ = ("_context", "_query", "_service", "_session", "_toll", "delayed", "held_bytes", "wanted")
 
-    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
+    def __init__(
+        self,
+        service: FetchService,
+        query: FetchQuery,
+        context: FetchContext,
+        toll: Toll | None,
+        session: FetchSession | None = None,
+    ) -> None:
+        """``session`` names the partitions of a follower's fetch; without one they are put into ``wanted``."""
         super().__init__()
+        self._session = session
         self._toll = toll
         self._service = service
         self._query = query
         self._context = context
         self.wanted: dict[Partition, FetchPartition] = {}
-        self.delayed: Delayed[WatchKey, WaitingFetch] | None = None
+        self.delayed: Delayed[WatchKey | FollowerKey, WaitingFetch] | None = None
         self.held_bytes = 0
 
     def ready(self, partition: Partition) -> bool:
         """Whether the change of ``partition`` ends the wait."""
         query = self._query
-        wanted = self.wanted[partition]
+        wanted = self._wanted(partition)
+        if wanted is None:
+            return False  # another session of the same follower has it
         if query.from_follower:
             if self._service.holds_back(partition, query):
                 return False  # its deadline ends the wait
@@ -553,6 +635,15 @@ class FetchOperation(WaitingFetch):
             return True
         plan = self._service.plan(query, self._context.partitions, {}, incremental=self._context.incremental)
         return plan.urgent or plan.size_bytes >= query.min_bytes
+
+    def names(self, partition: Partition) -> bool:
+        """See ``WaitingFetch.names``."""
+        return self._wanted(partition) is not None
+
+    def _wanted(self, partition: Partition) -> FetchPartition | None:
+        if self._session is None:
+            return self.wanted.get(partition)
+        return self._session.partitions.get((partition.topic_id.bytes, partition.key.partition))
 
     async def wait(self) -> Sequence[ResponsePart]:
         """Waits, then answers with the records that can be read."""
@@ -571,8 +662,10 @@ class FetchOperation(WaitingFetch):
         self._service.stop_waiting(self)
 
     def _answer(self) -> list[ResponsePart]:
-        context = self._context
-        plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)
+        context, session = self._context, self._session
+        partitions = context.partitions if session is None else self._service.changed(session)
+        plan = self._service.plan(self._query, partitions, {}, incremental=context.incremental)
         answer = self._service.encode(self._query, context, plan, self._toll)
-        self._context, self.wanted = _NOTHING, {}  # frees the memory: the connection may keep the operation
+        # Frees the memory: the connection may keep the operation.
+        self._context, self._session, self.wanted = _NOTHING, None, {}
         return answer

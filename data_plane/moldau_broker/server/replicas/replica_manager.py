@@ -185,7 +185,7 @@ class ReplicaManager:
         self.perform(partition, effects)
         if not effects.high_watermark_advanced:
             self.waits.complete_produces(partition)  # a duplicate may be committed already
-        self.waits.wake_fetches(partition.end)
+        self.waits.log_grew(partition)
 
     def _sync(self, log: PartitionLog) -> None:
         assert self._request_sync is not None
@@ -208,7 +208,7 @@ class ReplicaManager:
             self.log_end_moved(partition, self._clock.monotonic_ms())
         if replica.leader_high_watermark(high_watermark):
             log.update_high_watermark(replica.high_watermark)
-            self.waits.wake_fetches(partition.committed)
+            self.waits.watermark_rose(partition)
         if log.log_start_offset < leader_log_start_offset <= replica.high_watermark:
             log.increment_log_start_offset(leader_log_start_offset)
 
@@ -276,7 +276,7 @@ class ReplicaManager:
         """Copies the high watermark into the log, and completes the requests that waited for it."""
         partition.log.update_high_watermark(partition.replica.high_watermark)
         self.waits.complete_produces(partition)
-        self.waits.wake_fetches(partition.committed)
+        self.waits.watermark_rose(partition)
 
     # --- time ------------------------------------------------------------------------------------------------------
 

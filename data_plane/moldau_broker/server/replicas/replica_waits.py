@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
-    from moldau.values import LeaderEpoch, Offset
+    from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.server.replicas.delayed import Operation, WaitingFetch
     from moldau_broker.server.replicas.partition import Partition, WatchKey
 
+FollowerKey = tuple["BrokerId", bool]
+"""A follower whose fetch waits for all partitions of its session: their log ends, or (True) their high watermarks."""
+
+_FOLLOWERS_KEPT = 128
+"""Followers after which those without a waiting fetch are forgotten."""
 _COMMIT_WAIT_MS = 600_000.0
 """How long one stay in the purgatory lasts; ``wait_committed`` goes through as many as it needs."""
 
@@ -39,8 +44,12 @@ class ReplicaWaits:
         """Produces with acks=all, which wait for the high watermark."""
         self.settles: Waiters[Partition, ProduceOperation] = Waiters(clock, operations_max)
         """Produces with acks=1 and a flush policy, which wait for the leader's sync."""
-        self.fetches: Waiters[WatchKey, WaitingFetch] = Waiters(clock, operations_max)
-        """Fetches of followers wait for the log end, fetches of consumers for the high watermark."""
+        self.fetches: Waiters[WatchKey | FollowerKey, WaitingFetch] = Waiters(clock, operations_max)
+        """Fetches of followers wait for the log end, fetches of consumers for the high watermark.
+
+        A follower's fetch in a session has one key, so that a wait costs as much for a thousand partitions as for one.
+        """
+        self._waiting_followers: dict[BrokerId, None] = {}
         self._low_watermark_waiters = 0
         self._low_watermark_changed = Signal()
 
@@ -122,6 +131,32 @@ class ReplicaWaits:
             else:
                 waiters.complete(delayed)
 
+    def follower_keys(self, broker_id: BrokerId, *, watermarks: bool) -> list[FollowerKey]:
+        """Returns the keys on which a follower's fetch waits for log ends, and for high watermarks as well."""
+        if len(self._waiting_followers) >= _FOLLOWERS_KEPT:
+            self._forget_followers()
+        self._waiting_followers[broker_id] = None
+        return [(broker_id, False), (broker_id, True)] if watermarks else [(broker_id, False)]
+
+    def log_grew(self, partition: Partition) -> None:
+        """Completes the fetches for which the new log end is enough."""
+        self.wake_fetches(partition.end)
+        self._wake_followers(partition, watermark=False)
+
+    def watermark_rose(self, partition: Partition) -> None:
+        """Completes the fetches for which the new high watermark is enough."""
+        self.wake_fetches(partition.committed)
+        self._wake_followers(partition, watermark=True)
+
+    def _wake_followers(self, partition: Partition, *, watermark: bool) -> None:
+        purgatory = self.fetches.purgatory
+        for broker_id in partition.replica.state.replicas:
+            key = (broker_id, watermark)
+            if purgatory.watches(key):
+                for delayed in purgatory.watchers(key):
+                    if delayed.operation.ready(partition):
+                        self.fetches.complete(delayed)
+
     def wake_fetches(self, key: WatchKey) -> None:
         """Completes the fetches for which what happened to ``key`` is enough."""
         purgatory = self.fetches.purgatory
@@ -134,6 +169,17 @@ class ReplicaWaits:
         """Ends all waits for a partition whose leadership changed or whose replica is gone."""
         self.complete_produces(partition)
         self.follower_noted()
+        purgatory = self.fetches.purgatory
         for key in (partition.end, partition.committed):
-            for delayed in self.fetches.purgatory.watchers(key):
+            for delayed in purgatory.watchers(key):
                 self.fetches.complete(delayed)
+        self._forget_followers()
+        for broker_id in self._waiting_followers:  # also those that have just ceased to be replicas
+            for delayed in purgatory.watchers((broker_id, False)):
+                if delayed.operation.names(partition):
+                    self.fetches.complete(delayed)
+
+    def _forget_followers(self) -> None:
+        """Forgets followers without a waiting fetch."""
+        purgatory = self.fetches.purgatory
+        self._waiting_followers = {each: None for each in self._waiting_followers if purgatory.watches((each, False))}
