@@ -113,8 +113,9 @@ def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
     assert verdict["figures"]["faults"] == len(struck) >= 1
     assert verdict["figures"]["faults_planned"] == len(faults)
     begin_ms, end_ms = min(fault["begin_ms"] for fault in struck), max(fault["end_ms"] for fault in struck)
-    under_faults = [one for one in history if list(one.sends) and one.begun_ms > begin_ms and one.ended_ms < end_ms]
-    assert any(one.status is Status.OK for one in under_faults), "no write was acknowledged under faults"
+    # A busy machine may acknowledge during a fault only what was sent before it, or after it what was sent during it.
+    under_faults = [one for one in history if list(one.sends) and one.ended_ms > begin_ms and one.begun_ms < end_ms]
+    assert any(one.status is Status.OK for one in under_faults), "no write was under way and acknowledged under faults"
 
     figures = verdict["figures"]
     assert min(figures[name] for name in ("register_operations", "topics_made", "topic_writes", "topic_reads")) > 0
