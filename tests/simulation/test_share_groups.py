@@ -29,9 +29,9 @@ def judged(story):
     return [(each.kind.value, each.place, each.text) for each in story.verdict.anomalies]
 
 
-def test_members_agree_while_brokers_die(monkeypatch):
+def test_members_agree_while_brokers_die():
     """One run: every record ends accepted, rejected or given up, and has one holder at a time."""
-    story = tell(1, monkeypatch)
+    story = tell(1)
     assert judged(story) == []
     assert story.kills >= 2
     assert story.verdict.records > 100
@@ -41,21 +41,21 @@ def test_members_agree_while_brokers_die(monkeypatch):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", SEEDS[1:])
-def test_more_seeds(seed, monkeypatch):
+def test_more_seeds(seed):
     """The runs in which the planted bugs are hunted are flawless without them."""
-    assert judged(tell(seed, monkeypatch)) == []
+    assert judged(tell(seed)) == []
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", BUGS)
-def test_planted_bugs_are_found(name, monkeypatch):
+def test_planted_bugs_are_found(name):
     """Each bug is convicted by the anomaly that it causes."""
     patches, expected = BUGS[name]
     bug = PlantedBug(name=name, area="shares", text=patches.__doc__ or "", patches=patches)
     found = set()
     with planted(bug):
         for seed in SEEDS:
-            found |= {each.kind for each in tell(seed, monkeypatch).verdict.anomalies}
+            found |= {each.kind for each in tell(seed).verdict.anomalies}
             if found & expected:
                 return
     raise AssertionError(f"{name} was not found in {len(SEEDS)} seeds: {found}")

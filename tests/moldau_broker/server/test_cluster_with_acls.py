@@ -298,7 +298,6 @@ def test_share_groups():
 
             for broker in cluster.running.values():
                 broker.context.share_groups.persister = MemoryPersister()
-                broker.context.share_groups.is_enabled = lambda: True
             assert await fetched(0) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
             refused = await bob.request(ShareAcknowledgeRequest(group_id="g", member_id="m", share_session_epoch=1))
             assert refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED

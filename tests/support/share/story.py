@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import initialize_share_group_state as initializing
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau.share.group import ShareGroupClient
-from moldau_broker.server.share.persister import ShareKey
 from moldau_jepsen.checkers.group.share import ShareVerdict, check_share_group
 from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload
 from support.cluster.broker_cluster import run_cluster
-from support.share.fixed_group import FixedGroup
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
@@ -32,6 +27,8 @@ SETTINGS: dict[str, Any] = {
     "share_coordinator_state_topic_replication_factor": "3",
     "share_coordinator_state_topic_min_isr": "2",
     "min_insync_replicas": "2",
+    "group_share_heartbeat_interval_ms": "500",
+    "group_share_session_timeout_ms": "6000",
 }
 
 
@@ -54,27 +51,7 @@ async def set_group(client: Any, group: str, **settings: str) -> None:
     assert answer.responses[0].error_code == ErrorCode.NONE, answer
 
 
-async def begin_state(cluster: Cluster, group: str, topic: str) -> None:
-    """Begins the states of all partitions, as the group coordinator does for a new member."""
-    image = cluster.image().topics_by_name[topic]
-    for number in sorted(image.partitions):
-        key = ShareKey(group, image.topic_id, number).coordinator_key
-        part = initializing.PartitionData(partition=number, state_epoch=0, start_offset=-1)
-        state = initializing.InitializeStateData(topic_id=image.topic_id, partitions=[part])
-        request = initializing.InitializeShareGroupStateRequest(group_id=group, topics=[state])
-        find = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
-        for _ in range(100):
-            found = (await cluster.client(1).request(find, 6)).coordinators[0]
-            if found.error_code == ErrorCode.NONE:
-                answer = await cluster.client(found.node_id).request(request)
-                if answer.results[0].partitions[0].error_code == ErrorCode.NONE:
-                    break
-            await trio.sleep(0.1)
-        else:
-            raise AssertionError(f"the state of {key} was not begun")
-
-
-def tell(seed: int, monkeypatch: Any, *, work_s: float = 60.0, kill_every_s: float = 15.0) -> Story:
+def tell(seed: int, *, work_s: float = 60.0, kill_every_s: float = 15.0) -> Story:
     """Runs the workload while brokers die and come back, then lets one member take what is left."""
     kills = 0
     workload: ShareWorkload | None = None
@@ -82,8 +59,6 @@ def tell(seed: int, monkeypatch: Any, *, work_s: float = 60.0, kill_every_s: flo
     async def scenario(cluster: Cluster) -> None:
         nonlocal kills, workload
         options = OPTIONS
-        group = FixedGroup(cluster)
-        monkeypatch.setattr(ShareGroupClient, "_request", group.request)
         client = cluster.client(1)
         await client.create_topic(options.topic, partitions=options.partitions, replicas=3)
         await set_group(
@@ -93,7 +68,6 @@ def tell(seed: int, monkeypatch: Any, *, work_s: float = 60.0, kill_every_s: flo
             share_record_lock_duration_ms=str(options.lock_ms),
             share_delivery_count_limit=str(LIMIT),
         )
-        await begin_state(cluster, options.group, options.topic)
         world = cluster.world
         bootstrap = ",".join(f"b{number}:9092" for number in cluster.broker_ids)
         workload = ShareWorkload(bootstrap, options, cluster.client_environment)

@@ -376,7 +376,7 @@ class Broker:
                 replicas,
                 CoordinatorPersister(self.broker_id, peers, clock, environment.random),
                 lambda: self.context.config,
-                self._features,
+                sessions_max=config.get_int("group.share.max.share.sessions"),
             ),
             client_metrics=client_metrics(environment, lambda: self.context.config.get_int("telemetry.max.bytes")),
             authorizer=configured_authorizer(

@@ -41,17 +41,17 @@ class ShareGroupSettings:
 
 def group_settings(broker: Config, image: MetadataImage, group_id: str) -> ShareGroupSettings:
     """Returns the settings of a group by the newest metadata."""
-    given = dict(image.config(RESOURCE_GROUP, group_id))
-    for key in GROUP_CONFIG.keys.values():
-        for synonym in key.synonyms:
-            if key.name not in given and synonym.name in broker and broker.is_set(synonym.name):
-                given[key.name] = broker.text(synonym.name) or ""
+    given = image.config(RESOURCE_GROUP, group_id)
     config = GROUP_CONFIG.parse({name: value for name, value in given.items() if name.startswith("share.")})
+
+    def limit(name: str) -> int:
+        return config.get_int(name) if config.is_set(name) else broker.get_int(f"group.{name}")
+
     return ShareGroupSettings(
         limits=ShareLimits(
-            delivery_count_max=config.get_int("share.delivery.count.limit"),
-            record_locks_max=config.get_int("share.partition.max.record.locks"),
-            lock_duration_ms=config.get_int("share.record.lock.duration.ms"),
+            delivery_count_max=limit("share.delivery.count.limit"),
+            record_locks_max=limit("share.partition.max.record.locks"),
+            lock_duration_ms=limit("share.record.lock.duration.ms"),
         ),
         reads_committed=config.get_str("share.isolation.level") == "read_committed",
         renew_allowed=config.get_bool("share.renew.acknowledge.enable"),

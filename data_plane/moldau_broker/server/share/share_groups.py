@@ -25,9 +25,10 @@ from moldau_broker.server.share.core.share_partition import InvalidStateError, S
 from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Pending, Wanted
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import CachedSettings
+from moldau_quorum.controller.cluster.features import SHARE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from moldau_broker.server.share.settings import ShareGroupSettings
 
 IDLE_MS = 300_000.0
-SESSIONS_MAX = 2_000
-"""Kafka's default of ``group.share.max.share.sessions``."""
-SHARE_VERSION = "share.version"
 _KNOWN_TO_CLIENTS = frozenset(
     {
         ErrorCode.NONE,
@@ -68,7 +66,7 @@ class ShareGroups:
         settings: Callable[[str], ShareGroupSettings],
         *,
         is_enabled: Callable[[], bool],
-        sessions_max: int = SESSIONS_MAX,
+        sessions_max: int,
         logger: EventLogger,
     ) -> None:
         """``settings`` returns those of a group; ``is_enabled`` whether the cluster's features allow share groups."""
@@ -339,15 +337,13 @@ def share_groups(
     replicas: ReplicaManager,
     persister: ShareStatePersister,
     config: Callable[[], Config],
-    features: Mapping[str, tuple[int, int]],
+    *,
+    sessions_max: int,
 ) -> ShareGroups:
-    """Builds the share groups of a broker; ``config`` returns its present configuration.
-
-    They are served once ``share.version`` is finalized, if this broker supports the feature.
-    """
+    """Builds the share groups of a broker, served at ``share.version`` 1; ``config`` returns its configuration."""
 
     def is_enabled() -> bool:
-        return SHARE_VERSION not in features or metadata.image.features.get(SHARE_VERSION, 0) >= 1
+        return metadata.image.features.get(SHARE_VERSION, 0) >= 1
 
     return ShareGroups(
         environment,
@@ -355,5 +351,6 @@ def share_groups(
         persister,
         CachedSettings(config, lambda: metadata.image),
         is_enabled=is_enabled,
+        sessions_max=sessions_max,
         logger=EventLogger("moldau.broker.share-delivery", node=broker_id),
     )

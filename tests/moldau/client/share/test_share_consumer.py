@@ -51,7 +51,6 @@ def run(monkeypatch):
             await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
             for broker in cluster.running.values():
                 broker.context.share_groups.persister = cluster.memory
-                broker.context.share_groups.is_enabled = lambda: True
             await cluster.leader("t")
             await scenario(cluster)
 

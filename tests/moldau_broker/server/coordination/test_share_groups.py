@@ -127,9 +127,10 @@ def run(scenario, **options) -> None:
 
 
 def test_share_groups_are_off_until_their_feature_is_on() -> None:
-    """The level of a new cluster belongs here once brokers serve ShareFetch and ShareAcknowledge."""
+    """A new cluster serves share groups; one at level 0 does not."""
 
     async def scenario(cluster: Cluster) -> None:
+        await enable(cluster, level=0)
         await find(cluster, GROUP_KEY, GROUP)
         client = cluster.client(1)
         for message in (beat("m", 0, ("t",)), alter(("t", 0, 1)), delete_offsets("t")):
@@ -141,7 +142,7 @@ def test_share_groups_are_off_until_their_feature_is_on() -> None:
         await enable(cluster)
         assert (await ask(cluster, beat("m", 0, ("t",)))).error_code == ErrorCode.NONE
 
-    assert INITIAL_FEATURES.get(SHARE_VERSION, 0) == 0
+    assert INITIAL_FEATURES[SHARE_VERSION] == 1
     run(scenario)
 
 

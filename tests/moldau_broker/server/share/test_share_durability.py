@@ -39,8 +39,6 @@ def run(scenario, **settings):
         )
         assert answer.responses[0].error_code == OK
         await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
-        for broker in cluster.running.values():
-            broker.context.share_groups.is_enabled = lambda: True
         await begin_state(cluster)
         await scenario(cluster)
 
@@ -94,7 +92,6 @@ def test_acknowledgements_survive_two_leaders():
         assert codes(await b.acknowledge({0: [(2, 2, (1,)), (4, 4, (1,))]})) == {0: OK}
         cluster.start_broker(leader)
         await cluster.until(lambda: leader in cluster.running)
-        cluster.running[leader].context.share_groups.is_enabled = lambda: True
         await cluster.until(lambda: len(cluster.partition_image("t").isr) == 3)
         cluster.kill(second)
         third = await cluster.leader("t", other_than=second)

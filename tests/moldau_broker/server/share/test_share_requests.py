@@ -16,6 +16,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.protocol.messages.share_fetch import ShareFetchRequest
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_broker.server.share.core.values import RecordState
 from moldau_broker.server.share.persister import ShareKey
 from support.cluster.broker_cluster import batch, run_cluster
@@ -50,7 +51,6 @@ def run(scenario, *, brokers=1, partitions=1, replicas=1, **group_settings):
         await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
         for broker in cluster.running.values():
             broker.context.share_groups.persister = memory
-            broker.context.share_groups.is_enabled = lambda: True
         await cluster.leader("t")
         await scenario(cluster)
 
@@ -167,6 +167,21 @@ def test_sessions():
         assert acquired(await c.fetch(0, max_wait_ms=2000)) == {0: [(1, 1, 1)]}
         assert (await c.acknowledge({0: [(1, 1, REJECT)]}, share_session_epoch=-1)).error_code == OK
         assert len(cluster.running[1].context.share_groups.sessions) == 0
+
+    run(scenario)
+
+
+def test_share_groups_need_their_feature():
+    """At share.version 0 both requests are refused as a whole."""
+
+    async def scenario(cluster):
+        a = Member(cluster, 1, "a")
+        update = FeatureUpdateKey(feature="share.version", max_version_level=0, upgrade_type=2)
+        answer = await cluster.client(1).request(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=10_000))
+        assert answer.error_code == OK
+        await cluster.until(lambda: cluster.image().features.get("share.version", 0) == 0)
+        assert (await a.fetch(0)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (await a.acknowledge({})).error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(scenario)
 

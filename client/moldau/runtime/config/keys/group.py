@@ -1,7 +1,8 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-Session timeout and heartbeat interval of consumer and share groups and all keys of metrics subscriptions take effect.
-All others are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
+Session timeout and heartbeat interval of consumer and share groups, the other keys of share groups except those of
+their assignments, and all keys of metrics subscriptions take effect. All others are stored and described; the protocols
+that go by them are not served yet. Ranges are Kafka's default ones.
 """
 
 from __future__ import annotations
@@ -90,16 +91,26 @@ GROUP_CONFIG_KEYS = (
         30 * SECOND_MS,
         (15 * SECOND_MS, MINUTE_MS),
         "How long a record is kept for the member that acquired it.",
+        has_effect=True,
     ),
-    _group_integer("share.delivery.count.limit", 5, (2, 10), "Deliveries of a record before it is given up."),
     _group_integer(
-        "share.partition.max.record.locks", 2000, (100, 10_000), "Records of a partition that are acquired at a time."
+        "share.delivery.count.limit",
+        5,
+        (2, 10),
+        "Deliveries of a record before it is given up.",
+        has_effect=True,
+    ),
+    _group_integer(
+        "share.partition.max.record.locks",
+        2000,
+        (100, 10_000),
+        "Records of a partition that are acquired at a time.",
+        has_effect=True,
     ),
     string(
         name="share.auto.offset.reset",
         default="latest",
         group="Share groups",
-        has_effect=False,
         doc="Where a new share group begins: earliest, latest, or by_duration:<ISO 8601 duration>.",
     ),
     string(
@@ -107,14 +118,12 @@ GROUP_CONFIG_KEYS = (
         default="read_uncommitted",
         group="Share groups",
         choices=("read_committed", "read_uncommitted"),
-        has_effect=False,
         doc="Whether records of open and aborted transactions are delivered.",
     ),
     boolean(
         name="share.renew.acknowledge.enable",
         default=True,
         group="Share groups",
-        has_effect=False,
         doc="Whether members may prolong the lock of a record.",
     ),
     *_common("streams"),

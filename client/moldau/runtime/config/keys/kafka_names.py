@@ -33,7 +33,6 @@ group.consumer.min.assignment.interval.ms
 group.consumer.regex.refresh.interval.ms
 group.coordinator.background.threads
 group.coordinator.threads
-group.share.delivery.count.limit
 group.share.enable
 group.share.initialize.retry.interval.ms
 group.share.max.assignment.interval.ms
@@ -41,14 +40,11 @@ group.share.max.delivery.count.limit
 group.share.max.groups
 group.share.max.partition.max.record.locks
 group.share.max.record.lock.duration.ms
-group.share.max.share.sessions
 group.share.min.assignment.interval.ms
 group.share.min.delivery.count.limit
 group.share.min.partition.max.record.locks
 group.share.min.record.lock.duration.ms
-group.share.partition.max.record.locks
 group.share.persister.class.name
-group.share.record.lock.duration.ms
 group.streams.heartbeat.interval.ms
 group.streams.initial.rebalance.delay.ms
 group.streams.max.assignment.interval.ms

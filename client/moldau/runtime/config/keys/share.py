@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
-from moldau.runtime.config.declare import MIB, MINUTE_MS, SECOND_MS, integer, names, short
+from moldau.runtime.config.declare import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, integer, names, short
 
 SHARE_KEYS = (
+    integer(
+        name="group.share.record.lock.duration.ms",
+        default=30 * SECOND_MS,
+        group="Share groups",
+        minimum=1 * SECOND_MS,
+        maximum=HOUR_MS,
+        doc="How long a member keeps a record that it acquired, in milliseconds, unless its group says otherwise.",
+    ),
+    integer(
+        name="group.share.delivery.count.limit",
+        default=5,
+        group="Share groups",
+        minimum=2,
+        maximum=10,
+        doc="Deliveries of a record before it is given up, unless its group says otherwise.",
+    ),
+    integer(
+        name="group.share.partition.max.record.locks",
+        default=2000,
+        group="Share groups",
+        minimum=100,
+        maximum=10_000,
+        doc="Records of a partition that a share group acquires at a time, unless the group says otherwise.",
+    ),
+    integer(
+        name="group.share.max.share.sessions",
+        default=2000,
+        group="Share groups",
+        minimum=1,
+        doc="Greatest number of share sessions of a broker.",
+    ),
     integer(
         name="group.share.session.timeout.ms",
         default=45 * SECOND_MS,
