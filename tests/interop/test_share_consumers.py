@@ -5,12 +5,14 @@ Method: real processes; the cluster of all clients.
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 from confluent_kafka import AcknowledgeType as TheirType
 from confluent_kafka import Producer, ShareConsumer
 
+import moldau.aio
 import moldau.blocking
 from moldau import AcknowledgeType
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
@@ -114,3 +116,38 @@ def test_both_clients_share_a_group(bootstrap, topic, group):
         ours.commit()
     their.close()
     assert sorted(seen) == list(range(60))
+
+
+def test_asyncio_face(bootstrap, topic, group):
+    """The asyncio consumer polls, iterates, acknowledges and reports outcomes in the event loop."""
+    produce(bootstrap, topic, 6)
+    outcomes = []
+
+    async def main():
+        config = {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit"}
+        loop = asyncio.get_running_loop()
+
+        def note(partition, offsets, error):
+            assert asyncio.get_running_loop() is loop
+            outcomes.append((partition, offsets, error))
+
+        async with moldau.aio.ShareConsumer(config, on_acknowledged=note) as consumer:
+            consumer.subscribe([topic])
+            seen = []
+            async with asyncio.timeout(LIMIT_S):
+                async for record in consumer:
+                    seen.append(int(record.value))
+                    consumer.acknowledge(record)
+                    if len(seen) == 6:
+                        break
+                waiting = asyncio.ensure_future(consumer.poll(30_000))
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                await consumer.commit()
+            assert sorted(seen) == list(range(6))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sorted(offset for _, offsets, _ in outcomes for offset in offsets) == [0, 0, 0, 1, 1, 1]
+    assert all(error is None for _, _, error in outcomes)

@@ -57,7 +57,7 @@ class ShareOptions:
     """Of the lives: those that end like the death of a process."""
     lock_ms: int = 15_000
     """``share.record.lock.duration.ms`` of the group."""
-    dawdle_share: float = 0.1
+    dawdle_share: float = 0.2
     """Of the records: those that a member holds for several seconds, some beyond the lock."""
     shares: dict[AcknowledgeType, float] = field(
         default_factory=lambda: {
