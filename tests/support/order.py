@@ -67,6 +67,7 @@ SECONDS: dict[str, float] = {
     "tests/moldau_broker/log/files/test_damage.py": 11,
     "tests/moldau/client/consumer/test_subscription_changes.py": 10,
     "tests/moldau_jepsen/workloads/test_liveness.py": 10,
+    "tests/simulation/test_share_groups.py": 10,
     "tests/moldau/runtime/sasl/test_gate.py": 10,
     "tests/pyspark_moldau/sink/test_protocol_model.py": 9,
     "tests/moldau_jepsen/simulation/inject/test_silent_brokers.py": 9,
