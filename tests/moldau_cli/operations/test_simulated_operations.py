@@ -1,0 +1,196 @@
+"""Goal: rolls and plans keep their promises on any schedule, not only on that of an idle machine.
+
+Method: whole clusters on virtual time. The truth, which no command sees, is read from the nodes' own state: at each
+restart all other nodes must serve and all replicas must be in sync.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from moldau.admin import Admin, ConfigResource, ResourceType
+from moldau.producer import Producer
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.moves import MoveOptions, carry_out
+from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
+from moldau_cli.operations.survey import survey
+from moldau_cli.plans.balance.planner import plan_balance
+from moldau_cli.plans.balance.state import Options
+from support.cluster.broker_cluster import run_cluster, values_of
+
+ROLL = RollOptions(timeout_s=60, force=False, elects=True)
+SLOW_START_S = 4.0
+PAUSE_S = 0.1
+"""Between two records; each costs processor time of the test."""
+
+
+def admin_of(cluster):
+    servers = ",".join(f"b{broker_id}:9092" for broker_id in cluster.broker_ids)
+    return Admin({"bootstrap.servers": servers}, environment=cluster.client_environment)
+
+
+def all_in_sync(cluster):
+    """Whether every broker runs, and the newest image has all replicas in sync."""
+    topics = cluster.image().topics_by_name
+    return sorted(cluster.running) == cluster.broker_ids and all(
+        sorted(part.isr) == sorted(part.replicas) for _, topic in topics.items() for part in topic.partitions.values()
+    )
+
+
+async def wait_whole(admin, nodes):
+    """Waits until a roll may begin."""
+    with trio.fail_after(60):
+        while await refusals(admin, nodes, nodes):  # noqa: ASYNC110 - the cluster has no event for it
+            await trio.sleep(0.1)
+
+
+class Restarter:
+    """Restarts simulated nodes. It returns before the new process runs, as a command may."""
+
+    def __init__(self, cluster, nursery):
+        self.cluster, self.nursery, self.order = cluster, nursery, []
+
+    async def restart(self, node):
+        world = self.cluster.world
+        assert all_in_sync(self.cluster)
+        assert all(world.node(f"c{controller}").is_running for controller in self.cluster.controller_ids)
+        self.order.append(node.node_id)
+        if "broker" in node.roles:
+            await self.cluster.stop(node.node_id)
+        else:
+            world.node(f"c{node.node_id}").kill()
+        self.nursery.start_soon(self._start, node)
+
+    async def _start(self, node):
+        await trio.sleep(SLOW_START_S)
+        if "broker" in node.roles:
+            self.cluster.start_broker(node.node_id)
+        else:
+            self.cluster.start_controller(node.node_id)
+
+
+async def produce(cluster, acknowledged):
+    servers = ",".join(f"b{broker_id}:9092" for broker_id in cluster.broker_ids)
+    async with Producer(
+        {"bootstrap.servers": servers, "acks": "all"}, environment=cluster.client_environment
+    ) as producer:
+        while True:
+            value = str(len(acknowledged)).encode()
+            await (await producer.send("orders", value, partition=0)).wait()
+            acknowledged.append(value)
+            await trio.sleep(PAUSE_S)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_node_at_a_time_is_missing(seed):
+    """Nodes take seconds to start after the command has returned; the load is served all the time."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=2, replicas=3, min_insync_replicas="2")
+        acknowledged = []
+        async with admin_of(cluster) as admin, trio.open_nursery() as nursery:
+            nursery.start_soon(produce, cluster, acknowledged)
+            restarter = Restarter(cluster, nursery)
+            nodes = await find_nodes(admin)
+            leader = (await admin.describe_quorum()).leader_id
+            await wait_whole(admin, nodes)
+            rolled = await roll(admin, nodes, nodes, restarter, ROLL)
+            nursery.cancel_scope.cancel()
+        assert rolled.restarted == tuple(restarter.order)
+        assert sorted(restarter.order[:3]) == [101, 102, 103]
+        assert restarter.order[2] == leader
+        assert restarter.order[3:] == [1, 2, 3]
+        leading = cluster.client(await cluster.leader("orders"))
+        stored, offset = [], 0
+        while found := values_of((await leading.fetch("orders", offset)).records):
+            stored += found
+            offset += len(found)
+        assert len(acknowledged) > 100
+        assert stored[: len(acknowledged)] == acknowledged
+        assert len(stored) <= len(acknowledged) + 1
+
+    run_cluster(scenario, seed=seed, brokers=3, controllers=3)
+
+
+def test_a_node_that_stays_away_stops_the_roll():
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=2, replicas=3)
+
+        class Killer:
+            """Ends the nodes and starts none."""
+
+            async def restart(self, node):
+                cluster.world.node(f"c{node.node_id}").kill()
+
+        async with admin_of(cluster) as admin:
+            nodes = await find_nodes(admin)
+            await wait_whole(admin, nodes)
+            began_s = trio.current_time()
+            with pytest.raises(CommandError, match=r"did not come back within 60 s: .*; no other node was touched"):
+                await roll(admin, nodes, nodes, Killer(), ROLL)
+            assert 60 <= trio.current_time() - began_s < 80
+        assert sum(cluster.world.node(f"c{one}").is_running for one in cluster.controller_ids) == 2
+
+    run_cluster(scenario, brokers=3, controllers=3)
+
+
+def options(**changes):
+    return MoveOptions(**{"throttle": None, "at_once_max": 2, "stall_s": 20.0, "elects": True, **changes})
+
+
+async def plan_away_from(admin, broker_id):
+    seen = await survey(admin)
+    wanted = Options(emptied=frozenset({broker_id}), moves_max=0, moves_leaders=False)
+    return plan_balance(seen.placed, seen.brokers, wanted)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_an_interrupted_plan_is_continued(seed):
+    """The command is cancelled at random times; in the end the plan is reached, and the throttle is lifted."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("orders", partitions=6, replicas=2)
+        random = cluster.world.node("client").environment.random
+        async with admin_of(cluster) as admin:
+            plan = await plan_away_from(admin, 3)
+            assert plan
+            moved = None
+            while moved is None:
+                with trio.move_on_after(random.uniform(0.05, 3)):
+                    moved = await carry_out(admin, plan, options(throttle=1_000_000))
+            topics = await admin.describe_topics(["orders"])
+            now = {("orders", part.partition): part.replicas for part in topics["orders"].partitions}
+            assert {where: now[where] for where in plan} == plan
+            resources = [ConfigResource(type=ResourceType.TOPIC, name="orders")]
+            resources += [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in cluster.broker_ids]
+            described = await admin.describe_configs(resources)
+            set_keys = {
+                name
+                for entries in described.values()
+                for name, one in entries.items()
+                if not one.is_default and one.value
+            }
+            assert not [name for name in set_keys if "throttled" in name]
+
+    run_cluster(scenario, seed=seed, brokers=4)
+
+
+def test_a_plan_that_copies_nothing_is_given_up():
+    """The receiver of the replicas is down: the error names the first partition, and how to go on."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=1, replicas=1)
+        async with admin_of(cluster) as admin:
+            (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
+            new = next(broker_id for broker_id in cluster.broker_ids if broker_id not in (old, 1))
+            cluster.kill(new)
+            with pytest.raises(
+                CommandError, match="nothing was copied for 20 s; 1 partitions are not done, first orders-0"
+            ):
+                await carry_out(admin, {("orders", 0): (new,)}, options())
+            with pytest.raises(UsageError, match="no broker 9; registered brokers are 1,2,3"):
+                await carry_out(admin, {("orders", 0): (9,)}, options())
+
+    run_cluster(scenario, brokers=3)
