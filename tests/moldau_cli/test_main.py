@@ -30,6 +30,7 @@ from moldau_cli.output import table
         (["server", "a", "b"], "one configuration file expected, got a and b"),
         (["server", "a", "--bogus"], "unknown option --bogus"),
         (["server", "a", "--log-level", "loud"], "--log-level must be one of"),
+        (["server", "a", "--log-format", "xml"], "--log-format must be one of text, json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
