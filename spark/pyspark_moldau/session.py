@@ -61,7 +61,11 @@ class UnsupportedSparkError(RuntimeError):
 
 
 def local_session(
-    name: str = "moldau", *, cores: int = 2, settings: Mapping[str, str] | None = None, log_level: str = "ERROR"
+    name: str = "moldau",
+    *,
+    cores: int = 2,
+    settings: Mapping[str, str] | None = None,
+    log_level: str = "ERROR",
 ) -> SparkSession:
     """Starts (or returns) the local session of this process.
 
@@ -75,9 +79,31 @@ def local_session(
         NoJavaError: no suitable Java was found; the text says how to install one.
         UnsupportedSparkError: PySpark is too old.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _use_this_machine()
     return _started(name, {"spark.master": f"local[{cores},4]"} | DEFAULTS | dict(settings or {}), log_level)
+
+
+def start_jvm(log: Path) -> None:
+    """Starts the JVM of a later ``local_session``, so that a program can do something else meanwhile.
+
+    It may run in a thread of its own; the session must be started by the thread that uses it. What the JVM and its
+    Python processes write to stderr goes to ``log``. A JVM that runs already stays as it is.
+
+    Raises:
+        NoJavaError: no suitable Java was found; the text says how to install one.
+        OSError: ``log`` cannot be written.
+    """
+    _use_this_machine()
+    _use_java()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False).setAll(list(DEFAULTS.items()))
+        with log.open("ab") as stream:
+            # There is no public way to give the JVM another stderr than that of this process.
+            gateway = launch_gateway(conf, {"stderr": stream})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def cluster_session(
@@ -100,10 +126,18 @@ def cluster_session(
     return _started(name, CLUSTER_DEFAULTS | dict(settings or {}), log_level)
 
 
-def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSession:
+def _use_this_machine() -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _use_java() -> None:
     os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
+
+def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSession:
+    _use_java()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)

@@ -8,9 +8,8 @@ writes that result to another topic, exactly once.
 
 from __future__ import annotations
 
-import os
+import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,31 @@ if TYPE_CHECKING:
 TIMEOUT_S = 600.0
 POLL_S = 0.25
 BATCH_ROWS = 200_000
-FLIGHT_ORIGIN, FLIGHT_DELAY = 12, 5
+FLIGHT_ORIGIN, FLIGHT_DELAY, FLIGHT_CARRIER = 12, 5, 9
 AGGREGATE_ROWS_SHOWN = 14
+VIEW_FILE = """[cluster]
+bootstrap.servers = "{bootstrap}"
+[run]
+checkpoint = "view-state"
+[source]
+topics = ["{topic}"]
+[view]
+path = "view"
+query = "{query}"
+"""
+_DELAY = f"try_cast(split(cast(value as string), ',')[{FLIGHT_DELAY}] as double)"
+_CARRIER = f"split(cast(value as string), ',')[{FLIGHT_CARRIER}]"
+VIEW_QUERIES = {
+    True: (  # the first one leaves cancelled flights out
+        f"select {_CARRIER} as carrier, count({_DELAY}) as flights from records group by 1",
+        f"select {_CARRIER} as carrier, count(*) as flights from records group by 1",
+    ),
+    False: (  # the first one leaves empty lines out
+        "select partition, count(nullif(value, cast('' as binary))) as records from records group by 1",
+        "select partition, count(*) as records from records group by 1",
+    ),
+}
+"""The two versions of the demo's view: the second one corrects the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +73,25 @@ class Pipeline:
         self._is_flights = is_flights
         self._session: SparkSession | None = None
 
+    def start_jvm(self) -> None:
+        """Starts the JVM; its output goes to ``spark.log``.
+
+        Raises:
+            NoJavaError: no suitable Java was found.
+        """
+        from pyspark_moldau.session import start_jvm
+
+        start_jvm(self._directory / "spark.log")
+
     def start_session(self) -> None:
-        """Starts Spark; its own output goes to ``spark.log``.
+        """Starts the session.
 
         Raises:
             NoJavaError: no suitable Java was found.
         """
         from pyspark_moldau.session import local_session
 
-        with _stderr_to(self._directory / "spark.log"):
-            self._session = local_session("moldau-demo", cores=2)
+        self._session = local_session("moldau-demo", cores=2)
 
     def stop(self) -> None:
         """Ends Spark."""
@@ -157,6 +188,22 @@ class Pipeline:
         found = found.option("subscribe", topic).option("kafka.isolation.level", "read_committed")
         return rows.count(), found.load().count()
 
+    def build_views(self) -> tuple[int, int, int]:
+        """Builds a view of the topic, corrects its query, builds it again beside the first version, and switches.
+
+        Returns:
+            The rows of the view, how many of them differ between the versions, and the current version.
+        """
+        from pyspark_moldau.jobs.views import build, compare, read_view, switch, view_job
+
+        path = self._directory / "view.toml"
+        for query in VIEW_QUERIES[self._is_flights]:
+            path.write_text(VIEW_FILE.format(bootstrap=self._bootstrap, topic=self._topic, query=query))
+            version, _ = build(view_job(path), "batch", self._active())
+            switch(self._directory / "view", version.number)
+        difference = compare(self._directory / "view", version.number - 1, version.number, self._active())
+        return read_view(self._directory / "view", self._active()).count(), difference.only_second, version.number
+
     def _active(self) -> SparkSession:
         assert self._session is not None, "start_session comes first"
         return self._session
@@ -226,15 +273,33 @@ class Pipeline:
         )
 
 
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Points this process's stderr at a file, for the JVM that is started inside the block and keeps it."""
-    saved = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(target, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(target)
+class SparkStart:
+    """Starts the JVM in a thread, while the demo produces: it needs seconds until it can run a query.
+
+    The session belongs to the thread that uses it, because Spark finds Python sources in a thread's active session.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Begins at once. A thread that still runs does not keep the process; the JVM ends with the process."""
+        self._pipeline = pipeline
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            self._pipeline.start_jvm()
+        except Exception as error:  # noqa: BLE001 - the waiting thread raises it
+            self._failure = error
+
+    def wait(self) -> None:
+        """Waits until the JVM has started.
+
+        Raises:
+            CommandError: it did not start in time; or the error with which it failed.
+        """
+        self._thread.join(TIMEOUT_S)
+        if self._thread.is_alive():
+            raise CommandError(f"Spark did not start within {TIMEOUT_S:g} s")
+        if self._failure is not None:
+            raise self._failure

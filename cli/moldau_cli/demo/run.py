@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from moldau_cli.demo.pipeline import Aggregate
+    from moldau_cli.demo.pipeline import Aggregate, Pipeline, SparkStart
     from moldau_cli.demo.produce import Produced
     from moldau_cli.demo.records import DemoInput
     from moldau_cli.progress import Progress
@@ -83,6 +83,7 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
             cluster = start_cluster(directory / "cluster", ClusterSpec())
         ready_s = phases.done[-1][1]
         try:
+            spark = _start_spark(directory, cluster, records, notes) if with_spark else None
             with phases.timed(
                 f"produce {records.count:,} records, kill -9 a leader on the way", records.count
             ) as shown:
@@ -91,9 +92,9 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
                 direct = trio.run(_consume, cluster.bootstrap, records, produced.acknowledged, shown.update)
             tallies = [direct]
             aggregate = None
-            if with_spark:
-                aggregate = _spark(phases, directory, cluster, records, produced, tallies, notes)
-            else:
+            if spark is not None:
+                aggregate = _spark(phases, spark, records, produced, tallies, notes)
+            elif not with_spark:
                 notes.append("Spark was left out (--no-spark).")
             with phases.timed("stop the cluster"):
                 cluster.stop_all()
@@ -186,28 +187,39 @@ def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
     return -1
 
 
-def _spark(
-    phases: _Phases,
-    directory: Path,
-    cluster: LocalCluster,
-    records: DemoInput,
-    produced: Produced,
-    tallies: list[Tally],
-    notes: list[str],
-) -> Aggregate | None:
-    """Runs the Spark part and adds its tally; without a Java, only adds a note."""
-    from pyspark_moldau.java import NoJavaError, find_java
+def _start_spark(
+    directory: Path, cluster: LocalCluster, records: DemoInput, notes: list[str]
+) -> tuple[Pipeline, SparkStart] | None:
+    """Begins to start Spark; without a Java, only adds a note."""
+    from pyspark_moldau.java import find_java
 
     if find_java() is None:
         note = "Spark was left out: no Java 17, 21 or 25 was found (pip install 'moldau[spark-java]' brings one)."
         output.note(note)
         notes.append(note)
         return None
-    from moldau_cli.demo.pipeline import Pipeline
+    from moldau_cli.demo.pipeline import Pipeline, SparkStart
 
     pipeline = Pipeline(directory, cluster.bootstrap, TOPIC, is_flights=records.is_flights)
+    return pipeline, SparkStart(pipeline)
+
+
+def _spark(
+    phases: _Phases,
+    spark: tuple[Pipeline, SparkStart],
+    records: DemoInput,
+    produced: Produced,
+    tallies: list[Tally],
+    notes: list[str],
+) -> Aggregate:
+    """Runs the Spark part and adds its tally."""
+    from pyspark_moldau.java import NoJavaError
+    from pyspark_moldau.session import UnsupportedSparkError
+
+    pipeline, start = spark
     try:
-        with phases.timed("start Spark"):
+        with phases.timed("start Spark (its JVM started meanwhile)"):
+            start.wait()
             pipeline.start_session()
         with phases.timed("stream to Parquet and aggregate by window", 2 * records.count) as shown:
             pipeline.run(shown.update)
@@ -219,8 +231,14 @@ def _spark(
         if rows != found:
             raise CommandError(f"the sink wrote {rows:,} rows to topic {RESULT_TOPIC}, and {found:,} are there")
         notes.append(f"The sink wrote the aggregate's {rows:,} rows to topic {RESULT_TOPIC} twice; each is there once.")
+        with phases.timed("build a view, and its corrected version beside it"):
+            rows, differing, version = pipeline.build_views()
+        notes.append(
+            f"A view of {rows:,} rows was built from offset zero, and again beside it with a corrected query, which "
+            f"changed {differing:,} rows; version {version} is served since one atomic switch."
+        )
         return aggregate
-    except NoJavaError as error:
+    except (NoJavaError, UnsupportedSparkError) as error:
         raise CommandError(str(error)) from error
     finally:
         pipeline.stop()
