@@ -14,7 +14,7 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.producer import FatalTransactionError, TransactionAbortedError, TransactionError
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError, InvalidRecordError
 
 if TYPE_CHECKING:
@@ -49,11 +49,13 @@ class ExactlyOnce:
         *,
         clock: Clock,
         boundary_ms: float,
+        timeout_ms: float,
         bytes_max: int,
         flush_ms: float,
         statistics: SourceStatistics,
         logger: EventLogger,
     ) -> None:
+        """``timeout_ms`` is the producer's ``transaction.timeout.ms``."""
         self._reader = reader
         self._sender = sender
         self._producer = producer
@@ -62,6 +64,7 @@ class ExactlyOnce:
         self._syncs_producer = syncs_producer
         self._clock = clock
         self._boundary_ms = boundary_ms
+        self._timeout_ms = timeout_ms
         self._bytes_max = bytes_max
         self._flush_ms = flush_ms
         self._statistics = statistics
@@ -72,7 +75,7 @@ class ExactlyOnce:
         """Copies until ``stop`` is set.
 
         Raises:
-            ProducerFencedError: another mirror of the same name has taken over, or a transaction timed out.
+            ProducerFencedError: another mirror of the same name has taken over.
             KafkaError: the source or the target cannot be used, or the outcome of a transaction is unknown.
         """
         async with trio.open_nursery() as nursery:
@@ -95,14 +98,22 @@ class ExactlyOnce:
         sent: list[Sent] = []
         read: dict[TopicPartition, None] = {}
         moved: dict[TopicPartition, Position] = {}
+        begun_ms = self._clock.monotonic_ms()
         self._producer.begin_transaction()
         try:
             await self._fill(parts, sent, read)
             moved = progress.take_moved()
             await self._store.send(self._producer, moved | behind(sent))
             await self._producer.commit_transaction(END_TIMEOUT_MS)
-        except FatalTransactionError:
-            raise
+        except FatalTransactionError as error:
+            age_ms = self._clock.monotonic_ms() - begun_ms
+            if age_ms < self._timeout_ms / 2:
+                raise
+            # The coordinator fences the producer of a transaction that timed out, too: the target was down, or this
+            # process stood still. A new producer may go on.
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"a transaction of {age_ms:.0f} ms failed: {error}"
+            ) from error
         except (TransactionError, TransactionAbortedError, _RefusedError) as error:
             progress.keep_moved(moved)
             await self._abort(sent, read, error)

@@ -119,8 +119,7 @@ class SourceFlow:
             if isinstance(error, ProducerFencedError):
                 name = self._settings.transactional_id
                 stopped = MirrorStoppedError(
-                    f"mirror of {self._settings.alias} stopped: another mirror uses the transactional id {name}, "
-                    "or a transaction timed out"
+                    f"mirror of {self._settings.alias} stopped: another mirror uses the transactional id {name}"
                 )
                 stopped.__cause__ = error
                 return stopped
@@ -246,6 +245,7 @@ class SourceFlow:
             *parts,
             clock=self._environment.clock,
             boundary_ms=config.get_int("transaction.boundary.interval.ms"),
+            timeout_ms=self._settings.transaction_timeout_ms,
             bytes_max=config.get_int("transaction.bytes.max"),
             flush_ms=flush_ms,
             statistics=self.statistics,

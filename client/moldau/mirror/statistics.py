@@ -57,6 +57,9 @@ class SourceStatistics:
         return self.partitions.setdefault(partition, PartitionState())
 
 
+PARTITIONS_SHOWN_MAX = 5_000
+"""Partitions that have metrics of their own; the gauges of the sources count all."""
+
 COUNTERS = {
     "records": ("moldau_mirror_records_total", "Records acknowledged by the target."),
     "bytes": ("moldau_mirror_bytes_total", "Bytes of batches acknowledged by the target, compressed."),
@@ -77,17 +80,27 @@ def register_metrics(registry: Registry, sources: list[SourceStatistics]) -> Non
     """Adds the metrics of all sources; ``source`` is a label, for partitions also ``topic`` and ``partition``."""
     counters = {name: registry.counter(metric, text, "source") for name, (metric, text) in COUNTERS.items()}
     running = registry.gauge("moldau_mirror_running", "1 while the source is mirrored.", "source")
+    total = registry.gauge("moldau_mirror_source_lag_records", "Sum of the lags of all partitions.", "source")
     labels = ("source", "topic", "partition")
     lag = registry.gauge("moldau_mirror_lag_records", "Records that the target has not acknowledged.", *labels)
     failing = registry.gauge("moldau_mirror_partition_failures", "Failures in a row of a partition.", *labels)
 
+    shown: dict[tuple[str, str, int], None] = {}
+
     def update() -> None:
+        for values in shown:  # partitions that are no longer mirrored have no lag
+            lag.labels(*values).set(0)
+            failing.labels(*values).set(0)
         for source in sources:
             for name, family in counters.items():
                 family.labels(source.alias).value = getattr(source, name)
             running.labels(source.alias).set(source.is_running)
+            total.labels(source.alias).set(source.lag)
             for partition, state in source.partitions.items():
                 values = (source.alias, partition.topic, partition.partition)
+                if values not in shown and len(shown) >= PARTITIONS_SHOWN_MAX:
+                    continue
+                shown[values] = None
                 lag.labels(*values).set(state.lag)
                 failing.labels(*values).set(state.failures)
 

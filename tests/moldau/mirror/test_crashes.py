@@ -9,6 +9,7 @@ import random
 import pytest
 import trio
 
+from moldau import ErrorCode, Producer, ProducerFencedError
 from support.mirror.clusters import duplicates, numbers, run_clusters
 
 MODES = ["disabled", "enabled"]
@@ -144,5 +145,65 @@ def test_modes_share_their_positions():
             await clusters.wait_values("hub", "east.orders", numbers(number * 50, number * 50 + 50))
             await clusters.stop()
         assert await clusters.values("hub", "east.orders") == numbers(0, 150)
+
+    run_clusters(scenario)
+
+
+@pytest.mark.parametrize("away_s", [20, 130])
+@pytest.mark.parametrize("what", ["target", "mirror"])
+def test_a_transaction_that_times_out_ends_no_mirror(what, away_s):
+    """The target's broker is down, or the mirror's process stands still, in the middle of a transaction.
+
+    The coordinator aborts the transaction after its timeout and fences the producer, as if a second mirror had come.
+    """
+
+    async def scenario(clusters):
+        keys = {"exactly.once.source.support": "enabled", "transaction.boundary.interval.ms": 2_000}
+        await clusters.create("east", "orders")
+        clusters.start(clusters.settings(["east"], "hub", **keys))
+        await clusters.fill("east", "orders", numbers(0, 50))
+        await clusters.wait_values("hub", "east.orders", numbers(0, 50))
+        await clusters.fill("east", "orders", numbers(50, 100))
+        await trio.sleep(0.7)
+        hub, node = clusters["hub"], clusters.world.node("mirror")
+        if what == "target":
+            hub.kill(hub.broker_ids[0])
+            await trio.sleep(away_s)
+            hub.start_broker(hub.broker_ids[0])
+            await hub.until(lambda: hub.running)
+        else:
+            node.pause()
+            await trio.sleep(away_s)
+            node.resume()
+        await clusters.fill("east", "orders", numbers(100, 150))
+        found = await clusters.wait_values("hub", "east.orders", numbers(0, 150), timeout_s=200)
+        assert found == numbers(0, 150)
+        assert node.is_running
+
+    run_clusters(scenario)
+
+
+def test_a_commit_that_comes_too_late_ends_no_mirror(monkeypatch):
+    """The transaction times out between its last record and its commit; a Kafka broker then fences the producer."""
+    commit = Producer.commit_transaction
+    delays = iter([0, 0, 130])
+
+    async def late(self, timeout_ms=None):
+        delay_s = next(delays, 0)
+        await trio.sleep(delay_s)
+        if delay_s:
+            raise ProducerFencedError(ErrorCode.PRODUCER_FENCED)
+        await commit(self, timeout_ms)
+
+    async def scenario(clusters):
+        monkeypatch.setattr(Producer, "commit_transaction", late)
+        await clusters.create("east", "orders")
+        clusters.start(clusters.settings(["east"], "hub", exactly_once_source_support="enabled"))
+        for first in range(0, 200, 50):
+            await clusters.fill("east", "orders", numbers(first, first + 50))
+            found = await clusters.wait_values("hub", "east.orders", numbers(0, first + 50), timeout_s=300)
+        assert found == numbers(0, 200)
+        assert clusters.world.node("mirror").is_running
+        assert clusters.mirrors["mirror"].statistics[0].restarts > 0
 
     run_clusters(scenario)

@@ -160,6 +160,11 @@ class SourceSettings:
         """The transactional id of the mirror from this source to the target."""
         return f"{self.mirror_name}.{self.alias}.{self.target_alias}"
 
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """The producer's ``transaction.timeout.ms``."""
+        return PRODUCER_CONFIG.parse(self.target.client("producer")).get_int("transaction.timeout.ms")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:

@@ -1,0 +1,38 @@
+"""Metrics of a mirror: sources and partitions, bounded in number."""
+
+from moldau import TopicPartition
+from moldau.mirror import statistics
+from moldau.mirror.statistics import PartitionState, SourceStatistics, register_metrics
+from moldau.runtime.telemetry.metrics import Registry
+
+
+def exposed(source):
+    registry = Registry()
+    register_metrics(registry, [source])
+    return registry
+
+
+def test_lags_and_counters_are_shown():
+    source = SourceStatistics(alias="east", is_running=True, records=7)
+    source.partitions[TopicPartition("t", 0)] = PartitionState(position=5, end_offset=12, failures=2)
+    source.partitions[TopicPartition("t", 1)] = PartitionState(position=5)
+    registry = exposed(source)
+    text = registry.expose()
+    assert 'moldau_mirror_records_total{source="east"} 7' in text
+    assert 'moldau_mirror_running{source="east"} 1' in text
+    assert 'moldau_mirror_source_lag_records{source="east"} 7' in text
+    assert 'moldau_mirror_lag_records{source="east",topic="t",partition="0"} 7' in text
+    assert 'moldau_mirror_lag_records{source="east",topic="t",partition="1"} 0' in text
+    assert 'moldau_mirror_partition_failures{source="east",topic="t",partition="0"} 2' in text
+    source.partitions.clear()
+    assert 'moldau_mirror_lag_records{source="east",topic="t",partition="0"} 0' in registry.expose()
+
+
+def test_partitions_with_metrics_are_bounded(monkeypatch):
+    monkeypatch.setattr(statistics, "PARTITIONS_SHOWN_MAX", 3)
+    source = SourceStatistics(alias="east")
+    for number in range(10):
+        source.partitions[TopicPartition("t", number)] = PartitionState(position=0, end_offset=1)
+    text = exposed(source).expose()
+    assert text.count("moldau_mirror_lag_records{") == 3
+    assert 'moldau_mirror_source_lag_records{source="east"} 10' in text
