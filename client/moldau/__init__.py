@@ -12,7 +12,8 @@ API, which changes only after a deprecation: the names in ``__all__`` of ``molda
 ``moldau.processing`` and ``moldau.tracing``.
 
 Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
-``moldau.cluster``, on which the brokers stand too, and the sub-modules of the packages above.
+``moldau.cluster``, on which the brokers stand too, ``moldau.mirror``, which ``moldau mirror`` runs, and the sub-modules
+of the packages above.
 """
 
 from __future__ import annotations
