@@ -1,4 +1,4 @@
-"""Goal: unmodified Kafka clients and the command line manage ACLs, and are told what they may not do.
+"""Goal: unmodified Kafka clients and the command line manage ACLs, and refusals name the missing right.
 
 Method: one real node with PLAIN logins and the authorizer on. The admin clients of confluent-kafka and kafka-python
 create, list and delete ACLs as the super user; producers and consumers of both work with them, and fail without.
@@ -245,8 +245,8 @@ def test_the_command_line(node, tmp_path):
     assert confluent_read(node, "carol", "m-1", "m-group") == b"v"
     removed = json.loads(run("acls", "remove", *who, "--operation", "Write", "--topic", "m-1", "--json").stdout)
     assert [each["operation"] for each in removed["removed"]] == ["write"]
-    nobody = run("acls", "add", "--topic", "m-1")
-    assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
+    without_principal = run("acls", "add", "--topic", "m-1")
+    assert (without_principal.returncode, without_principal.stderr.count("\n")) == (2, 1)
     wrong = run("acls", "add", *who, "--topic", "m-1", "--operation", "fly")
     assert wrong.returncode == 2
     assert "fly" in wrong.stderr

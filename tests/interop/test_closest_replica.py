@@ -1,8 +1,8 @@
 """Goal: librdkafka with ``client.rack`` reads from the follower of its rack (KIP-392), from the leader when that dies.
 
-Method: three real brokers in three racks and an unmodified confluent-kafka consumer, whose own statistics tell from
-which broker it fetches and what each broker has sent it. A paused third replica holds the high watermark back, so that
-the follower has a record that nobody may see yet.
+Method: three real brokers in three racks and an unmodified confluent-kafka consumer, whose own statistics name the
+broker of each fetch and the bytes that each broker sent. A paused third replica holds the high watermark back, so that
+the follower has a record that no consumer may see yet.
 """
 
 import json
@@ -41,7 +41,7 @@ def racks():
 
 
 class NearConsumer:
-    """A confluent-kafka consumer in a rack; keeps what it read and what it last told of itself."""
+    """A confluent-kafka consumer in a rack; keeps the records that it read and its last statistics."""
 
     def __init__(self, bootstrap, rack):
         from confluent_kafka import Consumer, TopicPartition
@@ -79,7 +79,7 @@ class NearConsumer:
             self.poll()
 
     def source(self):
-        """The broker that it fetches the partition from; None before it has told."""
+        """The broker that it fetches the partition from; None before the first statistics."""
         partitions = self.statistics.get("topics", {}).get(TOPIC, {}).get("partitions", {})
         return partitions["0"]["broker"] if "0" in partitions else None
 

@@ -109,6 +109,6 @@ def test_command_line(bootstrap, limited, capsys):
         (["delete", *parts], "no quota"),
     ):
         assert moldau(bootstrap, *wrong) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
-        assert text in told
+        error_text = capsys.readouterr().err
+        assert error_text.count("\n") == 1
+        assert text in error_text

@@ -1,4 +1,4 @@
-"""Goal: ``moldau cluster start --secure`` gives a cluster that refuses everyone but those whom it was told to serve.
+"""Goal: ``moldau cluster start --secure`` gives a cluster that admits only the principals that it was configured with.
 
 Method: one cluster of real processes; Moldau's own clients and an unmodified confluent-kafka
 read the file that the launcher wrote.

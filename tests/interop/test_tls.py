@@ -161,13 +161,13 @@ class Confluent:
                 continue
             if message.error() is None:
                 found.append(message.value())
-            else:  # the topic was made by producing to it: a node may hear of it later, which librdkafka tells once
+            else:  # producing created the topic; librdkafka reports once that a node has no metadata of it yet
                 assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
         consumer.close()
         return found
 
     def refused(self, word=""):
-        """Why no broker can be talked to: all that is told until ``word`` is among it."""
+        """Returns the errors reported while no broker is reachable, up to the first that contains ``word``."""
         from confluent_kafka.admin import AdminClient
 
         reported = []

@@ -443,7 +443,7 @@ def test_an_unknown_group_is_reset_only_with_create(shell):
 
 
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("consume", "lines")], ids=" ".join)
-def test_a_controllers_address_is_told_apart(shell, command):
+def test_a_controllers_address_is_recognized(shell, command):
     """The error once named the number of an API."""
     document = json.loads((shell.home / "moldau-cluster" / "cluster.json").read_text())
     (port,) = [node["port"] for node in document["nodes"] if node["id"] == 101]

@@ -450,7 +450,7 @@ def test_a_dead_cluster_is_given_up_in_time():
     simulate(scenario, {}, **{"default.api.timeout.ms": 3000})
 
 
-def test_an_api_that_is_not_served_is_told_at_once():
+def test_an_unsupported_api_is_refused_at_once():
     async def scenario(cluster, admin):
         with pytest.raises(KafkaError, match=r"UNSUPPORTED_VERSION: CreateTopics: .* does not serve it"):
             await admin.create_topics([NewTopic(name="a")])
@@ -458,7 +458,7 @@ def test_an_api_that_is_not_served_is_told_at_once():
     simulate(scenario, {})
 
 
-def test_misuse_is_told():
+def test_misuse_is_refused():
     with pytest.raises(ConfigError, match=r"bootstrap\.servers: missing admin configuration key"):
         Admin({})
 

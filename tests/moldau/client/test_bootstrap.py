@@ -68,7 +68,7 @@ def test_a_broker_that_falls_silent_is_asked_last():
     assert max(then) < PATIENCE_MS / 1000 / 2, "it is left alone once it has been silent"
 
 
-def test_a_question_that_nobody_answers_ends_with_the_reason():
+def test_an_unanswered_request_ends_with_the_reason():
     async def main(world):
         cluster = cluster_of(world, 2)
         environment = world.node("client").environment

@@ -134,7 +134,7 @@ def test_new_owner_skips_the_leader_of_its_old_metadata():
     run_world(main, 1)
 
 
-def test_only_who_told_old_metadata_since_is_asked_last():
+def test_brokers_with_stale_metadata_are_asked_last():
     async def main(world):
         cluster = FakeCluster(world, 2)
         cluster.add_topic("t")
@@ -142,19 +142,19 @@ def test_only_who_told_old_metadata_since_is_asked_last():
         config = CONSUMER_CONFIG.parse({"bootstrap.servers": cluster.bootstrap})
         client = ClusterClient(world.node("client").environment, config, "consumer")
 
-        async def told_by():
+        async def answering_broker():
             await client.refresh()
             return [broker for broker, key, _ in cluster.requests if key == ApiKey.METADATA][-1]
 
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)
             await client.refresh()  # by a bootstrap server
-            first = await told_by()
+            first = await answering_broker()
             await trio.sleep(1)
             client.doubt_metadata(client.now_ms)
-            assert await told_by() == first, "what it told was right when it told it"
+            assert await answering_broker() == first, "its metadata was current when it answered"
             client.doubt_metadata(0)
-            assert await told_by() != first
+            assert await answering_broker() != first
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)

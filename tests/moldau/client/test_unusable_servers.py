@@ -183,7 +183,7 @@ def make_controller(cluster, number):
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_controllers_address_is_told_apart(use):
+def test_a_controllers_address_is_recognized(use):
     async def scenario(cluster, config, environment):
         make_controller(cluster, 1)
         begun = environment.clock.monotonic_ms()

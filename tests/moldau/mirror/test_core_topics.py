@@ -26,7 +26,7 @@ def entries(*given):
     return {each.name: each for each in given}
 
 
-def test_changes_of_the_source_are_told_apart():
+def test_changes_of_the_source_are_classified():
     topics = SourceTopics(RULES)
     first = [listing("a"), listing("b", 2), listing("c", 3), listing("secrets"), listing("x", is_internal=True)]
     assert topics.look(first) == TopicChanges(added=("a", "b", "c"))

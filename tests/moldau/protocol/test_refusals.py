@@ -232,7 +232,7 @@ def test_values_that_differ_from_defaults() -> None:
     assert refusal(FetchRequest(session_id=7), CODE, version=13).session_id == 7  # type: ignore[attr-defined]
 
 
-def test_throttle_time_is_told() -> None:
+def test_throttle_time_is_reported() -> None:
     """A throttled request is refused with the time that the client should wait."""
     response = refusal(
         MetadataRequest(topics=None), ErrorCode.THROTTLING_QUOTA_EXCEEDED, version=9, throttle_time_ms=250
@@ -297,6 +297,6 @@ def test_dividing_may_leave_nothing_to_serve_or_to_refuse() -> None:
 
 @pytest.mark.parametrize("request_", [CreateAclsRequest(creations=[AclCreation()]), JoinGroupRequest()])
 def test_requests_without_named_entries_cannot_be_divided(request_: Any) -> None:
-    """Answers to ACLs are told apart by their order; a group has no entries at all."""
+    """Only their order identifies answers to ACLs; a group has no entries at all."""
     with pytest.raises(ValueError, match="no entries"):
         divide(request_, hidden)

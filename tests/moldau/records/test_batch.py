@@ -271,7 +271,7 @@ def test_impossible_headers_are_refused(at, value, error):
         parse_batch_header(batch)
 
 
-def test_old_message_sets_are_told_apart_from_short_bytes():
+def test_old_message_sets_differ_from_short_bytes():
     with pytest.raises(CorruptRecordError, match="10 bytes are too few"):
         parse_batch_header(bytes(10))
     with pytest.raises(UnsupportedMagicError, match="message format 1"):

@@ -125,13 +125,13 @@ def test_copied_records_equal_freshly_written_ones(rows, keep, horizon, append_t
         facts = (writer.size, writer.count, writer.last_offset_delta, writer.base_timestamp, writer.max_timestamp)
         made.append((facts, bytes(writer.take())))
     assert made[0] == made[1]
-    anew = codec.RecordWriter(5, 0, horizon)
+    copied = codec.RecordWriter(5, 0, horizon)
     for record, mark in zip(decode_records(source, 0, header), marks, strict=True):
         if mark:
             timestamp = record.timestamp if append_time is None else append_time
-            anew.append(timestamp, record.key, record.value, record.headers, 1 << 30, record.offset - 7)
-    facts = (anew.size, anew.count, anew.last_offset_delta, anew.base_timestamp, anew.max_timestamp)
-    assert made[0] == (facts, bytes(anew.take()))
+            copied.append(timestamp, record.key, record.value, record.headers, 1 << 30, record.offset - 7)
+    facts = (copied.size, copied.count, copied.last_offset_delta, copied.base_timestamp, copied.max_timestamp)
+    assert made[0] == (facts, bytes(copied.take()))
 
 
 @given(

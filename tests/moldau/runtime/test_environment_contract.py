@@ -25,7 +25,7 @@ WAIT_S = 120
 def run_real(test, directory):
     async def main():
         environment = real_environment(1)
-        # A port that nobody else is given when the listener on it is closed.
+        # A port that no other process receives after its listener has closed.
         given = SimpleNamespace(server=environment, client=environment, host="127.0.0.1", port=take_free_ports(1)[0])
         given.directory = str(directory)
         with trio.fail_after(WAIT_S):

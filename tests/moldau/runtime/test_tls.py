@@ -1,4 +1,4 @@
-"""TLS on both environments: what is sent is received whatever the transport takes, bad peers are told from good ones,
+"""TLS on both environments: every sent byte arrives for any partial write, bad peers are refused, good ones are not,
 and the server loop keeps its bounds. What every connection must do is in test_environment_contract.py.
 """
 
@@ -153,7 +153,7 @@ def test_bytes_taken_are_reported_once(run, tmp_path):
             with contextlib.suppress(BlockingIOError):
                 while True:
                     position += server.send_nowait([content[position : position + 4], content[position + 4 :][:99_999]])
-            assert 0 < position < len(content), "nobody reads, so the transport is full"
+            assert 0 < position < len(content), "the peer does not read, so the transport is full"
             received = []
 
             async def read_all():
@@ -196,7 +196,7 @@ def test_a_cut_is_no_end(run):
 def test_bytes_that_were_changed_on_the_way_break_the_stream(run):
     async def test(*given):
         async with pair(*given) as (client, server, plain):
-            await plain.send_all([b"\x17\x03\x03\x00\x20" + bytes(32)])  # a record that nobody encrypted
+            await plain.send_all([b"\x17\x03\x03\x00\x20" + bytes(32)])  # a record that is not encrypted
             await server.wait_readable()
             with pytest.raises(ConnectionResetError, match="is broken"):
                 server.receive_into_nowait(memoryview(bytearray(1)))
@@ -515,7 +515,7 @@ def test_a_key_with_a_password(tmp_path):
         assert "wrong" not in str(caught.value)
 
 
-def test_a_client_trusts_the_system_unless_told_otherwise():
+def test_a_client_trusts_the_system_by_default():
     config = ADMIN_CONFIG.parse({"bootstrap.servers": "h:1", "security.protocol": "SSL"})
     context = client_context(tls_settings(config), real_environment(1).disk)
     assert context.verify_mode is ssl.CERT_REQUIRED

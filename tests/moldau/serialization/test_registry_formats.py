@@ -157,7 +157,7 @@ def test_protobuf_is_exchanged_both_ways(registry, theirs):
         assert ProtobufDeserializer(type(value), {"use.deprecated.format": False}, theirs)(own, THEIRS) == value
 
 
-def test_another_message_of_the_file_is_told_apart(registry):
+def test_another_message_of_the_file_is_recognized(registry):
     flight, leg, *_ = messages()
     data = serialized(ProtobufSerde(registry, leg), leg(code="1"))
     with pytest.raises(SerializationError, match=r"message indexes \[1, 0\]: air.Flight has \[1\]") as caught:

@@ -317,7 +317,7 @@ def test_a_truncated_log_is_noticed_after_a_leader_change():
     simulate(scenario)
 
 
-def test_corrupt_batches_are_told_and_not_skipped():
+def test_corrupt_batches_are_reported_and_not_skipped():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
         fill(part, 0, 20)
@@ -401,7 +401,7 @@ def test_offsets_by_time_and_ends():
     simulate(scenario)
 
 
-def test_misuse_is_told():
+def test_misuse_is_refused():
     async def scenario(cluster, open_consumer):
         cluster.add_topic("t")
         with pytest.raises(RuntimeError, match="not open"):

@@ -246,7 +246,7 @@ def test_coordinator_trouble_is_waited_out():
     simulate(scenario)
 
 
-def test_hopeless_joins_are_told():
+def test_hopeless_joins_are_reported():
     async def scenario(cluster, open_consumer):
         cluster.add_topic("t")
         cluster.fail_next(ApiKey.JOIN_GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -123,7 +123,7 @@ def test_silent_coordinator_delays_the_end_shortly():
     simulate(scenario)
 
 
-def test_abandoned_consumer_tells_nobody():
+def test_abandoned_consumer_sends_no_request():
     async def scenario(cluster, open_consumer):
         fill(cluster.add_topic("t")[0], 0, 10)
         with left_by(KeyError):

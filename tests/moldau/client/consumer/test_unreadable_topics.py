@@ -85,7 +85,7 @@ def test_topic_that_is_created_at_once_is_no_trouble(caplog):
 
 
 @pytest.mark.parametrize("is_fixed", [False, True])
-def test_missing_partition_is_told(is_fixed, caplog):
+def test_missing_partition_is_reported(is_fixed, caplog):
     async def scenario(cluster, open_consumer):
         fill(cluster.add_topic("t", 2)[0], 0, 5)
         async with open_consumer(**(FIXED if is_fixed else {})) as consumer:
@@ -138,7 +138,7 @@ def test_refusals_of_the_brokers_are_raised(code, expected):
     simulate(scenario)
 
 
-def test_wrong_bootstrap_servers_are_told(caplog):
+def test_wrong_bootstrap_servers_are_logged(caplog):
     """At the first failure, with the servers and the cause, and again after a minute."""
 
     async def scenario(cluster, open_consumer):
@@ -156,7 +156,7 @@ def test_wrong_bootstrap_servers_are_told(caplog):
     simulate(scenario)
 
 
-def test_troubles_are_told_once_until_they_change():
+def test_troubles_are_logged_once_until_they_change():
     troubles = Troubles()
     assert troubles.due(0.0, ("a", 1), ("b", 1)) == ["a", "b"]
     assert troubles.due(10.0, ("a", 1), ("b", 2)) == ["b"]

@@ -20,12 +20,12 @@ from moldau.runtime.config import ADMIN_CONFIG, ConfigError
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster, whole_log
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 CONFIGS = {
-    "Producer": {"bootstrap.servers": NOBODY, "max.block.ms": "400", "transactional.id": "x"},
-    "Sender": {"bootstrap.servers": NOBODY, "max.block.ms": "400"},
-    "Consumer": {"bootstrap.servers": NOBODY, "group.id": "g", "default.api.timeout.ms": "400"},
-    "Admin": {"bootstrap.servers": NOBODY, "default.api.timeout.ms": "400", "request.timeout.ms": "300"},
+    "Producer": {"bootstrap.servers": NO_SERVER, "max.block.ms": "400", "transactional.id": "x"},
+    "Sender": {"bootstrap.servers": NO_SERVER, "max.block.ms": "400"},
+    "Consumer": {"bootstrap.servers": NO_SERVER, "group.id": "g", "default.api.timeout.ms": "400"},
+    "Admin": {"bootstrap.servers": NO_SERVER, "default.api.timeout.ms": "400", "request.timeout.ms": "300"},
 }
 NOW = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 TOPIC = ConfigResource(type=ResourceType.TOPIC, name="t")
@@ -213,7 +213,7 @@ async def asynchronous(partitions):
 
 @pytest.mark.parametrize("face", [moldau, moldau.blocking], ids=["trio", "blocking"])
 @pytest.mark.parametrize("client", ["Producer", "Consumer", "Admin"])
-@pytest.mark.parametrize("config", [NOBODY, None, [("bootstrap.servers", NOBODY)]])
+@pytest.mark.parametrize("config", [NO_SERVER, None, [("bootstrap.servers", NO_SERVER)]])
 def test_a_configuration_is_a_mapping(face, client, config):
     with pytest.raises(TypeError) as caught:
         getattr(face, client)(config)
@@ -224,7 +224,7 @@ def test_a_configuration_is_a_mapping(face, client, config):
 @pytest.mark.parametrize("client", ["Producer", "Consumer"])
 def test_configurations_of_other_clients_are_refused(client):
     with pytest.raises(ConfigError, match=f"{client} cannot use a.* admin.* configuration"):
-        getattr(moldau, client)(ADMIN_CONFIG.parse({"bootstrap.servers": NOBODY}))
+        getattr(moldau, client)(ADMIN_CONFIG.parse({"bootstrap.servers": NO_SERVER}))
 
 
 @pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost"])

@@ -287,7 +287,7 @@ async def admin_serves_what_kafkas_does(face, topic):
             assert list(caught.value.results) == [topic]
 
 
-async def transactions_end_as_told(face, topic):
+async def transactions_end_as_requested(face, topic):
     async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
         await producer.init_transactions()
         await done(producer.begin_transaction())
@@ -366,7 +366,7 @@ async def values_cross_as_objects(face, topic):
         assert [path for _, path in local.state.requests] == [f"/subjects/{topic}-value/versions", "/schemas/ids/1"]
 
 
-async def poison_is_told_apart(face, topic):
+async def poison_is_reported(face, topic):
     """Records before a poison record arrive, its error names it, and seek skips it."""
     async with face.make("Producer", {"value_serializer": JsonSerde()}) as producer:
         await producer.send(topic, [0])
@@ -561,11 +561,11 @@ SCENARIOS = [
     admin_errors_name_the_item,
     admin_serves_what_kafkas_does,
     admin_serves_share_groups,
-    transactions_end_as_told,
+    transactions_end_as_requested,
     blocks_are_transactions,
     a_failed_transform_reads_again,
     values_cross_as_objects,
-    poison_is_told_apart,
+    poison_is_reported,
     records_are_processed_and_retried,
     clients_report_and_trace,
 ]
@@ -579,7 +579,7 @@ def test_each_face_passes(face, scenario):
     face.run(main)
 
 
-@pytest.mark.parametrize("scenario", [*SCENARIOS[:3], poison_is_told_apart], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS[:3], poison_is_reported], ids=lambda each: each.__name__)
 def test_trio_passes_in_the_simulation(scenario):
     async def main(world):
         fake = FakeCluster(world, 1)

@@ -278,7 +278,7 @@ def test_acks(acks, offset):
     simulate(scenario)
 
 
-def test_what_cannot_be_sent_is_told_at_once():
+def test_invalid_records_are_refused_at_once():
     async def scenario(cluster, open_producer):
         cluster.add_topic("t", 2)
         async with open_producer(max_request_size=1000) as producer:
@@ -375,7 +375,7 @@ def test_cancellation_anywhere_leaves_nothing_behind():
     simulate(scenario)
 
 
-def test_nobody_polls_while_a_connection_is_being_opened():
+def test_no_task_polls_while_a_connection_opens():
     """Loops wait for the end of the attempt, which notifies them; they used to poll each millisecond."""
 
     async def scenario(cluster, open_producer):

@@ -68,7 +68,7 @@ def test_undelivered_outcome_is_returned_to_the_same_call(call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_next_transaction_forgets_what_nobody_was_told(call):
+def test_the_next_transaction_drops_undelivered_outcomes(call):
     manager, _ = asked(call)
     serve(manager)
     manager.begin()

@@ -68,7 +68,7 @@ def test_every_topic_key_falls_back_to_a_broker_key_that_exists():
             assert synonym.name in BROKER_CONFIG.keys
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     assert problems(
         server, "num.partition=3\nnum.io.threads=0\nlog.cleaner.enable=yes\nsasl.jaas.config=x\nlog.dirs=\n"
     ) == [

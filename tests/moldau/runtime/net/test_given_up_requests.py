@@ -77,7 +77,7 @@ async def last_words(connection):
 
 
 @pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others, last_words])
-def test_what_nobody_sends_again_is_left_to_the_transport(story):
+def test_requests_without_retry_are_left_to_the_transport(story):
     read = tell(story)
     assert isinstance(read, bytes)
     assert read, "all that was sent"

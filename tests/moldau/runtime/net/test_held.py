@@ -127,7 +127,7 @@ def test_who_asks_for_little_passes_who_asks_for_much() -> None:
             for name, count in (("large", 60), ("small", 30), ("smaller", 25)):
                 nursery.start_soon(_take, budget, count, order, name)
                 await trio.testing.wait_all_tasks_blocked()
-            assert budget.acquire_nowait(12), "nobody waits for as little"
+            assert budget.acquire_nowait(12), "no waiter asks for as little"
             assert not budget.has_room(26)
             budget.release(92)
             await trio.testing.wait_all_tasks_blocked()
@@ -138,7 +138,7 @@ def test_who_asks_for_little_passes_who_asks_for_much() -> None:
     trio.run(main)
 
 
-def test_nobody_passes_the_oldest_in_line_for_ever() -> None:
+def test_the_oldest_waiter_is_served_in_bounded_time() -> None:
     async def main() -> None:
         budget = ByteBudget(100)
         order: list[str] = []

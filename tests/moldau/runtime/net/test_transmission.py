@@ -50,7 +50,7 @@ class _File:
 
 
 def sent(sendfile: OSError, read: OSError | None) -> tuple[list[OSError], BaseException]:
-    """What the owner of the file was told, and what the connection ends with."""
+    """Returns the errors reported to the owner of the file, and the error that ends the connection."""
     reported: list[OSError] = []
     limits = ServerLimits()
     transmission = Transmission(_Connection(sendfile), BufferPool(1 << 16, 2), real_environment(1).clock, limits)

@@ -203,7 +203,7 @@ def test_a_failure_is_delayed_and_says_why_in_kafkas_words():
     assert 0.7 <= seconds < 1.5
 
 
-def test_failures_of_some_slow_nobody_else():
+def test_failures_delay_no_other_connection():
     async def scenario(connect, passed, listener, server):
         failing = [await connect() for _ in range(50)]
         for connection in failing:

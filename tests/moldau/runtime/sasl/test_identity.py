@@ -1,4 +1,4 @@
-"""Goal: handlers know their peer: by its certificate, as nobody, and a secret is shown nowhere."""
+"""Goal: handlers know their peer by its certificate or as anonymous, and no output shows a secret."""
 
 import logging
 

@@ -23,7 +23,7 @@ def plain(message):
     ("message", "text"),
     [
         (b"\0alice\0wrong", INVALID),
-        (b"\0nobody\0secret", INVALID),
+        (b"\0mallory\0secret", INVALID),
         (b"\0alice\0secre", INVALID),
         (b"\0alice\0secret\0", "expected 3 tokens"),
         (b"alice", "expected 3 tokens"),

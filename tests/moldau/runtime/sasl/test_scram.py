@@ -82,7 +82,7 @@ def test_every_user_and_password(mechanism, user, password):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_and_an_unknown_user_look_alike(mechanism):
     answers = []
-    for user, password in (("user", "wrong"), ("nobody", "wrong"), ("nobody", "pencil")):
+    for user, password in (("user", "wrong"), ("mallory", "wrong"), ("mallory", "pencil")):
         serving = server(mechanism)
         first, final = first_two(serving, client(mechanism, user, password))
         outcome = serving.step(final)

@@ -1,4 +1,4 @@
-"""Goal: the broker's side admits nobody who has not authenticated, whatever is sent in whatever order.
+"""Goal: the broker's side admits only authenticated clients, for any requests in any order.
 
 Method: every state crossed with every event, against a table written by hand; then random walks against a model.
 """
@@ -112,7 +112,7 @@ def test_a_wrong_password_ends_the_connection(state):
     assert isinstance(send(session, event), Refuse)
 
 
-def test_an_unknown_mechanism_is_told_which_there_are():
+def test_an_unknown_mechanism_is_refused_with_the_list():
     session = in_state(S.INITIAL)
     effect = send(session, Event.HANDSHAKE, mechanism="GSSAPI" * 1000)
     assert effect.response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
