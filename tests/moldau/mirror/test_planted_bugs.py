@@ -16,8 +16,7 @@ from moldau.mirror.positions import PositionStore
 from moldau.mirror.syncs import SyncWriter
 from moldau.runtime.tasks.exceptions import leaves
 
-from . import test_crashes, test_groups, test_loops, test_mirroring
-from .test_core_progress import TestProgress
+from . import test_core_progress, test_crashes, test_groups, test_loops, test_mirroring
 
 pytestmark = pytest.mark.proof
 
@@ -100,7 +99,7 @@ def ignores_generations(patch):
         return sent(self, partition, self.generation(partition), *args, **fields)
 
     patch.setattr(Progress, "sent", sent_anyway)
-    TestProgress().runTest()
+    test_core_progress.TestProgress().runTest()
 
 
 def fences_nothing(patch):
