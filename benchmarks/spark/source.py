@@ -193,7 +193,7 @@ def latency(spark: SparkSession, bootstrap: str, reader: str) -> dict[str, Any]:
         stream = spark.readStream.format(reader).option("kafka.bootstrap.servers", bootstrap)
         query = stream.option("subscribe", topic).load().writeStream.format("noop")
         running = query.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
-        times: dict[int, int] = {}
+        times: dict[int, dict[str, int]] = {}
         deadline = time.monotonic() + QUERY_S
         began = None
         while time.monotonic() < deadline and (began is None or time.monotonic() < began + LATENCY_S):
@@ -202,20 +202,22 @@ def latency(spark: SparkSession, bootstrap: str, reader: str) -> dict[str, Any]:
                 raise failure
             for report in running.recentProgress:
                 if report["numInputRows"]:
-                    times[int(report["batchId"])] = int(report["durationMs"]["triggerExecution"])
+                    times[int(report["batchId"])] = {name: int(ms) for name, ms in report["durationMs"].items()}
             if began is None and len(times) >= LATENCY_SKIPPED:
                 began = time.monotonic()
         running.stop()
     feeder.stopping.set()
     feeder.join()
-    measured = sorted(times[number] for number in sorted(times)[LATENCY_SKIPPED:])
-    assert measured, f"the query of {reader} made no micro-batch in {QUERY_S} s"
+    batches = [times[number] for number in sorted(times)[LATENCY_SKIPPED:]]
+    assert batches, f"the query of {reader} made no micro-batch in {QUERY_S} s"
+    measured = sorted(each["triggerExecution"] for each in batches)
     found = {
         "reader": reader,
         "rows_per_s": LATENCY_PER_S,
         "batches": len(measured),
         "p50_ms": measured[len(measured) // 2],
         "p99_ms": measured[min(len(measured) - 1, int(len(measured) * 0.99))],
+        "tasks_ms": statistics.median(each["addBatch"] for each in batches),
         "load": round(os.getloadavg()[0], 1),
     }
     print(found, flush=True)
@@ -230,6 +232,7 @@ def main() -> None:
     parser.add_argument("--cases", choices=("all", "quick"), default="all")
     parser.add_argument("--jars", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only-latency", action="store_true", help="with --out: keeps the other figures of its JSON")
     parser.add_argument("--from", type=Path, dest="source", help="an earlier JSON file: nothing is measured")
     given = parser.parse_args()
     if given.source is not None:
@@ -254,12 +257,16 @@ def main() -> None:
     }
     with cluster(brokers=1, controllers=1, links=False) as brokers:
         cases = ALL if given.cases == "all" else QUICK
-        document["throughput"] = list(throughput(spark, brokers.bootstrap, cases, readers, given.rounds, given.rows))
+        if given.only_latency:
+            document = json.loads((given.out / "spark-source.json").read_text(encoding="utf-8"))
+        else:
+            rounds, scale = given.rounds, given.rows
+            document["throughput"] = list(throughput(spark, brokers.bootstrap, cases, readers, rounds, scale))
+            document["load_after"] = round(os.getloadavg()[0], 1)
         document["latency"] = [
             latency(spark, brokers.bootstrap, reader) for reader in readers if reader in (MOLDAU, JVM)
         ]
     spark.stop()
-    document["load_after"] = round(os.getloadavg()[0], 1)
     if given.out is not None:
         text = json.dumps(document, indent=1) + "\n"
         (given.out / "spark-source.json").write_text(text, encoding="utf-8")
