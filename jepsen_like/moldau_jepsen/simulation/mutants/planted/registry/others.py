@@ -1,0 +1,64 @@
+"""The planted bugs of clients, cleaning and retention."""
+
+from __future__ import annotations
+
+from moldau_jepsen.simulation.campaign.profiles import BANK, GROUPS
+from moldau_jepsen.simulation.mutants.mutant import Mutant
+from moldau_jepsen.simulation.mutants.planted import members, readers
+from moldau_jepsen.simulation.mutants.pressed import SLOW_READERS, SMALL_BATCHES
+
+OTHERS = (
+    Mutant(
+        name="reads-beyond-watermark",
+        area="broker",
+        text="consumers read records above the high watermark",
+        patches=readers.reads_beyond_watermark,
+    ),
+    Mutant(
+        name="consumer-skips",
+        area="client",
+        text="the consumer sometimes skips an offset",
+        patches=readers.consumer_skips,
+    ),
+    Mutant(
+        name="consumer-repeats",
+        area="client",
+        text="the consumer sometimes returns a record twice",
+        patches=members.consumer_repeats,
+    ),
+    Mutant(
+        name="partial-chunk-repeats",
+        area="client",
+        text="reading of a fetched chunk sometimes resumes one record too early",
+        patches=members.partial_chunk_repeats,
+        profile=GROUPS,
+    ),
+    Mutant(
+        name="empty-keys-lost",
+        area="client",
+        text="an empty key is returned as a missing key",
+        patches=members.empty_keys_lost,
+        profile=BANK,
+    ),
+    Mutant(
+        name="seek-skips-target",
+        area="client",
+        text="a seek positions the consumer after the requested record",
+        patches=members.seek_skips_target,
+        profile=BANK,
+    ),
+    Mutant(
+        name="newest-batch-first",
+        area="client",
+        text="the newest batch of a partition is sent before older ones",
+        patches=members.newest_batch_first,
+        profile=SMALL_BATCHES,
+    ),
+    Mutant(
+        name="commits-fetch-position",
+        area="client",
+        text="a commit takes the fetch position, which is ahead of what the application polled",
+        patches=members.commits_fetch_position,
+        profile=SLOW_READERS,
+    ),
+)
