@@ -270,16 +270,41 @@ def test_streams_have_equal_rows_batches_and_failures(spark, brokers, tmp_path):
         assert sizes[0] == sizes[1], name
 
 
-def test_a_query_moves_between_the_connectors_and_back(spark, brokers, tmp_path):
+MOVES = {
+    "earliest": ({"startingOffsets": "earliest"}, ("kafka", "moldau", "moldau", "kafka", "moldau")),
+    # The end of the source's first micro-batch says where the query started, because a timestamp may mean another
+    # offset later.
+    "timestamp": ({"startingTimestamp": "1"}, ("moldau", "kafka", "moldau")),
+}
+
+
+@pytest.mark.parametrize("start", MOVES)
+def test_a_query_moves_between_the_connectors_and_back(spark, brokers, tmp_path, start):
     """A query goes on with the checkpoint of Spark's connector, and that connector with the source's."""
-    options = {"subscribe": "moved", "startingOffsets": "earliest"}
-    create_topic(brokers.bootstrap, "moved", 1, 1)
+    options, forms = MOVES[start]
+    topic = f"moved-{start}"
+    create_topic(brokers.bootstrap, topic, 1, 1)
     producer = Producer({"bootstrap.servers": brokers.bootstrap})
-    for form, first in (("kafka", 0), ("moldau", 10), ("moldau", 20), ("kafka", 30), ("moldau", 40)):
-        for number in range(first, first + 10):
-            producer.produce("moved", f"v{number}")
+    for turn, form in enumerate(forms):
+        for number in range(10 * turn, 10 * turn + 10):
+            producer.produce(topic, f"v{number}")
         producer.flush(60)
-        rows, sizes = streamed(spark, brokers, form, options, tmp_path, "moved")
+        rows, sizes = streamed(spark, brokers, form, {"subscribe": topic, **options}, tmp_path, topic)
         assert not isinstance(rows, str), rows
         assert [size for size in sizes if size] == [10]
-    assert len(set(rows)) == len(rows) == 50
+    assert len(set(rows)) == len(rows) == 10 * len(forms)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_the_connector_reads_what_the_sink_compressed(spark, brokers, codec):
+    """Batches of several compressed blocks: Kafka's Java client takes fewer forms of them than other clients."""
+    topic = f"compressed-{codec}"
+    create_topic(brokers.bootstrap, topic, 1, 1)
+    rows = spark.range(2000).selectExpr("repeat(sha2(cast(id as string), 256), 3) as value")
+    servers = {"kafka.bootstrap.servers": brokers.bootstrap}
+    rows.coalesce(1).write.format("moldau").options(**servers).option("topic", topic).option(
+        "kafka.compression.type", codec
+    ).mode("append").save()
+    found = spark.read.format("kafka").options(**servers).option("subscribe", topic).load()
+    assert found.selectExpr("cast(value as string) as value").exceptAll(rows).count() == 0
+    assert found.count() == 2000
