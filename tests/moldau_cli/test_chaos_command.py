@@ -43,7 +43,7 @@ def test_kinds_are_read_and_unknown_ones_named() -> None:
         (["chaos", "run", "--bootstrap", "127.0.0.1:1", "--faults", "kill"], "need the cluster's own processes"),
         (["chaos", "run", "--config", "novalue"], "expected KEY=VALUE"),
         (["chaos", "report", "."], "no chaos run in"),
-        (["chaos", "run", "--control", "nobody"], "unknown control 'nobody'"),
+        (["chaos", "run", "--control", "no-such"], "unknown control 'no-such'"),
         (
             ["chaos", "run", "--control", "acks-1", "--bootstrap", "127.0.0.1:1"],
             "control acks-1 is for a fresh cluster",

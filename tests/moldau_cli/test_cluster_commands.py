@@ -368,7 +368,7 @@ def test_replicas_move_and_leaders_are_elected(shell):
         parts = shell.json("logdirs", "describe", "--partitions")["partitions"]
         return sorted(part["broker"] for part in parts if part["topic"] == "moving")
 
-    wait_until(lambda: holders() == sorted([newcomer, before[0]]), "the log that nobody needs is gone")
+    wait_until(lambda: holders() == sorted([newcomer, before[0]]), "the superfluous log is gone")
     assert [one["broker"] for one in shell.json("logdirs", "describe")["log_dirs"]] == [1, 2, 3]
 
 
@@ -408,7 +408,7 @@ def test_replicas_move_and_leaders_are_elected(shell):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_told_in_one_line(shell, arguments, code, words):
+def test_impossible_requests_are_refused_in_one_line(shell, arguments, code, words):
     done = shell(*arguments, code=code)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -421,7 +421,7 @@ def test_what_cannot_be_is_told_in_one_line(shell, arguments, code, words):
     assert words in document["error"]
 
 
-def test_an_offset_out_of_range_is_told(shell):
+def test_an_offset_out_of_range_is_refused(shell):
     """The command once waited for such an offset without a message."""
     shell("topics", "create", "ranged", "--partitions", "1")
     shell("produce", "ranged", given="one\ntwo\nthree\n")

@@ -47,7 +47,7 @@ def test_the_demo_proves_exactly_once_on_any_file(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_a_missing_package_of_spark_is_told_first(missing, tmp_path, monkeypatch, capsys):
+def test_a_missing_package_of_spark_is_reported_first(missing, tmp_path, monkeypatch, capsys):
     """The demo once ended with a traceback, after all its other phases."""
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(["demo", "--dir", str(tmp_path / "out")]) == 2
@@ -68,7 +68,7 @@ def test_a_missing_package_of_spark_is_told_first(missing, tmp_path, monkeypatch
         (["--input", "full/file", "--dir", "full"], "holds something other than a demo"),
     ],
 )
-def test_bad_input_is_told_before_anything_starts(tmp_path, arguments, words):
+def test_bad_input_is_refused_before_anything_starts(tmp_path, arguments, words):
     (tmp_path / "empty").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("line\n")

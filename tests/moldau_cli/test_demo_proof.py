@@ -73,7 +73,7 @@ def test_a_file_gives_one_record_a_line(tmp_path):
     assert found.values == [b"one 1", b"two,2", b"", b"x" * 100]
 
 
-def test_bad_input_is_told_in_one_line(tmp_path):
+def test_bad_input_is_refused_in_one_line(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read .*missing: No such file"):
         load_file(tmp_path / "missing")
     (tmp_path / "empty").touch()

@@ -1,4 +1,4 @@
-"""Goal: ``moldau pipeline`` tells a wrong file in one line with exit code 2, before Spark starts."""
+"""Goal: ``moldau pipeline`` refuses a wrong file in one line with exit code 2, before Spark starts."""
 
 import json
 import subprocess
@@ -16,22 +16,22 @@ COMMANDS = ("load", "aggregate", "sessions", "join", "export", "views build", "v
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_missing_file_is_told(command, tmp_path, capsys):
+def test_a_missing_file_is_refused(command, tmp_path, capsys):
     assert main(["pipeline", *command.split(), str(tmp_path / "none.toml")]) == 2
     assert "none.toml: No such file or directory; give the TOML file of a job" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_file_is_told(command, tmp_path, capsys):
+def test_a_wrong_file_is_refused(command, tmp_path, capsys):
     file = tmp_path / "job.toml"
     file.write_text('[cluster]\n"bootstrap.servers" = "127.0.0.1:9092"\n[run]\ncheckpoint = "state"\ncoers = 2\n')
     assert main(["pipeline", *command.split(), str(file)]) == 2
-    told = capsys.readouterr().err
-    assert "[run] coers: unknown key; did you mean cores?" in told
-    assert told.count("\n") == 1
+    error_text = capsys.readouterr().err
+    assert "[run] coers: unknown key; did you mean cores?" in error_text
+    assert error_text.count("\n") == 1
 
 
-def test_missing_packages_are_told(monkeypatch, tmp_path, capsys):
+def test_missing_packages_are_reported(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(pipeline, "PACKAGES", ("pyarrow", "no_such_package", "nor.this"))
     assert main(["pipeline", "load", str(tmp_path / "none.toml")]) == 2
     assert "pipeline jobs need no_such_package, nor.this, not installed here" in capsys.readouterr().err
@@ -89,7 +89,7 @@ def test_the_package_for_workers_is_whole(tmp_path, capsys):
     assert not [name for name in names if {"__pycache__", "pyspark", "pandas"} & set(Path(name).parts)]
 
 
-def test_a_package_that_cannot_be_written_is_told(tmp_path, capsys):
+def test_an_unwritable_package_is_reported(tmp_path, capsys):
     assert main(["pipeline", "package", str(tmp_path / "none" / "x.zip")]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"moldau: cannot write {tmp_path / 'none' / 'x.zip'}: No such file or directory")
+    (error_text,) = capsys.readouterr().err.splitlines()
+    assert error_text.startswith(f"moldau: cannot write {tmp_path / 'none' / 'x.zip'}: No such file or directory")

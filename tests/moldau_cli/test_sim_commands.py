@@ -164,7 +164,7 @@ def test_an_interrupted_campaign_says_so_and_has_not_passed(call, monkeypatch, t
     assert f"Interrupted. So far: {headline}" in (tmp_path / "moldau-sim" / "campaign.html").read_text()
 
 
-def test_controls_that_were_judged_before_an_interrupt_are_told(call, monkeypatch):
+def test_controls_judged_before_an_interrupt_are_reported(call, monkeypatch):
     def judge(**_):
         yield replace(SKIPPED, name="acks-1", skipped="", convicted=True)
         raise KeyboardInterrupt
@@ -226,7 +226,7 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(call, two_seeds_fai
     monkeypatch.setattr(sim, "REPORT_EVERY_S", 0.0)
     code, _, err = call("sim", "run", "--no-controls")
     assert code == 1
-    assert err.count("campaign.html: cannot write below moldau-sim: No space left on device\n") == 1, "told once"
+    assert err.count("campaign.html: cannot write below moldau-sim: No space left on device\n") == 1, "reported once"
     assert "2 seeds failed" in err
     assert page.read_text() == before
     assert not list(page.parent.glob("*.draft"))
@@ -297,7 +297,7 @@ def raises_planted(*_, **__):
 KIT_FAILED = "kit-failed: PlantedError: gremlin in the kit"
 
 
-def told_in_one_line(err):
+def last_line_without_traceback(err):
     assert "Traceback" not in err
     return err.strip().splitlines()[-1]
 
@@ -315,7 +315,7 @@ def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, tmp_path, mon
     schedule = "made/seed-2-acknowledged-at-once/schedule.json"
     assert code == 1
     assert "faults shrank to 0 in 2 runs, found by acked-is-committed" in out
-    line = told_in_one_line(err)
+    line = last_line_without_traceback(err)
     assert f"seed 2: at the end: {KIT_FAILED}; see made/seed-2" in line
     assert line.endswith(f"again: moldau sim replay --schedule {schedule}")
     violations = json.loads((folder / "verdict.json").read_text())["violations"]
@@ -328,8 +328,8 @@ def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, tmp_path, mon
     code, out, err = call("sim", "run", "--seed", *words)
     assert code == 1
     assert "FAILED" in out
-    assert "acked-is-committed" in out  # what the first run found is told, and what broke is in the folder
-    assert "seed 2 failed; see made/seed-2" in told_in_one_line(err)
+    assert "acked-is-committed" in out  # the output names the first run's finding; the folder holds the failure
+    assert "seed 2 failed; see made/seed-2" in last_line_without_traceback(err)
     assert json.loads((folder / "verdict.json").read_text())["violations"][-1] == f"at the end: {KIT_FAILED}"
 
 
@@ -342,18 +342,18 @@ def test_a_seed_that_breaks_the_kit_is_shrunk_to_a_schedule(call, tmp_path, monk
     answer = json.loads(out)
     assert (answer["found_by"], answer["faults"]) == ("kit-failed", [])
     assert answer["violations"] == [f"at the end: {KIT_FAILED}"]
-    assert KIT_FAILED in told_in_one_line(err)
+    assert KIT_FAILED in last_line_without_traceback(err)
     schedule = "made/seed-3/schedule.json"
     assert read_case(tmp_path / schedule).options(3) == replace(runner.options_of(3), faults=())
     code, out, err = call("sim", "replay", "--schedule", schedule)
     assert code == 1
     assert f"FAILED: at the end: {KIT_FAILED}" in out
-    assert f"seed 3 of {schedule} failed" in told_in_one_line(err)
+    assert f"seed 3 of {schedule} failed" in last_line_without_traceback(err)
     for words in (("run", "--seed", "3"), ("replay", "3")):
         code, out, err = call("sim", *words, "--dir", "made")
         assert code == 1
         assert f"FAILED: at the end: {KIT_FAILED}" in out
-        assert "seed 3 failed; see made/seed-3" in told_in_one_line(err)
+        assert "seed 3 failed; see made/seed-3" in last_line_without_traceback(err)
 
 
 def test_shrinking_that_cannot_start_is_a_failure_of_the_kit(call, tmp_path, monkeypatch):
@@ -362,7 +362,7 @@ def test_shrinking_that_cannot_start_is_a_failure_of_the_kit(call, tmp_path, mon
     code, out, err = call("sim", "shrink", "3", "--dir", "made")
     assert code == 1
     assert f"FAILED: at the end: {KIT_FAILED}" in out
-    assert KIT_FAILED in told_in_one_line(err)
+    assert KIT_FAILED in last_line_without_traceback(err)
     assert json.loads((tmp_path / "made" / "seed-3" / "verdict.json").read_text())["passed"] is False
 
 

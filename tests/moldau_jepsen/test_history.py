@@ -1,4 +1,4 @@
-"""Goal: a history survives the trip through its file, and a damaged file is told apart from one cut short.
+"""Goal: a history survives the trip through its file, and a damaged file is distinguished from one cut short.
 
 Method: random histories by Hypothesis; truncation at every byte; a flipped byte in every frame.
 """

@@ -181,7 +181,7 @@ def test_clients_that_never_end_are_judged_after_a_while(tmp_path, monkeypatch):
     assert not result.valid
     no_progress, no_end = result.deaths
     assert no_progress.startswith("stuck: no record was acknowledged in queue-0")
-    assert no_end == "stuck: clients had not ended 0.1 s after they were told to"
+    assert no_end == "stuck: clients had not ended 0.1 s after they were asked to"
     assert no_end in result.report.read_text()
     assert list((options.directory / "cluster").glob("broker-1/*.log")), "what the nodes left is evidence"
 

@@ -47,7 +47,7 @@ def test_a_needed_replica_never_starts_over(assigned: UUID, any_offline: bool, i
         assert assigned != MINE
 
 
-def test_what_is_told_of_a_replica_that_is_somewhere_offline() -> None:
+def test_a_replica_in_an_offline_directory_is_reported() -> None:
     assert place_of_lost(MINE, ONLINE) == LOST
     assert place_of_lost(UNASSIGNED, ONLINE) == LOST
     assert place_of_lost(MIGRATING, ONLINE) == LOST

@@ -151,7 +151,7 @@ def test_a_session_that_grows_evicts_as_a_new_one_does() -> None:
     assert (len(cache), cache.partition_count) == (1, 2)
 
 
-def test_nobody_keeps_followers_from_their_sessions_for_long() -> None:
+def test_consumers_cannot_block_sessions_of_followers() -> None:
     cache = FetchSessionCache(slots_max=10, partitions_max=100, eviction_ms=100)
     fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
     assert fetch(cache, 1, 1, [wanted(index) for index in range(1000)]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -175,7 +175,7 @@ def test_a_lost_request_starts_a_new_session_after_a_back_off() -> None:
     assert request_of(core, 51).session_epoch == 0
 
 
-def test_a_refused_session_is_opened_anew() -> None:
+def test_a_refused_session_is_opened_again() -> None:
     core = fetcher(followed(0))
     core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
     core.answered(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, [], request_of(core), 0)

@@ -126,7 +126,7 @@ def test_it_waits_for_an_outsider_that_is_about_to_join() -> None:
     assert subject.high_watermark == 10
 
 
-def test_a_laggard_outside_the_isr_holds_nobody_up() -> None:
+def test_a_laggard_outside_the_isr_delays_no_commit() -> None:
     subject = leader(isr=(1, 2), end=100, high_watermark=0)
     fetched(subject, 3, 1)
     assert fetched(subject, 2, 100).high_watermark_advanced
@@ -372,7 +372,7 @@ def test_truncation_takes_the_high_watermark_along() -> None:
     assert (subject.log_end_offset, subject.high_watermark) == (5, 5)
 
 
-def test_a_follower_that_begins_anew() -> None:
+def test_a_follower_that_restarts_its_log() -> None:
     subject = replica(2, end=10, high_watermark=8)
     subject.apply(state(), 10, 0)
     subject.restarted(40)

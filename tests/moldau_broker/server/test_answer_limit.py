@@ -66,20 +66,20 @@ def test_each_api_refuses_an_answer_that_is_too_large(key: ApiKey) -> None:
                 continue
             refused += 1
             assert len(answer) < len(whole)
-            correlation_id, told = decode_response(api.response, version, memoryview(answer)[4:])
+            correlation_id, refused_answer = decode_response(api.response, version, memoryview(answer)[4:])
             assert correlation_id == 7
-            assert has_code(told)
+            assert has_code(refused_answer)
     assert refused or not any(spec.is_array for spec in api.response.__fields__.values()), "it can be large"
 
 
 def encoded_or_none(key: ApiKey, version: int, request, response, limit: int) -> bytes | None:
     """Returns the frame; None if the connection had to be closed, which only a response without a code allows."""
-    told = refusal(request, ErrorCode.INVALID_REQUEST, "too large", version=version)
+    short_answer = refusal(request, ErrorCode.INVALID_REQUEST, "too large", version=version)
     try:
         return encoded(key, version, request, response, limit)
     except CloseConnection as error:
         reason = str(error)
-    assert not has_code(told) or "and so has its refusal" in reason, (key, version)
+    assert not has_code(short_answer) or "and so has its refusal" in reason, (key, version)
     return None
 
 
@@ -103,9 +103,9 @@ def test_a_broker_refuses_and_keeps_the_connection(
 
     with caplog.at_level(logging.WARNING):
         run_cluster(scenario)
-    (told,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("answer-too-large ")]
-    assert "api=DESCRIBE_LOG_DIRS" in told
-    assert "bytes_max=1000" in told
+    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("answer-too-large ")]
+    assert "api=DESCRIBE_LOG_DIRS" in line
+    assert "bytes_max=1000" in line
 
 
 def test_what_is_named_often_is_answered_once() -> None:

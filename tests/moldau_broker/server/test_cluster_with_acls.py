@@ -1,8 +1,8 @@
 """Goal: ACLs hold on the wire: for each API, on brokers and controllers, and from the moment at which they change.
 
-Method: a simulated cluster whose authorizer is on. Every API is sent by five principals: nobody, somebody without an
-ACL, with the ACLs that the row of the API names, with these and a DENY, and a super user. Requests between nodes come
-from clients too. Real producers and consumers work under ACLs while leaders are killed.
+Method: a simulated cluster whose authorizer is on. Five principals send every API: the anonymous one, a user without an
+ACL, one with the ACLs that the row of the API names, one with these and a DENY, and a super user. Clients also send the
+requests of nodes. Real producers and consumers work under ACLs while leaders are killed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run_secured(scenario, seed=1, **more):
 
 @asynccontextmanager
 async def connected(cluster, user, host="b1", port=9092):
-    """A connection of a user; of nobody, to the listener without authentication, for None."""
+    """A connection of a user; for None an anonymous one, to the listener without authentication."""
     environment = cluster.client_environment
     if user is None:
         port = 9095
@@ -250,7 +250,7 @@ EXPECTED = ((None, True), ("alice", True), ("bob", False), ("carol", True), ("ro
 
 @pytest.mark.parametrize("part", range(4))
 def test_matrix_of_apis_and_principals(part):
-    """Nobody, somebody without an ACL, and somebody with a DENY are refused; an ACL or a super user is not."""
+    """An anonymous client and users without an ACL or with a DENY are refused; an allowed or super user is not."""
 
     async def scenario(cluster):
         async with connected(cluster, "root") as root:

@@ -1,4 +1,4 @@
-"""Goal: a client uses what its quota allows, within 10 %, and is told to pause; others notice nothing.
+"""Goal: a client uses what its quota allows, within 10 %, then receives throttle times; others keep their speed.
 
 Method: one broker and one controller in a simulated world, and clients that send as fast as they are answered. The
 steady rate is measured on virtual time after the allowance of an idle client is used up. Quotas change meanwhile.
@@ -79,7 +79,7 @@ def fetch_request(max_bytes=3_000):
 
 
 class Usage:
-    """What a client did: its amounts with their times, and the pauses that it was told."""
+    """A client's work: its amounts with their times, and the throttle times that it received."""
 
     def __init__(self):
         self.amounts = []
@@ -150,8 +150,8 @@ def test_a_quota_that_is_raised_ends_pauses_at_once():
         await client.create_topic("t")
         await alter(client, cluster, "producer_byte_rate", 100.0, client_id=None)
         connection = await opened(cluster, "p")
-        told = (await connection.request(produce_request(20_000), 9, timeout_ms=5_000)).throttle_time_ms
-        assert told > 100_000
+        throttle_ms = (await connection.request(produce_request(20_000), 9, timeout_ms=5_000)).throttle_time_ms
+        assert throttle_ms > 100_000
         assert cluster.running[1].context.quotas.paused_count() == 1
         waiting = connection.submit(produce_request(10), 9)
         await trio.sleep(3)
@@ -231,26 +231,26 @@ def creation(name, partitions):
 
 
 def test_mutations_at_the_rate_of_their_quota():
-    """New versions are refused above the quota, old ones are carried out; both clients are told to pause."""
+    """New versions are refused above the quota, old ones are carried out; both clients receive throttle times."""
 
     async def scenario(cluster):
         client = cluster.client(1)
         await alter(client, cluster, "controller_mutation_rate", 2.0, client_id="admin")
         created, begun_ms = [], trio.current_time() * 1_000
         connection = await opened(cluster, "admin")
-        refused = told = number = 0
+        refused = throttled = number = 0
         while (now_ms := trio.current_time() * 1_000 - begun_ms) < WARM_MS + MEASURED_MS:
             answer = await connection.request(creation(f"t{number}", 3), 7, timeout_ms=60_000)
             number += 1
             code = answer.topics[0].error_code
             assert code in (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             refused += code != ErrorCode.NONE
-            told += answer.throttle_time_ms > 0
+            throttled += answer.throttle_time_ms > 0
             created.append((now_ms, 0 if code else 3))
         rate = sum(count for now_ms, count in created if now_ms >= WARM_MS) / MEASURED_MS * 1_000
         assert rate == pytest.approx(2, rel=0.1)
         assert refused > 0
-        assert told == refused
+        assert throttled == refused
         old = await connection.request(creation("old", 20), 5, timeout_ms=60_000)
         assert (old.topics[0].error_code, old.throttle_time_ms > 5_000) == (ErrorCode.NONE, True)
         growth = CreatePartitionsRequest(
@@ -373,12 +373,12 @@ def test_users_of_sasl_have_quotas_of_their_own():
         await alter(bob, cluster, "producer_byte_rate", 100.0, user="alice")
         await alter(bob, cluster, "producer_byte_rate", 100.0, user="ANONYMOUS")
         inside = await RpcConnection.open(cluster.client_environment, "b1", 9094, "p")
-        told = [
+        throttle_ms = [
             (await each.request(produce_request(20_000), 9, timeout_ms=60_000)).throttle_time_ms
             for each in (bob, inside, alice)
         ]
-        assert told[:2] == [0, 0]
-        assert told[2] > 100_000
+        assert throttle_ms[:2] == [0, 0]
+        assert throttle_ms[2] > 100_000
 
     run_cluster(scenario, **WITH_SASL, **FEW_WINDOWS)
 

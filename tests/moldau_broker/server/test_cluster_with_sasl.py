@@ -98,14 +98,14 @@ def test_same_seed_same_trace():
     ("user", "password", "mechanism", "message"),
     [
         ("alice", "wrong", "SCRAM-SHA-256", "due to invalid credentials with SASL mechanism SCRAM-SHA-256"),
-        ("nobody", "wrong", "SCRAM-SHA-256", "due to invalid credentials with SASL mechanism SCRAM-SHA-256"),
+        ("mallory", "wrong", "SCRAM-SHA-256", "due to invalid credentials with SASL mechanism SCRAM-SHA-256"),
         ("alice", "alice-secret", "SCRAM-SHA-512", "due to invalid credentials with SASL mechanism SCRAM-SHA-512"),
         ("bob", "wrong", "PLAIN", "Authentication failed: Invalid username or password"),
-        ("nobody", "wrong", "PLAIN", "Authentication failed: Invalid username or password"),
+        ("mallory", "wrong", "PLAIN", "Authentication failed: Invalid username or password"),
     ],
 )
 def test_wrong_passwords_fail_at_once(user, password, mechanism, message, caplog):
-    """A client is told at once and in Kafka's words; the log names mechanism, principal and address, no secret."""
+    """A client is refused at once and in Kafka's words; the log names mechanism, principal and address, no secret."""
     caplog.set_level(logging.DEBUG)
 
     async def scenario(cluster):

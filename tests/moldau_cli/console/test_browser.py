@@ -197,7 +197,7 @@ def test_a_record_is_produced_by_keyboard(browser):
 
 
 def test_a_killed_leader_is_replaced_before_your_eyes(browser):
-    """The buttons kill, start, pause and resume; the events tell the election, and writes go on."""
+    """The buttons kill, start, pause and resume; the events list the election, and writes go on."""
     browser.shape(1280, 1200)
     browser.go("replication", "A write counts when")
     leader = browser.wait("document.querySelector('.machine.leader')?.dataset.node")

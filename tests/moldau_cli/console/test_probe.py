@@ -65,7 +65,7 @@ async def scenario(sim):
     return leader, seen
 
 
-def test_a_failover_is_told_from_kill_to_catching_up():
+def test_a_failover_is_reported_from_kill_to_catching_up():
     leader, seen = simulate(scenario, seed=5)
     steady = seen["steady"]
     assert steady["acknowledged"] > 50

@@ -1,4 +1,4 @@
-"""Goal: the timeline tells what happened, in order and within bounds. Method: observations made by hand."""
+"""Goal: the timeline lists the events in order and within bounds. Method: observations made by hand."""
 
 import itertools
 

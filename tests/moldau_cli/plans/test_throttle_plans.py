@@ -20,7 +20,7 @@ plans = st.dictionaries(
 
 @given(plans)
 def test_exactly_the_copying_replicas_are_throttled(plan):
-    """Entries of one partition can be told from those of others: 1 from 11."""
+    """Entries of partition 1 are not mistaken for those of partition 11."""
     current = {where: held for where, (held, _, _) in plan.items()}
     moves = {where: targets for where, (_, targets, _) in plan.items()}
     found = throttled_replicas(current, moves)

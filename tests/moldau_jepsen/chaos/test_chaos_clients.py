@@ -82,7 +82,7 @@ class CallStage:
 
 
 @pytest.mark.parametrize("name", list(CONTROLS))
-def test_a_control_strikes_and_leaves_nobody_down(name: str) -> None:
+def test_a_control_strikes_and_leaves_no_node_down(name: str) -> None:
     stage = CallStage()
     trio.run(CONTROLS[name].script, stage, clock=trio.testing.MockClock(autojump_threshold=0))
     assert not stage.down
@@ -233,7 +233,7 @@ def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload
 
 
 def test_connection_options_need_a_running_cluster_and_a_file(tmp_path: Path) -> None:
-    """Keys and passwords of a file are not written out where the run tells how it is had once more."""
+    """The command that repeats a run names the file of keys and passwords, and does not contain them."""
     clients = ClientOptions(connection={"security.protocol": "SSL", "ssl.key.password": "secret"})
     options = ChaosOptions(directory=tmp_path / "new", kinds=(), clients=clients, command_config="my client.properties")
     with pytest.raises(LauncherUsageError, match=r"security\.protocol, ssl\.key\.password: .* give --bootstrap"):
@@ -245,7 +245,7 @@ def test_connection_options_need_a_running_cluster_and_a_file(tmp_path: Path) ->
         assert "secret" not in once_more(again)
 
 
-def test_what_links_lack_is_left_out_and_told_in_one_line_each() -> None:
+def test_faults_that_links_lack_are_left_out_and_listed() -> None:
     kinds = (FaultKind.KILL, FaultKind.SLOW, FaultKind.LOSS, FaultKind.RESET)
     assert possible_kinds(kinds, {}) == (kinds, [])
     assert possible_kinds(kinds, {"delay": "no netem"}) == (

@@ -421,7 +421,7 @@ def test_what_links_lack_is_refused_and_changes_nothing(worlds) -> None:
     run(worlds, body)
 
 
-def test_rules_are_told_replaced_and_healed(worlds) -> None:
+def test_rules_are_read_replaced_and_healed(worlds) -> None:
     async def body(world: Members) -> None:
         link, slow = Link(1, 2), LinkRule(bytes_per_second=1e5)
         need(world, RATE)

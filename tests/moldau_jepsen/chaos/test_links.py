@@ -1,4 +1,4 @@
-"""Goal: the link proxies forward unharmed bytes, know who speaks, and hold, delay and reset what they are told to.
+"""Goal: the link proxies forward unharmed bytes, know their clients, and hold, delay and reset as their rules say.
 
 Method: an echo server behind one proxy on real sockets of the loopback interface; members name themselves in the first
 frame as Kafka's request header does.

@@ -87,7 +87,7 @@ def test_members_are_distinguished_and_quorum_messages_one_way():
     assert meter.messages == {MessageKind(QUORUM_MESSAGE_KEY, 1, True, "broker", "controller"): 3}
     _, back = meter.connection(101, 102)
     back(b"\0\0\0\x04\0\0\0\x05")
-    assert meter.unread == 1, "nobody asked"
+    assert meter.unread == 1, "no request is outstanding"
 
 
 def test_long_responses_are_counted_and_not_held_in_memory():
@@ -110,7 +110,7 @@ def test_long_responses_are_counted_and_not_held_in_memory():
     "noise",
     [b"GET / HTTP/1.1\r\nHost: moldau\r\n\r\n", bytes(100), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9],
 )
-def test_what_is_not_kafka_is_given_up_and_told(noise):
+def test_a_foreign_protocol_is_given_up_and_counted(noise):
     meter = WireMeter(())
     there, back = meter.connection(CLIENT, 2)
     there(noise)
@@ -201,10 +201,12 @@ def test_what_was_observed_survives_json():
     assert Observed().messages_missing
 
 
-def test_rows_tell_requests_answers_and_error_codes():
+def test_rows_count_requests_answers_and_error_codes():
     rows = {row.name: row for row in metered().message_rows() if row.requests}
     assert sorted(rows) == ["Metadata", "Produce"]
     produce = rows["Produce"]
     assert (produce.requests, produce.responses, produce.versions_seen) == (2, 2, (7, 9))
     assert produce.errors == {"NOT_LEADER_OR_FOLLOWER": 2}
-    assert any(not row.requests for row in metered().message_rows()), "what was never sent is told too"
+    assert any(not row.requests for row in metered().message_rows()), (
+        "rows of requests that were never sent are included"
+    )

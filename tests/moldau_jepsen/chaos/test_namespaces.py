@@ -84,7 +84,7 @@ def test_without_root_or_ip_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
     assert refusal() == "network namespaces need the command ip (iproute2)"
 
 
-def test_a_command_that_fails_is_told_with_its_complaint() -> None:
+def test_a_failed_command_is_reported_with_its_output() -> None:
     with pytest.raises(LauncherError, match="sh -c echo oh no >&2; exit 3: oh no"):
         run_command(["sh", "-c", "echo oh no >&2; exit 3"])
 
@@ -153,7 +153,7 @@ def test_lost_packets_are_counted_by_the_router(links: NamespaceLinks) -> None:
         "    for _ in range(160):\n"
         "        peer.send(b'x')\n"
     )
-    # The other end answers with "port unreachable", which the sender is told: so the answers are cut.
+    # The other end's "port unreachable" would fail the sender's call, so the answers are cut.
     links.set_rule(Link(2, 1), LinkRule(cut=True))
     links.set_rule(Link(1, 2), LinkRule(loss=1 / 16))
     run_command(["ip", "netns", "exec", place.namespace, sys.executable, "-c", send])

@@ -46,7 +46,7 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     assert all(state is ProcessState.RUNNING for state in cluster.states.values())
     assert links.rule(Link(1, 2)) == LinkRule()
     assert [event.kind for event in events] == [kind.value]
-    # Nobody has connections that could be reset, and no files that could rot.
+    # This cluster has no connections that could be reset, and no files that could rot.
     assert events[0].struck is not (kind in (FaultKind.RESET, FaultKind.BIT_ROT))
     if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.POWER):
         assert len(cluster.calls) >= 2
@@ -344,7 +344,7 @@ def test_a_node_that_ends_after_a_disk_fault_is_no_death() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_votes_that_do_not_come_back_are_told() -> None:
+def test_votes_that_do_not_come_back_are_reported() -> None:
     _, nemesis = run_faults(ValueCluster(), [], voters=ValueVoters(restored=False))
     assert "not all controllers vote again" in nemesis.deaths[0]
 

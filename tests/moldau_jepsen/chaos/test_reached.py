@@ -1,4 +1,4 @@
-"""Goal: transitions that can be seen from outside of a cluster are counted, each once, and what cannot be is told.
+"""Goal: each transition seen from outside of a cluster is counted once, and the invisible ones are listed.
 
 Method: short histories and series of one partition by hand.
 """

@@ -113,7 +113,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [-1, -30, 5])
 def test_a_history_that_is_not_as_long_as_it_was_is_not_judged(tmp_path: Path, size: int) -> None:
-    """One that lost its end would be a run in which nobody did anything, and nothing was wrong."""
+    """A history that lost its end would look like a run without operations and without anomalies."""
     path = folder(tmp_path, lost=True)
     history = path / "history"
     whole = history.read_bytes()

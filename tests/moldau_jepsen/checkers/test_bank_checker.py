@@ -1,7 +1,7 @@
 """Goal: a bank that makes, loses, halves or repeats money is convicted, and a sound one is acquitted.
 
 Method: golden histories by hand. Two accounts with 100 each, account 0 in one topic and account 1 in another; each
-story breaks one rule, and is told by check_history and by shards.
+story breaks one rule, and both check_history and shards report it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BankStory(Story):
 
 
 def two():
-    """Two transfers that were committed, read by nobody yet."""
+    """Two committed transfers without a read."""
     return BankStory().transfer(0, 0).transfer(1, 1)
 
 

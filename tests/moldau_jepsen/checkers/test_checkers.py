@@ -75,7 +75,7 @@ def test_lost_write_and_unseen() -> None:
 
 
 def test_what_was_polled_is_committed_and_must_not_vanish() -> None:
-    """A leader dies after a reader has seen a record whose sender was told nothing, and the new log ends before it."""
+    """A leader dies after a reader has seen a record whose sender got no answer, and the new log ends before it."""
 
     def story(*final: tuple[int, int], status: Status = Status.INFO) -> Story:
         return Story().send(1, 0, 0).send(1, 1, None, status=status).poll(2, (0, 0), (1, 1)).poll(3, *final, final=True)
@@ -91,7 +91,7 @@ def test_what_was_polled_is_committed_and_must_not_vanish() -> None:
     assert found(story((0, 0), status=Status.FAIL).check()) == {K.G1A: 1}, "not both"
     unknown = Story().poll(2, (0, 0)).check()
     assert found(unknown) == {K.UNSEEN: 1}
-    assert unknown.anomalies[0].operations == (0,), "nobody knows who sent it"
+    assert unknown.anomalies[0].operations == (0,), "its sender is unknown"
 
 
 def test_a_polled_record_of_a_later_aborted_transaction() -> None:
@@ -172,13 +172,13 @@ def test_no_record_of_a_proven_transaction_may_be_lost() -> None:
     all_lost = proven_story().check()
     assert found(all_lost) == {K.UNSEEN: 1, K.LOST_WRITE: 2}, "nothing is torn, for the final read saw nothing of it"
     early = next(one for one in proven_story(early=True).check().anomalies if one.kind is K.LOST_WRITE)
-    assert early.operations == (0, 1), "a reader may be told before the client loses sight of it"
+    assert early.operations == (0, 1), "a reader may poll it before the client loses its connection"
 
 
 def test_what_is_not_proven_committed_is_not_lost() -> None:
     assert proven_story().check(read_committed=False).valid, "these readers see what is aborted later"
-    nobody = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
-    assert nobody.send(3, 2, 2).poll(9, (2, 2), final=True).check().valid
+    unfinished = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
+    assert unfinished.send(3, 2, 2).poll(9, (2, 2), final=True).check().valid
     aborted = proven_story(aborted=True).check()
     assert found(aborted) == {K.G1A: 1}, "its client chose to abort it"
     single = Story().add(1, Kind.SEND, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
@@ -190,7 +190,7 @@ def test_proven_transactions_lose_records_only_after_a_full_read() -> None:
     stuck = proven_story(0, 1).add(8, Kind.POLL, status=Status.INFO, final=True, error="timed out")
     assert K.LOST_WRITE not in stuck.check().counts
     elsewhere = proven_story(0, sends=(Send(P0, 0, None), Send(U0, 0, None)))
-    assert K.LOST_WRITE not in elsewhere.check().counts, "nobody has read that topic"
+    assert K.LOST_WRITE not in elsewhere.check().counts, "no consumer has read that topic"
     assert found(elsewhere.poll(9, (3, 3), partition=U0, final=True).check())[K.LOST_WRITE] == 1
     assert proven_story(0, 1).check(final_phase=False).valid
 

@@ -97,7 +97,7 @@ def test_a_group_must_not_skip_over_a_rebalance() -> None:
     assert story.check().valid, "another member has read them after all"
 
 
-def test_what_a_group_skips_is_told_by_the_final_read_alone() -> None:
+def test_only_the_final_read_shows_what_a_group_skips() -> None:
     story = Story().send(1, 0, 0).send(1, 1, 1).poll(2, (1, 1), group="g")
     assert K.GROUP_SKIP not in story.check().counts
     assert found(story.poll(9, (0, 0), (1, 1), final=True).check()) == {K.GROUP_SKIP: 1}

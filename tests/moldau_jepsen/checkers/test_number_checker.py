@@ -43,7 +43,7 @@ def test_a_polled_number_that_was_never_sent_is_convicted(value: int) -> None:
     assert len(known.of(P0).marks) == 1, "no memory is taken for it"
 
 
-def test_a_group_that_skipped_a_record_that_nobody_sent() -> None:
+def test_a_group_that_skipped_a_record_without_a_send() -> None:
     story = Story().send(1, 0, 1).poll(2, (1, 0), group="g").poll(9, (0, FOREIGN), (1, 0), final=True)
     skip = next(one for one in story.check().anomalies if one.kind is K.GROUP_SKIP)
     assert skip.text == (

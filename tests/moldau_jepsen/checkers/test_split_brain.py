@@ -1,7 +1,7 @@
-"""Goal: two leaders of one epoch are convicted whoever they are and whenever they are seen, and nothing else is.
+"""Goal: any two leaders of one epoch are convicted, at any moment, and nothing else is.
 
 Method: golden histories by hand, good and bad; clients of a whole cluster in virtual time, whose brokers change their
-leaders, and one that is told a leader that is none.
+leaders, and one whose metadata names a broker that is no leader.
 """
 
 import pytest
@@ -138,7 +138,7 @@ async def sent(producer: Producer, count: int):
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_producers_know_who_acknowledged(acks: str) -> None:
-    """Over a change of leadership; without acknowledgements nobody has acknowledged."""
+    """Covers a change of leadership; with acks=0 no broker acknowledges."""
 
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("led", replicas=3)

@@ -166,7 +166,7 @@ def state(leader, isr, elr=(), epoch=0, replicas=(1, 2, 3)):
         (state(1, (1,)), state(1, (1,), replicas=(1, 2, 4)), 1, {PartitionChange.REPLICAS}),
     ],
 )
-def test_changes_of_partitions_are_told_apart(before, after, last_leader, found):
+def test_changes_of_partitions_are_classified(before, after, last_leader, found):
     assert set(partition_changes(before, after, last_leader)) == found
 
 

@@ -1,4 +1,4 @@
-"""Goal: processes that look for free ports at the same time never get the same, also while nobody listens on them.
+"""Goal: processes that take free ports concurrently get different ones, also while no process listens on them.
 
 Method: this process, others that hold what they took, and a forked child.
 """

@@ -1,4 +1,4 @@
-"""Goal: signals reach the process that is meant and no other, and its state is told rightly. Method: real processes
+"""Goal: signals reach only the intended process, and its reported state is right. Method: real processes
 that do nothing.
 """
 
@@ -126,7 +126,7 @@ def test_waiting_for_a_state_ends_in_time(sleeper):
     assert not process.wait_state(sleeper, ProcessState.STOPPED, 30)
 
 
-def test_the_last_line_of_a_log_is_what_is_told(sleeper):
+def test_the_last_line_of_a_log_is_reported(sleeper):
     assert process.log_tail(sleeper) == ""
     with open(sleeper.log, "wb") as log:
         log.write(b"x" * 100_000 + b"\nfirst\nlast \n\n")

@@ -94,7 +94,7 @@ def test_a_bad_spec_is_refused(spec, message):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', '{"version": 1, "nodes": [{"id": "x"}]}', "nul"])
-def test_a_damaged_cluster_file_is_told_by_name(text):
+def test_a_damaged_cluster_file_is_refused_by_name(text):
     with pytest.raises(LauncherUsageError, match=r"cluster\.json is not a cluster file"):
         from_json(text, "cluster.json")
 

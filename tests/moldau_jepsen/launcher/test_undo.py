@@ -510,7 +510,7 @@ def test_a_clock_drifts_and_jumps_without_going_back(tmp_path: Path) -> None:
     assert before <= first <= second
     assert clock.wall_ms() - wall >= 3_600_000
     machine.writer.write(type(healthy)(rate=0.5, rate_since_ms=second, rate_base_ms=second - 60_000.0))
-    assert clock.monotonic_ms() >= second, "a monotonic clock never goes back, whatever it is told"
+    assert clock.monotonic_ms() >= second, "a monotonic clock never goes back, whatever is written"
 
 
 def test_a_hostile_environment_needs_a_control_file(tmp_path: Path) -> None:

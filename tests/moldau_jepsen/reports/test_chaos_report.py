@@ -1,4 +1,4 @@
-"""Goal: the figures of a chaos report are those of the history, and the page tells verdict, faults and anomalies.
+"""Goal: the figures of a chaos report are those of the history, and the page shows verdict, faults and anomalies.
 
 Method: a small history by hand whose figures can be worked out on paper; the page is parsed, not compared with text.
 """
@@ -208,7 +208,7 @@ def coverage_page(**more: object) -> str:
 
 
 def test_the_page_tells_coverage_or_why_it_is_absent() -> None:
-    """The page tells messages and transitions, or why it does not."""
+    """The page shows messages and transitions, or the reason for their absence."""
     row = MessageRow(
         name="Produce",
         api_key=0,

@@ -13,7 +13,7 @@ from support.kit.golden_histories import P0, P1, Story
 
 
 class Lags:
-    """Keeps all that it is told."""
+    """Keeps all lags that it receives."""
 
     def __init__(self) -> None:
         self.ms: list[float] = []
@@ -36,7 +36,7 @@ def reads(group: str, once: int, twice: int = 0, more: int = 0) -> GroupReads:
 def test_lag_ends_with_the_first_poll_of_any_group() -> None:
     """Operation n of a story ends at 10 n + 5 ms."""
     story = Story().send(1, 0, 0).send(1, 1, 1).send(1, 2, 2).send(1, 3, 3)
-    story.poll(5, (0, 0), (1, 1), (2, 2), (3, 3))  # by nobody of a group: at 45
+    story.poll(5, (0, 0), (1, 1), (2, 2), (3, 3))  # by a consumer without a group: at 45
     story.poll(2, (0, 0), (1, 1), group="g").poll(3, (1, 1), (2, 2), group="h")
     consumption, lags = read(story.history)
     assert lags == [50.0, 40.0, 40.0]
@@ -45,7 +45,7 @@ def test_lag_ends_with_the_first_poll_of_any_group() -> None:
 
 
 def test_a_poll_before_the_acknowledgement_has_no_lag() -> None:
-    """A group that polls a record before its sender is told has no lag."""
+    """A group that polls a record before its acknowledgement has no lag."""
     story = Story().poll(2, (0, 0), group="g").send(1, 0, 0).send(1, 1, 1).poll(2, (0, 0), (1, 1), group="g")
     consumption, lags = read(story.history)
     assert lags == [0.0, 10.0]
@@ -62,7 +62,7 @@ def test_records_that_were_given_again_are_counted_by_how_often() -> None:
     story.poll(2, (0, 0), partition=P1, group="g")
     consumption, lags = read(story.history)
     assert consumption.groups() == (reads("g", 2, 1, 3),)
-    assert len(lags) == 5, "nobody was told of an acknowledgement in t-1"
+    assert len(lags) == 5, "t-1 has no acknowledgement"
 
 
 def test_lag_needs_an_acknowledgement_and_a_poll() -> None:

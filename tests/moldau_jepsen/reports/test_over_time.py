@@ -122,7 +122,7 @@ def test_names_of_lines_go_to_as_many_rows_as_they_need():
     assert "Too short" in lines([], spans=(), unit="", title="")
 
 
-def test_a_long_name_of_a_row_is_cut_and_told_in_full():
+def test_a_long_row_name_is_cut_and_shown_in_full_beside():
     drawn = lanes([Lane(name="x" * 40, bands=[Band(start_s=0, end_s=1, label="a")])], until_s=1.0, title="t")
     assert "x" * 22 + "\N{HORIZONTAL ELLIPSIS}" in drawn
     assert f"<title>{'x' * 40}</title>" in drawn
@@ -160,7 +160,7 @@ def test_silence_counts_as_long_as_clients_have_writes_under_way():
     served = operation(0, 0, 100)
     assert series_of([served, operation(1, 200, 5_000, Status.INFO)]).unavailable == [(0.1, 5.0)]
     assert series_of([served, operation(1, 200, 5_000, Status.INFO)], 3.0).unavailable == [(0.1, 3.0)]
-    assert series_of([served], 60.0).unavailable == [], "nobody asked for more"
+    assert series_of([served], 60.0).unavailable == [], "no operation waited later"
     assert series_of([operation(0, 500, 9_000, Status.FAIL)]).unavailable == [(0.5, 9.0)]
     aborted = operation(1, 200, 5_000, kind=Kind.TRANSACTION, aborted=True)
     assert sum(rate for _, rate in series_of([served, aborted]).acknowledged) == 1

@@ -86,7 +86,7 @@ def test_aborted_records_must_not_be_read() -> None:
 
 
 def attempts(*reported: tuple[str, int | None], reads: tuple[int, ...] = (), effects: int = 1) -> PipelineHistory:
-    """One record, sent several times: how each ended, and the offset that was told."""
+    """One record, sent several times: how each ended, and the reported offset."""
     history = new_history()
     for how, offset in reported:
         if how == "acknowledged":

@@ -121,7 +121,7 @@ def test_tasks_that_never_rest_end_the_scenario(monkeypatch: pytest.MonkeyPatch)
         simulate(spins, seed=1, brokers=1, controllers=1)
 
 
-def test_a_request_that_fails_inside_a_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_in_a_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise LookupError("no such batch")
 
@@ -140,7 +140,7 @@ def test_a_request_that_fails_inside_a_broker_is_told(monkeypatch: pytest.Monkey
 
 
 async def sent_while_followers_are_away(cluster: Cluster, acks: str) -> None:
-    """A record is acknowledged, and told to the history, when only its leader can have it."""
+    """A record is acknowledged, and recorded in the history, when only its leader can have it."""
     await cluster.create_topic("orders", replicas=2)
     config = {"bootstrap.servers": cluster.bootstrap, "acks": acks, "enable.idempotence": False}
     async with Producer(config, environment=cluster.environment) as producer:

@@ -1,4 +1,4 @@
-"""Goal: the final read comes as far as anybody was told that there is something, by an acknowledgement or by a poll.
+"""Goal: the final read reaches the highest offset that an acknowledgement or a poll has shown.
 
 Method: a stub in the consumer's place whose log has lost its end for some time.
 """
@@ -24,7 +24,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 class StubConsumer:
     """Reads a log of one partition that holds ``first`` records, and ``last`` ones from ``grows_at`` on.
 
-    It is given no more than ``readable`` of them, and told of ``reported``.
+    It receives at most ``readable`` of them; its leader reports ``reported``.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ def test_it_waits_for_acknowledged_and_for_polled_records():
         assert offsets(operations) == [0, 1, 2], seen
 
 
-def test_it_does_not_wait_for_what_nobody_was_told_of():
+def test_it_does_not_wait_for_unreported_records():
     for seen in (Send(P0, 2, None), Poll(((P0, ()),)), Poll(((P1, ((7, 7),)),))):
         assert offsets(read(seen, first=1, last=3)) == [0], seen
 
 
 def test_records_missing_at_the_end_of_a_log_are_lost_not_late():
-    """It waits all its time for that; then the leaders' ends tell that there is no more."""
+    """It waits all its time for that; then the leaders' ends show that the log has no more records."""
     earlier = [Poll(((P0, ((0, 0), (1, 1), (2, 2))),)), Send(P0, 2, 2)]
     for seen in earlier:
         operations = read(seen, first=1, last=1)
@@ -137,5 +137,5 @@ def test_it_names_the_partitions_that_their_leaders_have_more_of():
 
 def test_it_says_that_the_ends_were_not_settled():
     (stuck,) = read(first=3, last=3, stable=2)
-    wanted = ", and a transaction was open or no leader told the ends: {}"
+    wanted = ", and a transaction was open or no leader answered with the ends: {}"
     assert stuck.error == f"not at the end after 20.0 s{wanted}"

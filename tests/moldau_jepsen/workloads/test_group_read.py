@@ -1,5 +1,5 @@
-"""Goal: a read by a new group ends when it has passed what anybody was told of, and tells where it did not come so far;
-what it lacks of what was acknowledged before is found, and nothing else.
+"""Goal: a read by a new group ends past the highest offset reported to any client, and names partitions that it
+did not read so far; the checker finds exactly the acknowledged records that it lacks.
 
 Method: a stub in the consumer's place; histories by hand.
 """
@@ -62,7 +62,7 @@ class StubConsumer:
 
 
 def read(script, *reported):
-    """What came of a read after others were told something, its operations, and how long it took in seconds."""
+    """Returns the result of a read after these reports to others, its operations, and its duration in seconds."""
     history = []
 
     async def main():

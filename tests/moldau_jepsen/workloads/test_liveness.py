@@ -1,4 +1,4 @@
-"""Goal: a cluster that is healthy and serves nobody is convicted; one that serves costs hardly any time.
+"""Goal: a healthy cluster that serves no client is convicted; one that serves costs hardly any time.
 
 Method: operations by hand on virtual time; then whole simulated runs, one of them with a partition that takes nothing
 from the moment the cluster is healthy.
@@ -189,7 +189,7 @@ def test_the_clients_of_chaos_owe_what_they_do(workload, senders, owed):
 @pytest.mark.parametrize("workload", [Workload.QUEUE, Workload.TRANSACTIONS])
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_group_of_a_chaos_run_that_never_polls_again_is_stuck(workload, hangs, monkeypatch):
-    """Its members live and own their partitions: nothing but the records that nobody reads tells."""
+    """Its members live and own their partitions; only the unread records show the failure."""
     hanging = trio.Event()
     poll = Consumer.poll
 
@@ -252,7 +252,7 @@ def chaos_deaths(tmp_path, acknowledged, control=None, deaths=()):
     return run.deaths, in_virtual_time(main)
 
 
-def test_a_chaos_run_fails_for_a_cluster_that_serves_nobody(tmp_path):
+def test_a_chaos_run_fails_if_the_cluster_serves_no_client(tmp_path):
     text = "stuck: no record was acknowledged in queue-0 for 60 s after the cluster was healthy"
     assert chaos_deaths(tmp_path, acknowledged=False) == ([text], pytest.approx(60))
     assert chaos_deaths(tmp_path, acknowledged=True) == ([], pytest.approx(5))

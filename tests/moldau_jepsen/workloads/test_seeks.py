@@ -1,4 +1,4 @@
-"""Goal: a reader seeks only to where it has been, tells each seek as it was, and commits nothing until it is back.
+"""Goal: a reader seeks only to where it has been, records each seek, and commits nothing until it is back.
 
 Method: a seeker with a stub in the consumer's place, over 60 polls of three records each.
 """
@@ -46,7 +46,7 @@ class StubConsumer:
 
 
 def seeks_of(consumer, *, share=1.0, after_each=lambda seeker, seek, reached: None):
-    """What a seeker tells; ``after_each`` sees it after each poll."""
+    """Returns the operations of a seeker; ``after_each`` sees them after each poll."""
     reported = []
     clock = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0)
     seeker = Seeker(Recorder(clock, reported.append), 3, share)
@@ -65,7 +65,7 @@ def seeks_of(consumer, *, share=1.0, after_each=lambda seeker, seek, reached: No
     return [seek for operation in reported for seek in operation.seeks]
 
 
-def test_each_seek_is_told_as_it_was():
+def test_each_seek_is_recorded():
     consumer = StubConsumer()
     moves = []
     seeks = seeks_of(consumer, after_each=lambda seeker, seek, reached: moves.append((seek, consumer.offset, reached)))

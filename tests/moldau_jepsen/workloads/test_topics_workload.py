@@ -74,7 +74,9 @@ def test_records_read_once_must_be_read_again_at_their_offset():
         f"{name} lost '1 for first', read before at offset 1: '5 for first' is there"
     ]
     lost = "lost '0 for first', acknowledged at offset 0: 0 was reached without it"
-    assert check_topics(writes, [read("first", 0, "0 for first"), read("first", 0)]) == [f"{name} {lost}"], "told once"
+    assert check_topics(writes, [read("first", 0, "0 for first"), read("first", 0)]) == [f"{name} {lost}"], (
+        "reported once"
+    )
     other = [read("first", 1, "2 for first"), read("second", 0, "3 for second", "4 for second")]
     assert check_topics(writes, [both, *other]) == []
 

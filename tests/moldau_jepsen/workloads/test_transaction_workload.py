@@ -129,8 +129,8 @@ def test_transactions_mix_sends_and_polls():
         )
 
 
-def test_offsets_of_sends_are_told_beside_polls():
-    """A send is told its own offset, whatever stands between it and the next one."""
+def test_offsets_of_sends_are_recorded_beside_polls():
+    """A send reports its own offset, whatever stands between it and the next one."""
     history = history_of(5, **BUSY)
     polled = {
         (partition, value): offset for one in transactions_of(history) for partition, offset, value in polled_in(one)
@@ -208,7 +208,7 @@ def first_of(transaction):
     ],
 )
 def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share, kinds):
-    """Nothing is aborted, so that no reader from outside can tell: only the polls within transactions can. Where two
+    """Nothing is aborted, so only the polls within transactions can show it, not an outside reader. Where two
     transactions happen to read from each other, which the seed decides, that is a cycle besides.
     """
     with planted(MUTANTS[bug]):

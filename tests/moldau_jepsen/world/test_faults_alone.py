@@ -144,7 +144,7 @@ def test_what_waits_for_a_slow_sync_is_lost_with_the_power():
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_of_reads_fails_where_it_is_told_to(share):
+def test_a_share_of_reads_fails_on_the_chosen_disk(share):
     async def main(world):
         node = world.node("n")
         disk = node.environment.disk

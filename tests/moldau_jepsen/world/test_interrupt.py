@@ -1,4 +1,4 @@
-"""Goal: an interrupt ends a simulated run at once and as itself, whatever code it strikes; it convicts nobody.
+"""Goal: an interrupt ends a simulated run at once and as itself, whatever code it strikes; it convicts no run.
 
 Method: nodes and scenarios that raise ``KeyboardInterrupt``, alone and in groups, as the signal's handler does.
 """

@@ -68,7 +68,7 @@ def test_lost_segments_are_retransmitted_in_order():
     assert 0.2 < there_s < 20.0, "everything behind a lost segment waits for it, and no longer"
 
 
-def test_no_link_loses_anything_unless_told():
+def test_no_link_loses_anything_by_default():
     assert lossy_world(there_and_back, 0.0)[1][1] == 0
 
 

@@ -37,7 +37,7 @@ def test_timers_of_a_paused_machine_fire_late_and_others_on_time():
 
 
 def test_a_scenario_that_fails_while_a_machine_is_paused_ends():
-    """Tasks that were held back could not be cancelled: the run stood still, and told nobody why."""
+    """Tasks that were held back could not be cancelled: the run stood still without a message."""
 
     async def main(world):
         world.node("a").start(lambda environment: tick([], environment))

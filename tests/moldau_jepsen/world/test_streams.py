@@ -1,5 +1,5 @@
-"""Goal: whatever links and machines suffer, what one end of a connection reads is a beginning of what the other wrote,
-and nobody gets through, or sends, what TCP could not.
+"""Goal: under all faults of links and machines, each end of a connection reads a prefix of the other's bytes,
+and no end sends or receives what TCP could not.
 
 Method: two hosts of a virtual network with one connection; a random script of cuts, slowness, loss and losses of power,
 and single stories with the moments at which streams could go wrong.
@@ -180,7 +180,7 @@ def test_what_is_on_its_way_arrives_in_spite_of_an_abort():
     assert run_pair(aborted_under_way) == b"one"
 
 
-async def told_of_the_end(world, near, far):
+async def reset_after_the_end(world, near, far):
     world.network.cut("a", "b")
     near.send_nowait([b"never"])
     await trio.sleep(CALM.give_up_seconds + 1.0)
@@ -192,7 +192,7 @@ async def told_of_the_end(world, near, far):
 
 
 def test_who_writes_to_an_end_that_has_given_up_is_reset():
-    run_pair(told_of_the_end)
+    run_pair(reset_after_the_end)
 
 
 # --- power

@@ -79,7 +79,7 @@ def test_a_process_may_die_between_a_sync_and_its_return():
         await trio.sleep(0.5)
         node.kill()
         await node.wait_ended()
-        assert trio.current_time() == 0.5, "nobody waits for the disk of a dead process"
+        assert trio.current_time() == 0.5, "no task waits for the disk of a dead process"
         await trio.sleep(2.0)
         assert (returned, world.failures) == ([], [])
         return bytes(node.disk.lookup("/f").durable)

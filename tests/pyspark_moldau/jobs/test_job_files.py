@@ -169,7 +169,7 @@ def test_the_files_of_the_documentation_are_right(folder, name):
     READERS[name](write(folder, blocks[name]))
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(JobConfigError, match="No such file"):
         export_job(tmp_path / "none.toml")
 

@@ -355,7 +355,7 @@ def given_before_released(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroup, "is_free", lambda self, partition, member_id: True)
 
 
-def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def members_are_not_notified(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(classic_members, "must_join_again", lambda group, member: False)
 
 
@@ -369,7 +369,7 @@ def downgrade_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     [
         owned_is_forgotten,
         given_before_released,
-        members_are_not_told,
+        members_are_not_notified,
         downgrade_is_forgotten,
     ],
 )

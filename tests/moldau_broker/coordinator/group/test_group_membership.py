@@ -37,7 +37,7 @@ def test_bad_joins_are_refused() -> None:
         (join_request(group=""), ErrorCode.INVALID_GROUP_ID),
         (join_request(session_ms=5_999), ErrorCode.INVALID_SESSION_TIMEOUT),
         (join_request(session_ms=1_800_001), ErrorCode.INVALID_SESSION_TIMEOUT),
-        (join_request("nobody"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (join_request("unknown-member"), ErrorCode.UNKNOWN_MEMBER_ID),
         (join_request(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         (join_request(protocol_type=""), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ]

@@ -465,7 +465,7 @@ def test_transactional_offsets_and_markers_survive_loading() -> None:
     run(after, log)
 
 
-def test_cancelled_waiters_harm_nobody() -> None:
+def test_cancelled_waiters_leave_the_group_unchanged() -> None:
     """A lost connection cancels the wait, but not the request."""
 
     async def scenario(broker: Broker) -> None:

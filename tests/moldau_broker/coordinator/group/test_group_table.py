@@ -56,7 +56,7 @@ EXPECTED: dict[str, dict[GroupState, ErrorCode | None]] = {
         GroupState.COMPLETING_REBALANCE: WAITS,
         GroupState.STABLE: WAITS,
     },
-    "join as nobody": dict.fromkeys(GroupState, UNKNOWN),
+    "join as an unknown member": dict.fromkeys(GroupState, UNKNOWN),
     "join without an id": dict.fromkeys(GroupState, ErrorCode.MEMBER_ID_REQUIRED),
     "sync as a member": {
         GroupState.EMPTY: UNKNOWN,
@@ -70,7 +70,7 @@ EXPECTED: dict[str, dict[GroupState, ErrorCode | None]] = {
         GroupState.COMPLETING_REBALANCE: GENERATION,
         GroupState.STABLE: GENERATION,
     },
-    "sync as nobody": dict.fromkeys(GroupState, UNKNOWN),
+    "sync as an unknown member": dict.fromkeys(GroupState, UNKNOWN),
     "heartbeat as a member": {
         GroupState.EMPTY: UNKNOWN,
         GroupState.PREPARING_REBALANCE: REBALANCE,
@@ -83,14 +83,14 @@ EXPECTED: dict[str, dict[GroupState, ErrorCode | None]] = {
         GroupState.COMPLETING_REBALANCE: GENERATION,
         GroupState.STABLE: GENERATION,
     },
-    "heartbeat as nobody": dict.fromkeys(GroupState, UNKNOWN),
+    "heartbeat as an unknown member": dict.fromkeys(GroupState, UNKNOWN),
     "leave as a member": {
         GroupState.EMPTY: UNKNOWN,
         GroupState.PREPARING_REBALANCE: OK,
         GroupState.COMPLETING_REBALANCE: OK,
         GroupState.STABLE: OK,
     },
-    "leave as nobody": dict.fromkeys(GroupState, UNKNOWN),
+    "leave as an unknown member": dict.fromkeys(GroupState, UNKNOWN),
     "commit as a member": {
         GroupState.EMPTY: UNKNOWN,
         GroupState.PREPARING_REBALANCE: OK,
@@ -103,7 +103,7 @@ EXPECTED: dict[str, dict[GroupState, ErrorCode | None]] = {
         GroupState.COMPLETING_REBALANCE: GENERATION,
         GroupState.STABLE: GENERATION,
     },
-    "commit as nobody": dict.fromkeys(GroupState, UNKNOWN),
+    "commit as an unknown member": dict.fromkeys(GroupState, UNKNOWN),
     "commit without a group": {
         GroupState.EMPTY: OK,
         GroupState.PREPARING_REBALANCE: UNKNOWN,
@@ -114,7 +114,7 @@ EXPECTED: dict[str, dict[GroupState, ErrorCode | None]] = {
 
 
 def build(name: str, member_id: str, generation: int) -> tuple[Request, int]:
-    who = "nobody" if "nobody" in name else member_id
+    who = "unknown-member" if "an unknown member" in name else member_id
     when = generation - 1 if "old generation" in name else generation
     if name == "join without an id":
         return join_request(), 9

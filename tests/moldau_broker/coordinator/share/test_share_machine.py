@@ -49,9 +49,9 @@ class ShareMachine(RuleBasedStateMachine):
             elif not isinstance(ask, Read | Initialize):
                 for batch in ask.batches:
                     for offset in range(batch.first_offset, batch.last_offset + 1):
-                        told = (batch.delivery_count, batch.delivery_state)
+                        reported = (batch.delivery_count, batch.delivery_state)
                         known = self.acknowledged[where]
-                        known[offset] = max(told, known.get(offset, told))
+                        known[offset] = max(reported, known.get(offset, reported))
 
     def forget(self, where) -> None:
         self.acknowledged[where] = {}
@@ -131,11 +131,11 @@ class ShareMachine(RuleBasedStateMachine):
                 for batch in state.batches
                 for offset in range(batch.first_offset, batch.last_offset + 1)
             }
-            for offset, told in list(offsets.items()):
+            for offset, reported in list(offsets.items()):
                 if offset < state.start_offset:
                     del offsets[offset]
                 else:
-                    assert known[offset] >= told
+                    assert known[offset] >= reported
             assert (state.state_epoch, state.leader_epoch) >= self.epochs[where]
             self.epochs[where] = (state.state_epoch, state.leader_epoch)
 

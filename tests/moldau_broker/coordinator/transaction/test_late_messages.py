@@ -166,7 +166,7 @@ class World:
             self.leaders[partition].end(marker)
 
     def faults(self) -> list[str]:
-        """Returns how the logs differ from what the client was told."""
+        """Returns how the logs differ from the answers to the client."""
         found: list[str] = []
         for number, leader in enumerate(self.leaders):
             open_records: list[Batch] = []

@@ -19,7 +19,7 @@ def cut(lab: Lab) -> None:
     lab.log.truncate_to(lab.log.log_start_offset + 1)
 
 
-def begin_anew(lab: Lab) -> None:
+def restart_later(lab: Lab) -> None:
     lab.log.truncate_fully_and_start_at(lab.log.log_start_offset + 1, lab.now)
 
 
@@ -53,7 +53,7 @@ def clean_twice(lab: Lab) -> None:
     lab.clean()
 
 
-@pytest.mark.parametrize("change", [cut, begin_anew])
+@pytest.mark.parametrize("change", [cut, restart_later])
 @pytest.mark.parametrize("runs", ["the same run", "after a stop", "after a power loss", "cut, then a power loss"])
 def test_no_deleted_key_comes_back_behind_a_cut(change, runs: str) -> None:
     lab = cleaned()

@@ -80,7 +80,7 @@ def test_a_former_topics_log_is_deleted_with_its_future_log() -> None:
     assert not manager.future_logs
 
 
-def test_what_nobody_claims_is_set_aside_and_stays() -> None:
+def test_unclaimed_logs_are_set_aside_and_stay() -> None:
     machine = VirtualMachine(1)
     manager = two_topics_of_one_name(machine, 2, 3)
     put(create(manager, B), b"kept")

@@ -192,7 +192,7 @@ def test_damage_in_the_tail_after_a_crash() -> None:
 def test_damage_below_the_recovery_point_is_always_found() -> None:
     """A clean start does not read the log.
 
-    Whoever reads the bytes checks them; what has a good checksum is what was written.
+    Each reader verifies the checksum, and a batch with a good checksum is the written batch.
     """
     driver = write_log(6)
     files = contents(driver)

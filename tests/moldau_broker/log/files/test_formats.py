@@ -179,16 +179,16 @@ def test_marker_is_kafkas(written) -> None:
 
 def test_producer_snapshot(written) -> None:
     data = read_file(written, "/data/topic-0/00000000000000000004.snapshot")
-    nobody_forgotten = struct.pack(">qhiqiqiq", -1, -1, -1, -1, 0, -1, -1, -1)
+    knows_all_row = struct.pack(">qhiqiqiq", -1, -1, -1, -1, 0, -1, -1, -1)
     row = struct.pack(">qhiqiqiq", 77, 2, 0, 2, 0, 2000, 9, -1)
-    body = struct.pack(">i", 2) + nobody_forgotten + row
+    body = struct.pack(">i", 2) + knows_all_row + row
     assert data[:2] == b"\0\1"
     assert data[6:] == body
     from crc32c import crc32c
 
     assert struct.unpack_from(">I", data, 2)[0] == crc32c(body)
-    nobody, entry = decode_snapshot("x", data)
-    assert (nobody.producer_id, nobody.batches) == (-1, [])
+    knows_all, entry = decode_snapshot("x", data)
+    assert (knows_all.producer_id, knows_all.batches) == (-1, [])
     assert (entry.producer_id, entry.epoch, entry.last_sequence, entry.coordinator_epoch) == (77, 2, 0, 9)
     for position in range(len(data)):
         damaged = bytearray(data)

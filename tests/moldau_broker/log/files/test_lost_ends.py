@@ -105,8 +105,11 @@ def rot_base_offset(machine: VirtualMachine, path: str, position: int) -> None:
 @pytest.mark.parametrize("cut", [-2, 0, 2])
 @pytest.mark.parametrize("damage", [lose_end, rot_header, rot_base_offset])
 def test_a_truncated_log_goes_on_where_the_file_is_unreadable(damage, kept: int, cut: int) -> None:
-    """A follower that was cut back far fetches what was lost again; it was told that its own new records were gone, and
-    where a header had rotted nothing was cut at all."""
+    """A follower whose log was truncated far back fetches the lost records again.
+
+    Two defects are covered: the log reported the follower's new records as lost, and a rotten header prevented the
+    truncation.
+    """
     machine, path, batches, offsets = closed_log()
     damage(machine, path, batches[kept])
     manager, log = started_again(machine)

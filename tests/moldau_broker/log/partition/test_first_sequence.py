@@ -49,7 +49,7 @@ def test_the_second_batch_waits_for_the_first() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("power_lost", [True, False])
-def test_a_restart_forgets_nobody_as_long_as_there_is_a_snapshot(clean: bool, power_lost: bool) -> None:
+def test_a_restart_with_a_snapshot_keeps_all_producers(clean: bool, power_lost: bool) -> None:
     machine = VirtualMachine(1)
     manager = open_manager(machine)
     log = create(manager)
@@ -65,7 +65,7 @@ def test_a_restart_forgets_nobody_as_long_as_there_is_a_snapshot(clean: bool, po
     put(log, producer=(7, 0, 30))
 
 
-def test_cutting_a_log_forgets_nobody_who_is_left() -> None:
+def test_a_truncation_keeps_the_remaining_producers() -> None:
     log = create(open_manager(VirtualMachine(1)))
     for sequence in range(30):
         put(log, b"x" * 80, producer=(7, 0, sequence))

@@ -133,7 +133,7 @@ def test_a_truncation_voids_the_sync_under_way() -> None:
     assert [row.value for row in rows] == [b"v"] * 2 + [b"new"] * 3
 
 
-def test_a_log_that_begins_anew_is_settled_where_it_begins() -> None:
+def test_a_restarted_log_is_settled_at_its_start_offset() -> None:
     _, manager, log = opened()
     follow(log, 0)
     work = manager.flush_work(log)
@@ -225,7 +225,7 @@ def test_a_log_that_tried_failed_syncs_again_would_be_found_out(monkeypatch: pyt
     assert any(lost_after_a_retried_sync(seed) for seed in range(20))
 
 
-def test_a_log_that_is_deleted_during_its_sync_harms_nobody() -> None:
+def test_a_log_may_be_deleted_during_its_sync() -> None:
     _, manager, log = opened()
     other = create(manager, TopicPartition("b", 0))
     put(log)

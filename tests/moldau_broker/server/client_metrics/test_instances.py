@@ -121,7 +121,7 @@ def test_bad_pushes_have_kafkas_errors(change, error) -> None:
         assert isinstance(known.get(ID, CLIENT, 2), Merged), "such a client may ask again at once"
 
 
-def test_a_changed_subscription_is_told_at_once() -> None:
+def test_a_changed_subscription_is_reported_at_once() -> None:
     known = instances(ALL)
     first = known.get(ID, CLIENT, 0)
     known.replace_subscriptions([Subscription(metrics=("a.",), interval_ms=1000)])

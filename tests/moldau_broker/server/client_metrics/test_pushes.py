@@ -67,7 +67,7 @@ def test_a_client_asks_and_pushes() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(1)
         await subscribe(client, "all", metrics="*", interval_ms="100")
-        await subscribe(client, "nobody", metrics="never.", match="client_id=no-such-client")
+        await subscribe(client, "no-client", metrics="never.", match="client_id=no-such-client")
         granted = await client.request(GetTelemetrySubscriptionsRequest())
         assert granted.error_code == ErrorCode.NONE
         assert granted.client_instance_id.int > 1

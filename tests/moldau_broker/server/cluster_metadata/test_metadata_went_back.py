@@ -133,8 +133,8 @@ def test_a_broker_refuses_controllers_that_went_back(ending: str, caplog: pytest
 
     with caplog.at_level(logging.WARNING):
         run_cluster(scenario)
-    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("metadata-went-back ")]
-    assert 1 <= len(told) <= 6, "rarely"
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("metadata-went-back ")]
+    assert 1 <= len(lines) <= 6, "rarely"
 
 
 def test_without_its_checkpoint_a_broker_follows() -> None:

@@ -25,7 +25,7 @@ PARTITIONS = 4
 
 
 class Worker:
-    """A consumer that reads until it is told to end, and commits as it goes."""
+    """A consumer that reads until its end is requested, and commits as it goes."""
 
     def __init__(self, cluster: Cluster, name: str, **options: str) -> None:
         self.name = name
@@ -180,7 +180,7 @@ def test_a_member_that_was_removed_loses_its_partitions() -> None:
     run_cluster(scenario, **SETTINGS)
 
 
-def test_a_refused_member_is_told_why() -> None:
+def test_a_refused_member_receives_the_reason() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.client(1).create_topic("t")
         worker = Worker(cluster, "w", group_remote_assignor="sticky")

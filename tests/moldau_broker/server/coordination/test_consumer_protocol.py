@@ -73,7 +73,7 @@ async def coordinator(cluster: Cluster) -> int:
 
 
 class Reader:
-    """A member that sends heartbeats until it is told to end."""
+    """A member that sends heartbeats until its end is requested."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster

@@ -117,7 +117,7 @@ def test_a_transactional_id_is_named_once_in_a_request() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), trio.TooSlowError("late"), KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)])
-def test_no_answer_is_told_to_all(error: Exception) -> None:
+def test_a_missing_answer_fails_all_questions(error: Exception) -> None:
     async def scenario() -> None:
         coordinators = Coordinators()
         coordinators.error = error

@@ -45,7 +45,7 @@ async def hops_to_the_end(cluster, producer: TransactionalProducer, hop_ms: floa
     assert await producer.end(commit=True) is ErrorCode.NONE
     began = trio.current_time()
     assert shard.core.transactions[name].status.is_preparing
-    while shard.core.transactions[name].status.is_preparing:  # noqa: ASYNC110 - nothing tells when a core has moved
+    while shard.core.transactions[name].status.is_preparing:  # noqa: ASYNC110 - a core sends no notification of its changes
         await trio.sleep(LOOK_HOPS * hop_ms / 1000)
     return (trio.current_time() - began) * 1000 / hop_ms
 

@@ -148,7 +148,7 @@ def test_an_endless_fetch_ends_and_held_requests_are_answered() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(attack, cluster, [endless_fetch(), *[transactional_produce(2 * BUDGET)] * 3], answers)
             with trio.fail_after(2 * WAIT_MS_MAX / 1000):
-                while len(answers) < 4:  # noqa: ASYNC110 - the other side of a connection tells nobody
+                while len(answers) < 4:  # noqa: ASYNC110 - the peer's answers notify no task
                     await trio.sleep(1)
             nursery.cancel_scope.cancel()
         assert WAIT_MS_MAX <= 1000 * (trio.current_time() - begin) < WAIT_MS_MAX + 60_000

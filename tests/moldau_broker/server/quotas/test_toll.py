@@ -125,7 +125,7 @@ def test_limits_follow_user_client_id_and_changes():
     )
     quotas.index = type(quotas.index)()
     quotas.follow(image)
-    assert account.toll(ALICE, b"\xff").due(200) == 0  # bytes that are not UTF-8 harm nobody
+    assert account.toll(ALICE, b"\xff").due(200) == 0  # bytes that are not UTF-8 decode to U+FFFD
     assert account.toll(ALICE, b"app").due(200) > 0
 
 

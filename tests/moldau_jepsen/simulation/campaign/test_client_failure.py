@@ -1,5 +1,5 @@
 """Goal: a seed in which the client library raises leaves all that another failed seed leaves, and replays the same run;
-clients that never end are told.
+clients that never end are reported.
 
 Method: a producer that raises what is no error of Kafka's in the middle of a run; and a kit that is broken itself.
 """
@@ -95,4 +95,4 @@ def test_clients_that_never_end_are_convicted_by_name(monkeypatch):
     monkeypatch.setattr(run, "DRAIN_SECONDS", 20.0)
     result = run_seed(1, replace(OPTIONS, faults=(), fault_seconds=0.5))
     (violation,) = result.violations
-    assert violation == "at the end: stuck: clients had not ended 20 s after they were told to: queue"
+    assert violation == "at the end: stuck: clients had not ended 20 s after they were asked to: queue"

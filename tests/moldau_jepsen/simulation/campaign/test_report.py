@@ -239,7 +239,7 @@ def test_a_failed_seed_is_shown_with_the_operations_behind_it():
 
 
 def test_what_is_kept_of_failed_seeds_is_bounded():
-    """They come in any order; those with the lowest numbers are told in full."""
+    """They come in any order; the report shows those with the lowest numbers in full."""
     count = FAILURES_SHOWN + 7
     failed = [replace(FAILED, seed=seed, series=series()) for seed in range(1, count + 1)]
     report = tally(*failed[::2], *failed[1::2]).report(1.0)

@@ -98,7 +98,7 @@ def test_another_failure_is_not_this_one(judged):
     assert shrunk.result.violations == (LOST,)
 
 
-def test_runs_are_bounded_and_told(judged):
+def test_runs_are_bounded_and_reported(judged):
     faults = plan(20, random.Random(2))
     ran = judged(lambda tried: LOST if len(tried) >= 2 else "")
     reported = []

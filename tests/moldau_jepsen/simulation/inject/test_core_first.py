@@ -280,7 +280,7 @@ async def unsettled(world):
     return at_once, seen, draw_outside(injector, world.random("core")).nodes
 
 
-def test_nobody_is_spared_while_a_move_may_take_what_is_needed():
+def test_unfinished_moves_reduce_the_nodes_left_outside():
     at_once, seen, afterwards = run_world(unsettled, 4)
     assert [len(nodes) for nodes in at_once] == [len(nodes) for nodes in seen], "seed 200439: it moved as faults ended"
     voters, reassign, elect, unanswered = seen

@@ -48,7 +48,7 @@ VISIBLE = {
 SHOWN_APART = {FaultKind.CRASH_POINT, FaultKind.RESET, FaultKind.DISK_ERROR, FaultKind.CLOCK_JUMP}
 """What strikes only who does something; the last one is shown below."""
 
-TOLD = {
+NOTED = {
     FaultKind.RESTART: "stop",
     FaultKind.ROLL: "stop",
     FaultKind.VOTERS: "move",
@@ -125,9 +125,9 @@ def test_each_kind_strikes_and_ends():
         assert voters == [101, 102, 103], kind
         if kind in VISIBLE:
             assert during[VISIBLE[kind]], (kind, during)
-        if kind in TOLD:
-            assert TOLD[kind] in notes, (kind, notes)
-    assert set(VISIBLE) | set(TOLD) | SHOWN_APART == set(SIMULATED_KINDS)
+        if kind in NOTED:
+            assert NOTED[kind] in notes, (kind, notes)
+    assert set(VISIBLE) | set(NOTED) | SHOWN_APART == set(SIMULATED_KINDS)
 
 
 async def jump(world):
@@ -207,7 +207,7 @@ def test_several_directories_are_drawn_for_some_seeds():
 
 
 async def unexplained(world):
-    """A directory that fails while no fault says so; returns what is told of it."""
+    """Fails a directory without a fault; returns the reported directories before and after it, and the health."""
     cluster = SimulatedCluster(world, ClusterShape(directories=2))
     cluster.start_all()
     await cluster.wait_healthy(60)
@@ -220,7 +220,7 @@ async def unexplained(world):
     return before, injector.unexplained_directories(), cluster.is_healthy()
 
 
-def test_a_directory_that_no_fault_struck_is_told():
+def test_a_directory_failure_without_a_fault_is_reported():
     before, after, healthy = run_world(unexplained, 6)
     assert before == []
     assert after == ["broker-2: /data2"]

@@ -234,7 +234,7 @@ async def strike_under_load(world, kind, number):
     await cluster.create_topic(environment, "flights", 3, {})
     acknowledged = [0.0]
 
-    def told_before(action):
+    def noted_before(action):
         def do(node_id):
             story.before_deaths.append(world.trace.tail(1)[0])
             action(node_id)
@@ -265,7 +265,7 @@ async def strike_under_load(world, kind, number):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write)
         await trio.sleep(1.0)
-        cluster.kill, cluster.lose_power = told_before(cluster.kill), told_before(cluster.lose_power)
+        cluster.kill, cluster.lose_power = noted_before(cluster.kill), noted_before(cluster.lose_power)
         injector = FaultInjector(cluster, [CLIENT], synced=True, struck=FaultScope.BROKERS)
         fault = PlannedFault(kind=kind, begin=SAMPLE_S / 2, end=3.0, number=number)
         injector.schedule([fault], trio.current_time())
@@ -273,7 +273,7 @@ async def strike_under_load(world, kind, number):
         await listen(trio.current_time() + 1.0, story.later)
         healed = trio.current_time()
         await cluster.wait_healthy(90)
-        while acknowledged[-1] < healed:  # noqa: ASYNC110 - in virtual time, and nobody tells
+        while acknowledged[-1] < healed:  # noqa: ASYNC110 - in virtual time, and producers notify no task
             await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
     story.failures = list(world.failures)

@@ -1,6 +1,6 @@
 """Goal: faults of one link do not undo each other, end when all are ended, and count only when they did something.
 
-Method: a single broker that nobody but the test talks to, struck by several faults with times of their own.
+Method: a single broker without other clients than the test, struck by several faults with times of their own.
 """
 
 import trio
@@ -34,7 +34,7 @@ def links(world, *names):
     }
 
 
-async def told_of(world, kind, *names):
+async def overlapping(world, kind, *names):
     """What links are while one fault goes on, two do, the second alone, and none."""
     strike(world, kind, (0.0, 2.0), (1.0, 3.0))
     seen = []
@@ -61,7 +61,7 @@ TROUBLES = ((FaultKind.SLOW, ("extra_delay", "bytes_per_second")), (FaultKind.LO
 
 def test_the_end_of_a_fault_leaves_what_a_newer_one_does():
     for kind, names in TROUBLES:
-        first, both, second, none = run_world(lambda world, k=kind, n=names: told_of(world, k, *n), 4)
+        first, both, second, none = run_world(lambda world, k=kind, n=names: overlapping(world, k, *n), 4)
         assert first
         assert second
         assert second.items() <= both.items(), "the newest holds"

@@ -140,7 +140,7 @@ async def stopped_while_healing(world, cluster):
 
 
 def test_who_is_about_to_end_is_not_well():
-    """Found by seed 94024: a core went to work while one of its two brokers was ending, and nobody started it again."""
+    """Found by seed 94024: a core began while one of its two brokers was ending, and no action started it again."""
     assert whole_cluster(stopped_while_healing) == [True, False, True, False, 2]
 
 

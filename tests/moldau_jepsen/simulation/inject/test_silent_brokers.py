@@ -19,7 +19,7 @@ HOW = {FaultKind.POWER: "is down", FaultKind.PAUSE: "is paused", FaultKind.BLIND
 
 
 @pytest.mark.parametrize("kind", HOW, ids=lambda kind: kind.value)
-def test_a_broker_that_nobody_hears_is_fenced(kind):
+def test_a_broker_without_heartbeats_is_fenced(kind):
     fault = PlannedFault(kind=kind, begin=1.0, end=15.0, number=0)
     options = replace(ALONE, faults=(fault,))
     result = run_seed(1, options)

@@ -1,6 +1,6 @@
-"""Goal: a fault counts as struck when something was done to somebody, and only as planned when nobody was there.
+"""Goal: a fault counts as struck when it changed a node, and only as planned when it had no target.
 
-Method: simulated clusters. Each kind strikes alone while everybody may be struck, and then where nobody can be: nodes
+Method: simulated clusters. Each kind strikes alone while all nodes are targets, and then without a target: nodes
 that are down already, brokers that must be spared, disks that are given no errors, moves that are not answered.
 """
 
@@ -22,7 +22,7 @@ from moldau_jepsen.world.world import run_world
 UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
 OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
-"""They strike whoever uses a disk, and the disks of a cluster at rest are hardly used."""
+"""They strike at calls of a disk, and a cluster at rest hardly uses its disks."""
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
 
 
@@ -119,7 +119,7 @@ def test_a_crash_point_counts_writes_or_sends():
     assert set(found) <= {(0, 0)}, "it may have struck already"
 
 
-async def nobody_can_be_struck(world):
+async def without_targets(world):
     cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     cluster.start_all()
     await cluster.wait_healthy(60)
@@ -144,8 +144,8 @@ async def nobody_can_be_struck(world):
     return found, injector.begun
 
 
-def test_a_fault_that_finds_nobody_is_only_planned():
-    found, begun = run_world(nobody_can_be_struck, 5)
+def test_a_fault_without_a_target_is_only_planned():
+    found, begun = run_world(without_targets, 5)
     assert found == {"down": Counter(), "spared": Counter(), "refused": Counter(), "unanswered": Counter()}
     assert begun.total() == 15
 

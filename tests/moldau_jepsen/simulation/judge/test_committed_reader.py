@@ -1,6 +1,6 @@
-"""Goal: what a leader's failing disk withholds convicts nobody, and what can be read is judged all the same.
+"""Goal: records that a leader's failing disk withholds convict no run, and the readable ones are judged.
 
-Method: replicas on virtual disks, whose devices fail and come back; the reader looks at whoever leads.
+Method: replicas on virtual disks, whose devices fail and come back; the reader looks at the current leader.
 """
 
 from __future__ import annotations

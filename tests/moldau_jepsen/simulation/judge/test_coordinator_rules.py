@@ -159,7 +159,7 @@ def test_a_deleted_offset_says_nothing(groups, found):
     assert found == []
 
 
-def test_an_offset_of_another_topic_of_the_name_begins_anew(groups, found):
+def test_an_offset_of_a_recreated_topic_starts_again(groups, found):
     former, new = UUID(int=1), UUID(int=2)
     groups.generation("g", 1, {})
     groups.offset("g", P0, 500, former)
@@ -187,7 +187,7 @@ def test_a_transaction_ends_as_its_coordinator_decided(transactions, found, outc
     transactions.state("id", "Empty", 7, 1)
     transactions.forgotten("id")
     transactions.state("id", "Empty", 8, 0)
-    transactions.marker("t-0 at offset 3", 99, is_commit=True)  # nobody knows this producer
+    transactions.marker("t-0 at offset 3", 99, is_commit=True)  # an unknown producer
     assert found == []
 
 

@@ -1,4 +1,4 @@
-"""Goal: a run is convicted of what its clients saw, and what the kit could not find out is told as that.
+"""Goal: a run is convicted of its clients' observations, and the kit's own failures are reported as such.
 
 Method: the judgement of histories by hand, without a run; the other clients' parts are stubs that saw nothing wrong.
 """
@@ -56,4 +56,4 @@ def test_a_search_that_gave_up_neither_convicts_nor_acquits():
         "at the end: unseen: value 0 was acknowledged and is not in the final read",
         gave_up,
     ]
-    assert judged(Story(), "unseen", linearizable=None) == [], "nobody asked for it"
+    assert judged(Story(), "unseen", linearizable=None) == [], "this rule alone was asked for"

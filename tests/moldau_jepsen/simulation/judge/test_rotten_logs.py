@@ -44,7 +44,7 @@ def read_by_rules(partition):
 
 @pytest.mark.parametrize("size", [0, 5, BATCH_HEADER_BYTES, BATCH_HEADER_BYTES + 1, 200])
 def test_a_segment_that_was_cut_is_not_judged(size):
-    """Seed 200149: the log knew where the file ends, so it asked nothing of it that could have told of the rot."""
+    """Found by seed 200149: the log knew the file's end, so it made no read that could have shown the damage."""
     partition = SimpleNamespace(log=damaged_log(lambda virtual_disk, path: virtual_disk.cut_short(path, size)))
     assert batches_seen(partition, 0, BATCHES) is None
     with pytest.raises(OSError, match="does not judge"):

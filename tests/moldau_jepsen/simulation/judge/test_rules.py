@@ -38,7 +38,7 @@ def test_a_voter_keeps_its_vote_and_votes_once_per_epoch(found):
     rules.promised(1, 3, 2)
     rules.started(1, 3, 2)  # a crash later
     rules.promised(1, 4, 3)
-    rules.started(1, 5, NO_VOTE)  # epoch 5 was durable, though nobody saw it in memory
+    rules.started(1, 5, NO_VOTE)  # epoch 5 was durable, though no event showed it in memory
     assert found == []
 
 
@@ -66,7 +66,7 @@ def test_an_entry_is_committed_when_it_is_durable_on_a_majority(found):
     rules.committed(1, 7, 2, {1: 2, 2: 2, 3: None})
     assert found == []
     rules.committed(1, 7, 2, {1: 2, 2: 1, 3: None})  # voter 2 holds another entry there
-    rules.committed(1, 8, 2, {1: 2, 2: 2, 3: 2})  # nobody has it durable
+    rules.committed(1, 8, 2, {1: 2, 2: 2, 3: 2})  # no voter has it durable
     assert found == ["committed-is-durable"] * 2
     rules.durable(3, 7)
     rules.committed(1, 7, 2, {1: 2, 2: 2, 3: 2}, [2])
@@ -241,10 +241,10 @@ def test_a_replica_may_join_and_lead_in_one_change(found):
 
 def test_the_last_known_leader_may_return_if_no_other_can(found):
     """The last known leader may lead again if no other replica can."""
-    nobody = dataclasses.replace(FIRST, isr=(), elr=(), leader=-1, last_known_elr=(1,))
-    back = after(nobody, leader=1, isr=(1,), leader_epoch=2, last_known_elr=(), leader_recovery_state=1)
-    assert story(found, image(1, nobody), image(2, back)) == []
-    eligible = dataclasses.replace(nobody, elr=(2,))
+    leaderless = dataclasses.replace(FIRST, isr=(), elr=(), leader=-1, last_known_elr=(1,))
+    back = after(leaderless, leader=1, isr=(1,), leader_epoch=2, last_known_elr=(), leader_recovery_state=1)
+    assert story(found, image(1, leaderless), image(2, back)) == []
+    eligible = dataclasses.replace(leaderless, elr=(2,))
     assert story(found, image(1, eligible), image(2, back, brokers_with(broker(2, epoch=8)))) == []
     assert story(found, image(1, eligible), image(2, back)) == ["clean-election"]
 
@@ -275,7 +275,7 @@ def test_the_last_value_of_a_key_survives_cleaning(found):
     rules = CompactionRules(found)
     for offset, key, is_tombstone in [(0, b"a", False), (1, b"b", False), (2, b"a", False), (3, b"b", True)]:
         rules.committed("offsets-0", offset, key, is_tombstone=is_tombstone)
-    rules.committed("offsets-0", 1, b"a", is_tombstone=False)  # told late, written before
+    rules.committed("offsets-0", 1, b"a", is_tombstone=False)  # reported late, written before
     rules.cleaned("offsets-0", 1, 0, 9, [2])
     rules.cleaned("offsets-0", 1, 3, 9, [])  # the log begins behind it
     assert found == []

@@ -70,7 +70,7 @@ def test_what_another_rule_would_find_is_passed_over():
 def test_rules_that_convict_alone_at_once(rule):
     """The others are measured by ``moldau sim mutants``, which takes longer."""
     verdict = run_trial(rule, range(1, 5))
-    assert verdict.found, f"{rule} convicted nobody in {verdict.seeds} seeds"
+    assert verdict.found, f"{rule} convicted no run in {verdict.seeds} seeds"
     assert verdict.found_by == rule
 
 

@@ -74,7 +74,7 @@ def test_the_picture_shows_what_happened():
     assert series.active[-1].controller >= 0
 
 
-def test_what_struck_nobody_is_not_drawn():
+def test_faults_without_a_target_are_not_drawn():
     """Every broker is killed; who is to be killed next is down already."""
     kills = [PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=number) for number in range(8)]
     late = PlannedFault(kind=FaultKind.KILL, begin=2.5, end=2.8, number=8)  # the first in the plan, the last in time

@@ -25,7 +25,7 @@ SURVIVOR = MutantVerdict(
 )
 
 
-def test_verdicts_and_the_suites_of_single_parts_are_told():
+def test_verdicts_and_suites_of_single_parts_are_listed():
     text = document([FOUND, SURVIVOR], ROOT)
     assert "1 of 2 found; at most 3 seeds." in text
     what = "sequence numbers are not looked at"
