@@ -56,13 +56,13 @@ def test_the_longest_go_first_and_equals_stay():
 
 def test_what_a_portion_shares_ends_with_its_last_test():
     """A cluster of all clients' tests does not run on while other files are tested."""
-    told = []
+    events = []
 
     @contextmanager
     def cluster():
-        told.append("started")
+        events.append("started")
         yield "address"
-        told.append("stopped")
+        events.append("stopped")
 
     shared = SharedResources()
     names = ["tests/interop/test_clients.py::a", "tests/a.py::b", "tests/interop/test_kcat.py::c", "tests/z.py::d"]
@@ -71,25 +71,25 @@ def test_what_a_portion_shares_ends_with_its_last_test():
         shared.test_begins(name)
         if name.startswith("tests/interop"):
             assert shared.get("cluster", cluster) == shared.get("cluster", cluster) == "address"
-        told.append(name)
+        events.append(name)
         shared.test_ended(name)
-    assert told == ["started", *names[:3], "stopped", names[3]]
+    assert events == ["started", *names[:3], "stopped", names[3]]
 
 
 def test_a_run_that_is_cut_short_ends_what_is_shared():
-    told = []
+    events = []
 
     @contextmanager
     def cluster():
         yield "address"
-        told.append("stopped")
+        events.append("stopped")
 
     shared = SharedResources()
     shared.test_begins("tests/interop/test_clients.py::a")
     shared.get("cluster", cluster)
     shared.close()
     shared.close()
-    assert told == ["stopped"]
+    assert events == ["stopped"]
 
 
 def test_collected_modules_are_left_out_of_garbage_collection():

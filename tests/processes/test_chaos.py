@@ -67,7 +67,7 @@ class Headings(HTMLParser):
 
 
 def assert_sound(done, verdict):
-    """No anomaly, nobody died, and the control is convicted by what it is known for."""
+    """Asserts that there is no anomaly and no death, and that the control is convicted by its known anomaly."""
     reported = (verdict["deaths"], verdict["anomalies"], verdict["controls"], done.stderr)
     assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), reported
     assert [one for one in verdict["anomalies"] if not one["allowed"]] == [], reported
@@ -154,7 +154,7 @@ def test_a_client_that_fails_ends_the_run_with_a_verdict(tmp_path, monkeypatch):
     async def fail_after_the_first_write(self):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, self)
-            while not self._recorder.acknowledged:  # noqa: ASYNC110 - nobody tells of it
+            while not self._recorder.acknowledged:  # noqa: ASYNC110 - the recorder notifies no task
                 await trio.sleep(0.05)
             raise LookupError("a client broke")
 
@@ -170,10 +170,10 @@ def test_a_client_that_fails_ends_the_run_with_a_verdict(tmp_path, monkeypatch):
 
 
 def test_clients_that_never_end_are_judged_after_a_while(tmp_path, monkeypatch):
-    async def serve_nobody(self):
+    async def serve_no_client(self):
         await trio.sleep_forever()
 
-    monkeypatch.setattr(RunClients, "run", serve_nobody)
+    monkeypatch.setattr(RunClients, "run", serve_no_client)
     monkeypatch.setattr(chaos_run, "PROGRESS_S", 0.1)
     monkeypatch.setattr(chaos_run, "STUCK_DRAIN_S", 0.1)
     options = ChaosOptions(directory=tmp_path / "run", duration_s=1.0, brokers=1, controllers=1, kinds=())
@@ -208,7 +208,7 @@ def test_a_run_that_is_cut_short_is_judged_by_what_it_has_seen(tmp_path, monkeyp
             seen.append(operation)
 
     async def end_early(nemesis, plan):
-        while not seen:  # noqa: ASYNC110 - nobody tells of it
+        while not seen:  # noqa: ASYNC110 - the recorder notifies no task
             await trio.sleep(0.05)
         if isinstance(error, OSError):
             await trio.sleep_forever()

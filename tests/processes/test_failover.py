@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class Load(threading.Thread):
-    """Produces numbered records, one key per partition stream, until told to stop."""
+    """Produces numbered records, one key per partition stream, until its stop is requested."""
 
     def __init__(self, bootstrap, topic):
         super().__init__(daemon=True)
@@ -62,7 +62,7 @@ class Load(threading.Thread):
                     partition=number % PARTITIONS,
                     on_delivery=delivered,
                 )
-            except BufferError:  # the queue is full while nobody leads
+            except BufferError:  # the queue is full while no broker leads
                 producer.poll(0.1)
                 continue
             self.sent += 1

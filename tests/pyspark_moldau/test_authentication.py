@@ -127,7 +127,7 @@ def test_a_refusal_names_the_option_and_no_secret(options, script, message):
     ],
     ids=["mechanism", "no password", "other module", "malformed", "two logins"],
 )
-def test_wrong_logins_are_told_before_any_connection(options, message):
+def test_wrong_logins_are_refused_before_any_connection(options, message):
     parsers = (
         lambda given: parse_options(given | {"subscribe": "t"}, streaming=False),
         lambda given: parse_sink_options(given | {"topic": "t"}, streaming=False),

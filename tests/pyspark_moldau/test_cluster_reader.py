@@ -188,7 +188,7 @@ def recreate(bootstrap, topic, records):
 
 
 @pytest.mark.parametrize("records", [3, 30], ids=["shorter", "longer"])
-def test_a_topic_created_again_is_told_from_the_first(plain, monkeypatch, records):
+def test_a_recreated_topic_is_distinguished(plain, monkeypatch, records):
     """The new topic may be shorter or longer than what was read; offsets alone would show only the first."""
     monkeypatch.setattr(stream_module, "SETTLE_S", 1.0)
     topic = f"again-{records}"
@@ -216,7 +216,7 @@ def test_a_topic_created_again_is_told_from_the_first(plain, monkeypatch, record
     assert values == [b"new-%d" % n for n in range(records)]
 
 
-def test_an_unknown_topic_is_told_by_name(plain):
+def test_an_unknown_topic_is_refused_by_name(plain):
     with pytest.raises(OptionError, match="topic nowhere does not exist; create it, or correct its name"):
         MoldauBatchReader(parsed(plain, subscribe="nowhere")).partitions()
     options = {"kafka.bootstrap.servers": plain, "assign": '{"t": [9]}'}

@@ -167,12 +167,12 @@ def test_a_job_runs_with_exactly_the_rights_of_the_docs(secured, tmp_path, monke
     assert found == {b"a": 2, b"b": 1}
     with pytest.raises(OptionError, match="TOPIC_AUTHORIZATION_FAILED"):
         read(etl, "allowed")
-    for topic, code_wanted, told in (("refused", 1, r"grant its principal WRITE"), ("none", 1, r"WRITE")):
+    for topic, code_wanted, message in (("refused", 1, r"grant its principal WRITE"), ("none", 1, r"WRITE")):
         wrong = tmp_path / "wrong.toml"
         wrong.write_text(job.read_text().replace('topic = "out"', f'topic = "{topic}"'))
         code, shown = run(wrong)
         assert (code, len(shown.err.splitlines())) == (code_wanted, 1)
-        assert re.search(told, shown.err)
+        assert re.search(message, shown.err)
         assert PASSWORD not in shown.err + shown.out
 
 
@@ -229,7 +229,7 @@ def test_a_refused_login_names_option_and_remedy(secured, caplog, changes, messa
     assert given["kafka.sasl.password"] not in f"{caught.value!r} {caplog.text}"
 
 
-def test_a_client_without_tls_is_told_so(secured):
+def test_a_client_without_tls_gets_a_clear_error(secured):
     given = {**secured, "kafka.security.protocol": "SASL_PLAINTEXT", "kafka.default.api.timeout.ms": "500"}
     with pytest.raises(ReadTimeoutError, match=r"speaks TLS: set kafka\.security\.protocol to SASL_SSL"):
         read(given, "flights")

@@ -292,7 +292,7 @@ def test_a_topic_that_was_created_again_is_data_loss(log):
 
 
 @pytest.mark.parametrize("records", [3, 30], ids=["shorter", "longer"])
-def test_a_topic_that_was_created_again_is_read_anew(log, monkeypatch, records):
+def test_a_recreated_topic_is_read_from_its_beginning(log, monkeypatch, records):
     """Without failOnDataLoss the new topic is read from its beginning, whether it is shorter or longer."""
     monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
     reader = stream(log, failOnDataLoss="false")
@@ -337,7 +337,7 @@ def test_a_deleted_topic_ends_a_query_or_waits_for_it(log, monkeypatch):
     assert offsets_of(rows(reader, reader.partitions(gone, end))) == [(0, 0)]
 
 
-def test_a_misspelt_topic_is_told_at_a_restart(log, monkeypatch):
+def test_a_misspelt_topic_is_refused_at_a_restart(log, monkeypatch):
     monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
     with pytest.raises(OptionError, match="subscribe: topic tt does not exist"):
         stream(log, subscribe="t,tt").latestOffset({"t": {"0": 0, "1": 0}}, ReadAllAvailable())

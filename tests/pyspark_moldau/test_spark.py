@@ -132,7 +132,7 @@ def test_a_stream_goes_on_when_a_leader_is_killed(spark, brokers, tmp_path):
     assert values_in(spark, tmp_path) == sorted(f"value-{n}" for n in range(400))
 
 
-def test_a_mistake_in_the_options_is_told_by_name(spark, brokers):
+def test_a_mistake_in_the_options_is_reported_by_name(spark, brokers):
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
         spark.readStream.format("moldau").options(**options_of(brokers, "batch", maxOffsetPerTrigger="1")).load()
     missing = spark.read.format("moldau").options(**options_of(brokers, "no-such-topic"))

@@ -168,8 +168,8 @@ def test_an_error_of_a_task_has_no_traceback_of_the_source(spark, brokers):
     recreate(brokers, "planned")
     with pytest.raises(Exception, match=r"planned was deleted before its records 0\.\.9 were read") as lost:
         table.collect()
-    told = str(lost.value).splitlines()
-    assert any("DataLossError: planned was deleted" in line for line in told[:2]), told[:5]
+    lines = str(lost.value).splitlines()
+    assert any("DataLossError: planned was deleted" in line for line in lines[:2]), lines[:5]
     assert "Traceback" not in str(lost.value)
 
 

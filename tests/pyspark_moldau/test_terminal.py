@@ -56,7 +56,7 @@ def test_table_and_picture_show_the_figures(tmp_path, suffix):
     assert (tmp_path / f"query.{suffix}").stat().st_size > 1000
 
 
-def test_an_old_pyspark_is_told_what_it_needs(monkeypatch):
+def test_an_old_pyspark_gets_the_required_version(monkeypatch):
     """Spark's search for data sources must go on, so the stand-in fails only where it is used."""
     import pyspark
 

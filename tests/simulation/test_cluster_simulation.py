@@ -1,4 +1,4 @@
-"""Whole clusters in simulation: a leader crash told as a story, and seeds that stay the same run and stay clean."""
+"""Whole clusters in simulation: a scripted leader crash, and seeds that stay the same run and stay clean."""
 
 import os
 import subprocess

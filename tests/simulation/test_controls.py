@@ -106,7 +106,7 @@ def test_stock_pysyncobj_is_convicted_in_every_campaign():
 
 
 def test_moldau_without_its_test_tree_tells_why_it_skips(monkeypatch, tmp_path):
-    """An installed Moldau without the test tree tells why it skips."""
+    """An installed Moldau without the test tree reports why it skips."""
     monkeypatch.setattr(outside_controls, "TEST_TREE", tmp_path)
     verdict = judge_control("stock-pysyncobj")
     assert not verdict.convicted
@@ -124,7 +124,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch):
     ("body", "convicted", "said"),
     [
         ("return ('state-machine-safety', f'forked at {seed}') if seed == 3 else None", True, "seed 3: forked at 3"),
-        ("return ('stuck', 'nobody led')", False, ""),
+        ("return ('stuck', 'no leader')", False, ""),
         ("return None", False, ""),
         ("raise LookupError('gremlin')", False, "at the end: kit-failed: LookupError: gremlin"),
     ],
@@ -140,7 +140,7 @@ def test_only_the_rules_of_an_outside_control_convict_it(monkeypatch, tmp_path, 
     assert not verdict.skipped
 
 
-def test_a_kit_that_breaks_in_a_control_convicts_nobody(monkeypatch):
+def test_a_kit_that_breaks_in_a_control_convicts_no_run(monkeypatch):
     def broken(*_):
         raise LookupError("gremlin")
 

@@ -1,7 +1,7 @@
 """Goal: the schedules that lost data in the history of Kafka, and those that operators fear, lose nothing here.
 
-Method: scripted stories on whole simulated clusters under load (``cluster_story``). Where a setting gives the promise
-up, the same schedule is told with it, and must be convicted.
+Method: scripted stories on whole simulated clusters under load (``cluster_story``). Where a setting weakens the
+promise, the same schedule runs with it, and must be convicted.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ async def rot(scene, suffix):
     """Bits of closed files of a follower rot while it is stopped; then it leads, and is read from its beginning. The
     first file stays whole, so that there is something to read.
 
-    What was synced is not read again at start, as in Kafka; the checksums of batches tell, when they are read.
+    As in Kafka, a start does not read synced data again; readers verify the checksums of batches.
     """
     cluster = scene.cluster
     await scene.acknowledged_more(120)

@@ -127,7 +127,7 @@ PLANTED = {
     "deny ignored": (authorizer_module, "DENY", 99),
     "prefixes are literal": (rules_module, "PREFIXED", 99),
     "hosts ignored": (authorizer_module, "host_fits", lambda pattern, host: True),
-    "everyone is nobody": (rules_module, "EVERYONE", "User:none"),
+    "everyone matches no principal": (rules_module, "EVERYONE", "User:none"),
     "wildcard is a name": (rules_module, "WILDCARD", "?"),
     "nothing is implied": (authorizer_module, "_IMPLIES", {}),
 }

@@ -1,8 +1,8 @@
 """Goal: each API of each listener is checked as Kafka checks it, and none is forgotten.
 
 Method: ``KAFKA`` lists the operations that Kafka's KafkaApis and ControllerApis ask for, written from their source; the
-rows of both tables must state exactly these. Sampled requests of all versions are checked for a super user, for nobody,
-and for somebody with every subset of the needed rights; all rights that a check asks for must stand in the row.
+rows of both tables must state exactly these. Sampled requests of all versions are checked for a super user, for a user
+without rights, and for users with every subset of the needed rights; the row must name all rights of a check.
 """
 
 from __future__ import annotations
@@ -210,19 +210,19 @@ def test_rows_state_what_kafka_asks_for(role, api):
 
 @pytest.mark.parametrize(("role", "api", "version"), CASES)
 def test_checks_ask_for_what_the_row_states(role, api, version):
-    """Whoever has all rights is served whole; whoever has none is refused, with an answer of the right version."""
+    """A user with all rights is served whole; one without is refused, with an answer of the right version."""
     for request in requests_of(api.key, version):
         allowed = Grants(lambda *q: True)
         verdict = check(request, version, allowed, checks_of(role), creates_topics=True)
         assert verdict.remainder is not None
         assert verdict.refused is None
         assert verdict.remainder == request or api.key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
-        nobody = Grants()
-        verdict = check(request, version, nobody, checks_of(role), creates_topics=True)
+        without_rights = Grants()
+        verdict = check(request, version, without_rights, checks_of(role), creates_topics=True)
         if verdict.refused is not None:
             encoded = encode(verdict.refused, version)
             decode(APIS[api.key].response, version, encoded)
-        asked = nobody.asked | allowed.asked
+        asked = without_rights.asked | allowed.asked
         assert asked <= {tuple(need) for need in api.rules.needs}
         if api.rules.needs and verdict.remainder == request and verdict.refused is None:
             assert verdict.amend is not None or not has_entries(request) or creates_own_token(request)

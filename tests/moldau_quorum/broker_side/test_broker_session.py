@@ -25,8 +25,8 @@ DIRECTORIES = (UUID(int=1001), UUID(int=1002))
 INTERVAL_MS = 2_000
 
 
-def test_a_directory_failing_in_a_heartbeat_is_told_at_once() -> None:
-    """A directory that fails during a heartbeat is told at once."""
+def test_a_directory_failing_in_a_heartbeat_is_reported() -> None:
+    """A directory that fails during a heartbeat is reported at once."""
 
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1)

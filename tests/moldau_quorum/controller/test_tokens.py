@@ -118,9 +118,9 @@ def test_the_life_of_a_token() -> None:
     assert (token.issue_timestamp_ms, token.expiry_timestamp_ms) == (BEGIN, BEGIN + DAY)
     assert token.max_timestamp_ms == BEGIN + 2 * DAY
     assert token.hmac == token_hmac(SECRET, token.token_id)
-    (told,) = cluster.described().tokens
-    assert [each.principal_name for each in told.renewers] == ["bob"]
-    assert told.hmac == token.hmac
+    (described,) = cluster.described().tokens
+    assert [each.principal_name for each in described.renewers] == ["bob"]
+    assert described.hmac == token.hmac
     cluster.now_ms += DAY // 2
     assert cluster.renew(token, BOB).expiry_timestamp_ms == cluster.now_ms + DAY
     assert cluster.renew(token, BOB, 10 * DAY).expiry_timestamp_ms == BEGIN + 2 * DAY

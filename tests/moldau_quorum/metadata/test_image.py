@@ -111,7 +111,7 @@ def test_commands_after_a_lost_or_deposed_one_are_ignored() -> None:
 
     image = MetadataImage(offset=0)
     steps = [
-        (command(topic(1), epoch=0), False),  # nobody is active yet
+        (command(topic(1), epoch=0), False),  # no controller is active yet
         (command(r.ControllerChangeRecord(controller_id=101, epoch=3), epoch=3), True),
         (command(topic(2), epoch=3, sequence=1), True),
         (command(topic(3), epoch=2, sequence=2), False),

@@ -11,8 +11,8 @@ from moldau_jepsen.world.world import run_world
 from moldau_quorum.node.broker_probe import BrokerProbes
 
 
-def test_a_refusing_host_is_told_once_an_accepting_one_never() -> None:
-    """A host that refuses is told once, and a host that accepts never."""
+def test_only_a_refusing_host_is_reported_and_once() -> None:
+    """A host that refuses is reported once, and a host that accepts never."""
 
     async def main(world) -> None:
         prober, dead, alive = (world.node(name).environment for name in ("prober", "dead", "alive"))

@@ -116,7 +116,7 @@ class Worker:
 
 
 def without_silent_writes(history: list[RegisterOperation]) -> list[RegisterOperation]:
-    """Drops writes of unknown outcome that nobody read: values are unique, so any order may as well do without them."""
+    """Drops unread writes of unknown outcome: values are unique, so any order may as well do without them."""
     read = {operation.value for operation in history if not operation.write}
     return [op for op in history if not op.write or op.ended_ms != float("inf") or op.value in read]
 

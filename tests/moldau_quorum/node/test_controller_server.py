@@ -67,7 +67,7 @@ def test_three_controllers_elect_one_and_survive_its_death(engine: str) -> None:
         assert trio.current_time() - started < 5
         second = await cluster.wait_active(other_than=first.node_id)
         assert second.node_id != first.node_id
-        # Nobody is fenced by the move, and everybody sees the new topic.
+        # The move fences no broker, and all brokers see the new topic.
         for broker in cluster.brokers.values():
             with trio.fail_after(5):
                 await broker.follower.wait_until(lambda image: "after" in image.topics_by_name)
@@ -209,7 +209,7 @@ def test_changes_stop_without_a_majority_and_resume_with_it() -> None:
         first, second, _ = cluster.controllers.values()
         first.kill()
         second.kill()
-        # The deposed controller had written it already: its fate is unknown, and that is what is told.
+        # The deposed controller had written it already, so the answer reports an unknown outcome.
         during = await client.request(topic("during"), CreateTopicsResponse, timeout_ms=3000)
         assert during.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         with pytest.raises(ControllerUnavailableError):
@@ -357,7 +357,7 @@ def test_a_late_follower_reads_a_snapshot_and_the_tail(monkeypatch) -> None:
 
 
 def test_answers_wait_for_the_commit() -> None:
-    """Answers wait for the commit, and a lost decision is never told."""
+    """Answers wait for the commit, and a lost decision is never reported."""
 
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
@@ -370,7 +370,7 @@ def test_answers_wait_for_the_commit() -> None:
         dependent = running.active.submit(topic("lost"), None)  # sees the projection: would say it exists already
         with trio.move_on_after(1) as scope:
             await running.active.answer(lost)
-        assert scope.cancelled_caught, "nothing uncommitted is told"
+        assert scope.cancelled_caught, "no uncommitted change is reported"
         log.resign(lose=True)
         answer = await running.active.answer(lost)
         assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT, "it was written, and might be committed yet"

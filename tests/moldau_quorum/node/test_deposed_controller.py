@@ -1,4 +1,4 @@
-"""A controller that was deposed and cannot know it yet must not tell what is true no longer.
+"""A controller that was deposed without its knowledge must not report outdated state.
 
 Production controllers on a simulated network. The active one is cut off from the others, which take its process for
 dead and elect another long before the first one gives up for want of a majority. Clients still reach both.
@@ -69,8 +69,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_deposed_controller_does_not_confirm_later_changes(name: str) -> None:
-    """A deposed controller does not tell a later controller's change as being so already."""
-    before, meanwhile, late, told_before = CHANGES[name]
+    """A deposed controller does not report a later controller's change as done already."""
+    before, meanwhile, late, code_before = CHANGES[name]
 
     async def main(world) -> None:
         cluster = TestCluster(world)
@@ -79,7 +79,7 @@ def test_a_deposed_controller_does_not_confirm_later_changes(name: str) -> None:
         await create(cluster.client(), topic("t", partitions=1, factor=1))
         former = await cluster.wait_active()
         assert code_of(await ask(former, before)) == ErrorCode.NONE
-        assert code_of(await ask(former, late)) == told_before, "as long as it leads, it may say so"
+        assert code_of(await ask(former, late)) == code_before, "as long as it leads, it may say so"
         following = await usurp(world, cluster, former)
         assert code_of(await ask(following, meanwhile)) == ErrorCode.NONE
         assert former.running.active.active, "it cannot know yet"

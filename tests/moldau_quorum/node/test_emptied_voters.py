@@ -174,7 +174,7 @@ def test_the_first_election_takes_all_voters():
         assert {key: voter.directory_id for key, voter in active.running.log.voters.items()} == {
             one.node_id: one.directory_id() for one in cluster.controllers.values()
         }
-        # From then on a majority is enough, whoever it is, and after a power loss too.
+        # From then on any majority is enough, after a power loss too.
         for one in cluster.controllers.values():
             one.node.lose_power()
             one.running = None

@@ -176,7 +176,7 @@ def test_an_unnamed_hand_over_goes_to_a_voter_that_answers() -> None:
 
 @pytest.mark.parametrize("lost", ["connection", "leader"])
 def test_an_abandoned_addition_leaves_no_learner(lost: str) -> None:
-    """Nobody waits for the answer any more: the client has left, or the leader that was asked has died."""
+    """No client waits for the answer any more: it has left, or the leader that was asked has died."""
 
     async def main(world) -> None:
         cluster = TestCluster(world)
@@ -312,7 +312,7 @@ def test_a_controller_joins_and_another_leaves() -> None:
             await create(client, topic("meanwhile", factor=1))
             assert trio.current_time() - asked < 0.5, "a slow request delays no other"
         replicas = (await cluster.wait_active()).running.log.status().replicas
-        assert [replica.voter.voter_id for replica in replicas] == [101, 102, 103], "nobody waits for node 105"
+        assert [replica.voter.voter_id for replica in replicas] == [101, 102, 103], "no change waits for node 105"
         request = AddRaftVoterRequest(
             cluster_id=None,
             timeout_ms=20_000,

@@ -74,7 +74,7 @@ def test_a_voter_that_has_moved_is_found_again_and_can_lead(leads):
         assert (await cluster.wait_active()).node_id == moving.node_id
         epoch = moving.running.log.leadership.epoch
         await trio.sleep(20)
-        assert moving.running.log.leadership.epoch == epoch, "nobody misses its heartbeats"
+        assert moving.running.log.leadership.epoch == epoch, "no voter misses its heartbeats"
         assert not world.failures
 
     run_world(main, 31 + leads)
@@ -129,7 +129,7 @@ def test_nothing_is_sent_while_the_address_is_right():
         active = await cluster.wait_active()
         await trio.sleep(30)
         log = active.running.log
-        assert log.node.core.configuration_index == 2, "the first leader writes the membership, and nobody after it"
+        assert log.node.core.configuration_index == 2, "only the first leader writes the membership"
         assert {key: voter.directory_id for key, voter in log.voters.items()} == {
             key: controller.directory_id() for key, controller in cluster.controllers.items()
         }

@@ -141,7 +141,7 @@ def mutations(value=5.0):
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_mutations_above_the_quota(version):
-    """Old versions are carried out and told to wait; new ones are refused until the bucket is full enough."""
+    """Old versions are carried out with a throttle time; new ones are refused until the bucket is full enough."""
     quotas, index = mutations()
 
     def ask(now_ms):

@@ -1,4 +1,4 @@
-"""Goal: a wrong setting of a job's file is told with file, section, key, value and remedy, before Spark starts."""
+"""Goal: a wrong setting of a job's file is reported with file, section, key, value and remedy, before Spark starts."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_a_good_file_is_read(folder):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("[cluster]", "[cluster", "not a TOML file"),
         ('"bootstrap.servers" = "127.0.0.1:9092"', 'x = "y"', r'job.toml: cluster: "bootstrap.servers" must be given'),
@@ -76,9 +76,9 @@ def test_a_good_file_is_read(folder):
         ("[run]", "[extra]\n[run]", "extra: unknown key"),
     ],
 )
-def test_a_wrong_setting_is_told(folder, old, new, told):
+def test_a_wrong_setting_is_refused(folder, old, new, message):
     assert old in LOAD
-    with pytest.raises(JobConfigError, match=told):
+    with pytest.raises(JobConfigError, match=message):
         load_job(write(folder, LOAD.replace(old, new, 1)))
 
 
@@ -123,7 +123,7 @@ def test_a_command_gives_keys_that_the_file_leaves_out(folder):
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ('sasl.username = "etl"\n"sasl.username" = "al"', "sasl.username is given twice"),
         ('"bootstrap.servers" = "b:1"', r"\[kafka\] bootstrap.servers: is in \[cluster\] too"),
@@ -136,8 +136,8 @@ def test_a_command_gives_keys_that_the_file_leaves_out(folder):
         ('transactional.id = "x"', "transactional.id is not supported"),
     ],
 )
-def test_a_wrong_client_key_is_told_without_its_value(folder, table, told):
-    with pytest.raises(JobConfigError, match=told) as caught:
+def test_a_wrong_client_key_is_reported_without_its_value(folder, table, message):
+    with pytest.raises(JobConfigError, match=message) as caught:
         load_job(write(folder, f"{LOAD}[kafka]\n{table}\n"))
     if "mechanism" not in table:
         assert "SECRET" not in str(caught.value)

@@ -148,10 +148,10 @@ def test_a_load_has_each_record_once(spark, brokers, tmp_path, monkeypatch):
     assert sorted(value for _, _, _, value, _ in dead) == sorted(POISON)
     places = {(p, o): v for p, o, v in placed}
     for _, _, key, value, headers in dead:
-        told = {name.removeprefix("__connect.errors."): text.decode() for name, text in headers}
-        assert (key, told["topic"]) == (b"bad", "load")
-        assert places[int(told["partition"]), int(told["offset"])] == value
-        assert told["exception.message"]
+        headers_of_error = {name.removeprefix("__connect.errors."): text.decode() for name, text in headers}
+        assert (key, headers_of_error["topic"]) == (b"bad", "load")
+        assert places[int(headers_of_error["partition"]), int(headers_of_error["offset"])] == value
+        assert headers_of_error["exception.message"]
 
 
 def plain(value):
@@ -197,9 +197,9 @@ def test_an_export_writes_a_version_once(spark, brokers, tmp_path):
     found = consumed(brokers, "exported", 2, 40)
     assert sorted(json.loads(value)["n"] for _, _, _, value, _ in found) == list(range(40))
     assert {key for _, _, key, _, _ in found} == {b"EWR", b"JFK", b"LGA"}
-    for wrong, told in (("flights.parquet", "no column x|`x`"), ("none.parquet", "none.parquet")):
+    for wrong, message in (("flights.parquet", "no column x|`x`"), ("none.parquet", "none.parquet")):
         path = job.write("export", text.replace("flights.parquet", wrong) + 'version = 3\nwhere = "x = 1"\n')
-        with pytest.raises(JobError, match=told):
+        with pytest.raises(JobError, match=message):
             patiently(run_export, export_job(path), spark)
 
 
@@ -392,7 +392,7 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
 
 
 def test_the_command_runs_a_job_and_tells_its_failure(spark, brokers, tmp_path, capsys):
-    """The command uses the session of the process; a topic that is missing is told in one line."""
+    """The command uses the session of the process; a missing topic is reported in one line."""
     create_topic(brokers.bootstrap, "command", 1, 1)
     ConfluentClient(brokers.bootstrap).produce("command", records_of(flights(0, 5)))
     job = Job(brokers, tmp_path, "command")
@@ -405,7 +405,7 @@ def test_the_command_runs_a_job_and_tells_its_failure(spark, brokers, tmp_path, 
     }
     for place, wrong in places.items():
         assert main(["pipeline", "load", str(job.write("none", wrong))]) == 2
-        (told,) = capsys.readouterr().err.splitlines()
+        (line,) = capsys.readouterr().err.splitlines()
         topic = "no-such-topic" if place.endswith("topics") else "command-dead"
-        assert told.startswith(f"moldau: {tmp_path / 'none.toml'}: {place}: topic {topic} does not exist on ")
-        assert f"moldau topics create {topic}" in told
+        assert line.startswith(f"moldau: {tmp_path / 'none.toml'}: {place}: topic {topic} does not exist on ")
+        assert f"moldau topics create {topic}" in line

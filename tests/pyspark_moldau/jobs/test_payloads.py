@@ -1,4 +1,4 @@
-"""Goal: values in JSON, Avro and Protobuf become the right columns, and a value that does not fit is told apart.
+"""Goal: values in JSON, Avro and Protobuf become the right columns, and a value that does not fit is reported.
 
 Method: values are encoded by the libraries of the formats, or damaged by hand; a registry runs as an HTTP server.
 """
@@ -143,7 +143,7 @@ def test_json_becomes_columns():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
@@ -159,8 +159,8 @@ def test_json_becomes_columns():
         (b"\0\0", "2 bytes"),
     ],
 )
-def test_poison_json_is_told_apart(value, told):
-    assert told in only_error(json_payload(), value)
+def test_poison_json_is_reported(value, message):
+    assert message in only_error(json_payload(), value)
 
 
 def test_one_bad_value_leaves_its_neighbours():
@@ -257,7 +257,7 @@ def test_protobuf_becomes_columns():
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "message"),
     [
         (PayloadConfig(format="json", schema=b"{"), "no JSON"),
         (PayloadConfig(format="json", schema=b'{"type":"string"}'), "type object"),
@@ -275,6 +275,6 @@ def test_protobuf_becomes_columns():
         (proto_payload("air.Fligth"), "air.Other, air.Flight"),
     ],
 )
-def test_a_wrong_schema_is_refused(payload, told):
-    with pytest.raises(JobConfigError, match=told):
+def test_a_wrong_schema_is_refused(payload, message):
+    with pytest.raises(JobConfigError, match=message):
         decoder_of(payload)

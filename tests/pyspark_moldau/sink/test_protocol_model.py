@@ -186,7 +186,7 @@ BUGS = {
     "two drivers decide": (UnfencedModel, CRASH),
     "a dead transaction passes for a committed one": (with_driver(TakesDeadForCommitted), CRASH),
     "the cluster's answer is misread": (DeadIsCommitted, CRASH),
-    "success is told before the commits": (with_driver(ReturnsBeforeTheEnd), CRASH),
+    "success is reported before the commits": (with_driver(ReturnsBeforeTheEnd), CRASH),
     "a replay with other rows is accepted": (with_driver(AmendsAnything), replace(CRASH, shifts=(0, 1))),
     "a replay with fewer partitions is accepted": (with_driver(AmendsAnything), replace(CRASH, partitions=(2, 1))),
     "living transactions are replaced": (with_driver(AmendsLiving), replace(CRASH, timeouts=1)),

@@ -85,7 +85,7 @@ def test_a_replay_after_the_decision_writes_nothing(brokers):
         job.task(0, 0)
 
 
-def test_a_driver_that_dies_while_it_decides_blocks_nobody(brokers):
+def test_a_driver_that_dies_while_deciding_blocks_no_task(brokers):
     """Its open transaction holds the decision's offset; tasks that waited for it would wait for its time-out."""
     job = Job(brokers, "dying", 2000)
     reports = [job.task(0, 0), job.task(0, 1)]

@@ -1,4 +1,4 @@
-"""Wrong options and columns are told by name, with the value and the remedy; kafka.* options reach the producer."""
+"""Errors of options and columns give the name, the value and the remedy; kafka.* options reach the producer."""
 
 import pytest
 from pyspark.sql.types import (
@@ -78,7 +78,7 @@ def test_a_small_request_gets_smaller_batches():
         ),
     ],
 )
-def test_a_wrong_option_is_told_by_name(given, text):
+def test_a_wrong_option_is_refused_by_name(given, text):
     with pytest.raises(OptionError) as caught:
         parse(**given)
     assert text in str(caught.value).splitlines()[0]
@@ -123,7 +123,7 @@ def test_columns_of_sparks_sink_are_taken():
         ({"value": StringType(), "headers": StringType()}, "t", "column headers: expected array<struct"),
     ],
 )
-def test_a_wrong_column_is_told_by_name(columns, topic, text):
+def test_a_wrong_column_is_refused_by_name(columns, topic, text):
     with pytest.raises(OptionError) as caught:
         check_schema(schema(**columns), topic)
     assert text in str(caught.value).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Arrow batches become rows to encode: slices, nulls and headers included; wrong rows are told by column."""
+"""Arrow batches become rows to encode: slices, nulls and headers included; errors of rows name the column."""
 
 import datetime
 
@@ -61,7 +61,7 @@ def test_topics_are_separated():
     assert [topic for topic, _ in split_topics(batch, "option")] == ["option"]
 
 
-def test_wrong_rows_are_told_by_column():
+def test_wrong_rows_are_refused_by_column():
     topics = pa.RecordBatch.from_pylist([{"topic": "a", "value": "1"}, {"topic": None, "value": "2"}])
     with pytest.raises(RowError, match="column topic: null in row 1"):
         list(split_topics(topics, None))

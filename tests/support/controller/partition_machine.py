@@ -176,9 +176,9 @@ class MovingPartitionMachine(PartitionMachine):
             self.has[broker] = set()
         if before.isr:
             in_sync = {*before.isr, *joined}
-            assert set(after.isr) & in_sync, f"nobody of the ISR {in_sync} is left in {after.isr}"
+            assert set(after.isr) & in_sync, f"no replica of the ISR {in_sync} is left in {after.isr}"
         elif before.elr:
-            assert set(before.elr) & {*after.isr, *after.elr}, f"nobody of the ELR {before.elr} is left"
+            assert set(before.elr) & {*after.isr, *after.elr}, f"no replica of the ELR {before.elr} is left"
         elif before.last_known_elr:
             assert after.last_known_elr == before.last_known_elr or after.leader in before.last_known_elr
             assert set(before.last_known_elr) <= set(after.replicas)

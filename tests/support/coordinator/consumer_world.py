@@ -297,7 +297,7 @@ class Campaign:
         for client in self.clients + self.zombies:
             member = group.members.get(client.member_id)
             if member is None or member.epoch < 0:
-                continue  # it is told at its next heartbeat
+                continue  # its next heartbeat's answer fences it
             for partition in sorted(client.reading):
                 assert partition not in owner, f"{owner[partition]} and {client.member_id} read {partition}"
                 owner[partition] = client.member_id
@@ -316,7 +316,7 @@ class Campaign:
                 before = client.reading
                 client.beat()
                 if client.reading != before:
-                    client.beat()  # real clients tell at once what they have released
+                    client.beat()  # real clients report released partitions at once
             self.check()
         group = group_of(self.driver)
         alive = {client.member_id for client in self.clients}

@@ -129,7 +129,7 @@ class ShareDriver:
         self.now_ms = end
 
     def fail_over(self, *, keeps: bool = False) -> None:
-        """Replaces the coordinator by one that loads the log; ``keeps`` tells whether pending writes survive."""
+        """Replaces the coordinator by one that loads the log; ``keeps`` states whether pending writes survive."""
         self.perform(self.core.resign(ErrorCode.NOT_COORDINATOR, self.moment()))
         for append in self.uncommitted if keeps else ():
             self.log += [(record.key, record.value) for record in append.records]

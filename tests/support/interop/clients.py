@@ -352,7 +352,7 @@ CLIENTS: Mapping[str, Callable[[str], KafkaClient]] = {
 
 
 class Member(threading.Thread):
-    """A group member: polls and commits until it is told to leave.
+    """A group member: polls and commits until its leave is requested.
 
     A commit that comes in the middle of a rebalance is refused; the next owner of the partition then reads again.
     """

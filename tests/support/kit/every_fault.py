@@ -61,7 +61,7 @@ async def wait_until(look: Callable[..., Awaitable[object]], *arguments: object,
     """Looks until it sees what is expected."""
     seen: object = None
     with trio.move_on_after(WAIT_S):
-        while (seen := await look(*arguments)) != expected:  # noqa: ASYNC110 - nobody tells of it
+        while (seen := await look(*arguments)) != expected:  # noqa: ASYNC110 - the cluster notifies no task
             await trio.sleep(LOOK_S)
     assert seen == expected
 

@@ -1,4 +1,4 @@
-"""What a test may not ask of a cluster, and how it is told so: run by ``test_misuse`` in both worlds."""
+"""Calls that a test cluster refuses, with their errors: run by ``test_misuse`` in both worlds."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class ValueVoters:
 
 
 class ValueLinks(LinkRules):
-    """Rules that nobody carries out; calls block, as those of namespaces do, and are refused outside of ``inline``."""
+    """Rules without an effect; calls block, as those of namespaces do, and are refused outside of ``inline``."""
 
     blocks = True
 

@@ -219,7 +219,7 @@ class Driver:
         self.epoch = LeaderEpoch(1)
         self.history: dict[int, Row] = {}  # all rows of this lineage, removed ones too
         self.durable_end = 0
-        self.floor_offset = 0  # log start offset as told to the log
+        self.floor_offset = 0  # log start offset as given to the log
         self.sequences: dict[int, int] = {}
         self.last_batch: dict[int, tuple[bytes, int]] = {}
         self.open: dict[int, int] = {}  # producer -> first offset

@@ -33,7 +33,7 @@ BROKER_PORT = 9092
 async def eventually(condition: Callable[[], bool], *, timeout_ms: float = 10_000) -> None:
     """Waits in steps of virtual time until a condition of the world holds."""
     with trio.fail_after(timeout_ms / 1000):
-        while not condition():  # noqa: ASYNC110 - nothing tells when the insides of a node change
+        while not condition():  # noqa: ASYNC110 - a node sends no notification of inner changes
             await trio.sleep(0.01)
 
 
@@ -135,7 +135,7 @@ class TestBroker:
             await trio.sleep_forever()
 
     async def _accept(self, listener: Listener) -> None:
-        """A living broker is told by its listener; what connects has nothing to say here."""
+        """Accepts and closes connections: an open listener shows that the broker is alive."""
         while True:
             (await listener.accept()).close()
 

@@ -207,7 +207,7 @@ class Campaign:
         elif len(world.active()) == 1:
             configuration = world.active()[0].live_node.core.configuration
             core = world.active()[0].live_node.core
-            # Directories must be known: before that, a quorum of an older version cannot tell who was emptied.
+            # Directories must be known: before that, a quorum of an older version cannot detect the emptied voter.
             known = all(voter.directory_id.int for voter in configuration.voters.values())
             settled = core.leader is not None and core.commit_index >= max(
                 core.configuration_index, core.leader.first_index
@@ -226,7 +226,7 @@ class Campaign:
     def lose_needed(self, victim: Member, behind: Member) -> None:
         """One follower falls behind; the other one, which alone holds with the leader what is committed, is emptied.
 
-        Then the leader dies: whoever believes the emptied one elects the one that is behind.
+        Then the leader dies: a voter that trusts the emptied one elects the one that is behind.
         """
         world, draw = self.world, self.loser
         assert draw is not None, "this seed loses disks"

@@ -6,7 +6,7 @@ leader completeness    a new leader holds all that was committed in earlier epoc
 state machine safety   all nodes commit and apply the same entry at an index, in order, each once
 durable votes          in an epoch a node votes for one candidate, across all its lives
 durable epochs         the epoch of a node does not fall while it lives
-pre-vote               nobody enters an epoch of its own accord before others agreed
+pre-vote               no node enters an epoch of its own accord before others agreed
 reads                  a linearizable read sees all that was committed when it began
 acknowledgements       an acknowledged value stands in the committed log where it was acknowledged, for good
 """
@@ -128,7 +128,7 @@ class RaftInvariants:
             self.agreed[member.node_id]["leader"] = True
 
     def replaced(self, member: Member) -> None:
-        """A machine has got an empty disk: whoever runs there now has promised nothing yet."""
+        """Handles an empty disk: the node that runs there now has made no promise yet."""
         number = member.node_id
         self.votes = {key: candidate for key, candidate in self.votes.items() if key[0] != number}
         for known in (self.epochs, self.commits):
@@ -161,7 +161,7 @@ class RaftInvariants:
             own = core.hard_state.voted_for == number
             if self.has_pre_vote and own and not self.agreed[number] and core.configuration.quorum > 1:
                 self.fail(
-                    "pre-vote", f"node {number} entered epoch {core.epoch} though nobody had agreed to an election"
+                    "pre-vote", f"node {number} entered epoch {core.epoch} though no node had agreed to an election"
                 )
             self.epochs[number] = core.epoch
             self.agreed[number] = {}
@@ -204,7 +204,7 @@ class RaftInvariants:
             if index != len(self.committed):
                 self.fail(
                     "state-machine-safety",
-                    f"node {number} commits {index}, but nobody knew {len(self.committed)} to be committed",
+                    f"node {number} commits {index}, but no node knew {len(self.committed)} to be committed",
                 )
             self.committed.append(found)
             self.committed_in.append(core.epoch)

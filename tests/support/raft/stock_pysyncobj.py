@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 DATA = b"\x10"
 TEXT_MAX = 300
-"""Characters of a violation that are told; the entries in it may be longer."""
+"""Characters of a violation that are reported; the entries in it may be longer."""
 LIBRARY = os.path.dirname(library.__file__)
 HOMES: dict[VirtualDisk, tempfile.TemporaryDirectory[str]] = {}  # virtual disk -> the directory that stands for it
 assert library.monotonicTime == _Clock.now
@@ -304,10 +304,10 @@ OPTIONS: dict[str, Any] = {
 
 
 def convict(seed: int) -> tuple[str, str] | None:
-    """Runs a seed; returns the rule that was broken and how, or None if the run convicts nobody.
+    """Runs a seed; returns the rule that was broken and how, or None if the run breaks none.
 
-    The same seed must pass on the hardened library, with the same faults: otherwise it is the world that is at fault,
-    and its violation is raised. A run that ends with an exception out of the library convicts nobody; any other
+    The same seed must pass on the hardened library, with the same faults: otherwise the world is at fault,
+    and its violation is raised. A run that ends with an exception out of the library breaks no rule; any other
     exception is a defect of the harness.
     """
     try:

@@ -69,7 +69,7 @@ def message_in(body: bytes) -> Message:
 
 
 def hand_to(node: RaftNode, sender: int, message: Message, now_ms: float, **envelope: Any) -> None:
-    """Gives a node a message that nobody has sent."""
+    """Gives a node a message that no peer has sent."""
     directories = {
         "sender_directory": node.core.directories.of(node.core.configuration, sender),
         "recipient_directory": node.identity.directory_id,
@@ -83,7 +83,7 @@ class SimulatedCrash(BaseException):
 
 
 class NoTrace(Trace):
-    """The virtual disk wants to tell somebody."""
+    """A trace that drops the events that the virtual disk reports."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
@@ -170,7 +170,7 @@ class Member:
     disks: int = 1
     """Disks that this machine has had, with the one that it has now."""
     begun: bool = False
-    """Whether there has been a log on its disk, as ``meta.properties`` of a controller tells."""
+    """Whether there has been a log on its disk, as ``meta.properties`` of a controller states."""
     lost: str = ""
     """What became of its disk, until the machine is a voter again; empty while nothing has."""
     refuses: bool = False

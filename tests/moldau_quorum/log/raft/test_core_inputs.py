@@ -204,7 +204,7 @@ def test_garbage_is_refused(body):
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_messages_are_refused(data):
-    """Whatever bytes change on the way, the checksum tells."""
+    """The checksum detects any change of the message's bytes."""
     message = data.draw(st.sampled_from(list(messages(4))))
     body = bytearray(encode_message(Envelope(2, 1), message))
     position = data.draw(st.integers(0, len(body) - 1))

@@ -379,8 +379,8 @@ def test_leadership_is_handed_over(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_leadership_is_told_after_all_earlier_entries(engine):
-    """A node is told that it may decide only after all earlier entries."""
+def test_leadership_is_reported_after_earlier_entries(engine):
+    """A node learns that it may decide only after all earlier entries are applied."""
 
     async def story(world):
         quorum = Quorum(world, engine=engine)

@@ -58,7 +58,7 @@ def test_a_one_piece_snapshot_waits_for_its_durable_epoch(seed):
     world.invariants.restored = world.invariants.started = lambda *_: None
     for attempt in range(2):
         node = member.node
-        was_kept = node.epoch == 5  # a disk may have written what nobody had synced
+        was_kept = node.epoch == 5  # a disk may have written data that was not synced
         hand_to(node, 2, request, 30.0)
         node.process()
         work = node.begin_sync()

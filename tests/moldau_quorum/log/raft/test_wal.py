@@ -207,7 +207,7 @@ def cut(virtual_disk, path, size):
 
 @pytest.mark.parametrize("power", [False, True])
 def test_every_cut_of_the_log_is_reported(power):
-    """A process that was killed has told the mark of its last sync; one that lost power at least the one before."""
+    """A killed process has left the mark of its last sync; one that lost power at least the one before."""
     virtual_disk, entries = filled(count=6, segment_bytes=1 << 20)
     (path,) = segments(virtual_disk)
     if power:
