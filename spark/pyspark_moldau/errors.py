@@ -54,7 +54,7 @@ USER_ERRORS: Final = (
 """Errors whose message says what to do; a traceback adds nothing for the user."""
 
 
-def told_first(function: Callable[P, T]) -> Callable[P, T]:
+def message_first(function: Callable[P, T]) -> Callable[P, T]:
     """Decorates what Spark calls in a Python worker: the message of an expected error becomes the first line."""
 
     @functools.wraps(function)
@@ -68,8 +68,8 @@ def told_first(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def told_first_while_read(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """Decorates a generator as ``told_first`` decorates a function."""
+def message_first_while_read(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Decorates a generator as ``message_first`` decorates a function."""
     assert inspect.isgeneratorfunction(function), "a generator function is expected"
 
     @functools.wraps(function)

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_moldau.columns import check_schema, ddl
-from pyspark_moldau.errors import told_first, told_first_while_read
+from pyspark_moldau.errors import message_first, message_first_while_read
 from pyspark_moldau.filters import Narrowing, narrow
 from pyspark_moldau.options import LATEST, OptionError, SourceOptions, check_names, columns_of, parse_options
 from pyspark_moldau.planning import Connect, InputRange, connect_cluster, plan, read_chunks, resolve
@@ -51,7 +51,7 @@ class MoldauBatchReader(DataSourceReader):
         self._connect = connect
         self._narrowing = Narrowing()
 
-    @told_first
+    @message_first
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks of the query, from the starting to the ending offsets."""
         options = self._options
@@ -68,7 +68,7 @@ class MoldauBatchReader(DataSourceReader):
         start, end = self._existing(reader, start, end)
         return plan(reader, options, *self._narrowed(reader, start, end))
 
-    @told_first_while_read
+    @message_first_while_read
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         yield from read_chunks(self._connect, self._options, partition)
@@ -114,7 +114,7 @@ class MoldauBatchReader(DataSourceReader):
 class FilteringBatchReader(MoldauBatchReader):
     """A batch reader that takes filters. Spark refuses a reader with ``pushFilters`` unless push-down is enabled."""
 
-    @told_first
+    @message_first
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Takes the filters; returns those that Spark must still apply to each row."""
         self._narrowing, unsupported = narrow(filters)
@@ -129,7 +129,7 @@ class DefaultSource(DataSource):
         """Returns the name of the format."""
         return "moldau"
 
-    @told_first
+    @message_first
     def schema(self) -> str:
         """Returns the columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
 
@@ -138,13 +138,13 @@ class DefaultSource(DataSource):
         check_names(self._given())
         return ddl(columns_of(self._given()))
 
-    @told_first
+    @message_first
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader for ``spark.read``."""
         options = self._options(schema, streaming=False)
         return FilteringBatchReader(options) if PUSHDOWN_WORKER in _worker_modules() else MoldauBatchReader(options)
 
-    @told_first
+    @message_first
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns the reader for ``spark.readStream``; wrong options come to light at its first use."""
         try:
@@ -152,7 +152,7 @@ class DefaultSource(DataSource):
         except OptionError as error:
             return RefusedStreamReader(str(error))
 
-    @told_first
+    @message_first
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Returns the writer for ``df.write``.
 
@@ -169,7 +169,7 @@ class DefaultSource(DataSource):
         check_schema(schema, options.topic)
         return MoldauBatchWriter(options)
 
-    @told_first
+    @message_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Returns the writer for ``df.writeStream``.
 

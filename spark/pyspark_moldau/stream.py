@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_moldau.errors import told_first, told_first_while_read
+from pyspark_moldau.errors import message_first, message_first_while_read
 from pyspark_moldau.offsets import (
     START_MARK,
     Checkpoint,
@@ -68,7 +68,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group: GroupOffsets | None = None
         self._initial: Checkpoint | None = None
 
-    @told_first
+    @message_first
     def initialOffset(self) -> Checkpoint:
         """Returns the offsets at which a query without a checkpoint starts.
 
@@ -104,12 +104,12 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         return ReadMaxRows(options.max_offsets_per_trigger or UNLIMITED_ROWS)
 
-    @told_first
+    @message_first
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of the query at the present end of the log."""
         self._target = self._ends({}, {})[0]
 
-    @told_first
+    @message_first
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
         """Returns the end offsets of the next micro-batch."""
         options = self._options
@@ -158,12 +158,12 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return document
         return with_start(document, from_checkpoint(start))
 
-    @told_first
+    @message_first
     def reportLatestOffset(self) -> Checkpoint:
         """Returns the end of the log, for the query's progress report."""
         return to_checkpoint(self._ends({}, {})[0])
 
-    @told_first
+    @message_first
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
         """Returns the tasks of a micro-batch; its end knows the start of the first one, also after a restart."""
         noted = start_of(end)
@@ -176,7 +176,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end_ids=topic_ids_of(end),
         )
 
-    @told_first_while_read
+    @message_first_while_read
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         yield from read_chunks(self._connect, self._options, partition)
@@ -255,7 +255,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, problem: str) -> None:
         self._problem = problem
 
-    @told_first
+    @message_first
     def _refuse(self) -> NoReturn:
         raise OptionError(self._problem)
 

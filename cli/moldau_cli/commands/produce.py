@@ -201,7 +201,7 @@ def _bytes(option: str, text: str | None) -> bytes | None:
 
 
 def _check_rules(rules: LineRules) -> None:
-    """Refuses separators that cannot be told apart, as Kafka's console producer does."""
+    """Refuses equal separators, as Kafka's console producer does."""
     if rules.headers_delimiter is None:
         return
     separators = [rules.headers_delimiter, rules.headers_separator, rules.headers_key_separator]

@@ -505,7 +505,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         """
         outcome = None if self._transactions is None else self._transactions.manager.outcome
         if outcome is not None:
-            outcome.is_told = False
+            outcome.is_delivered = False
 
     async def _abort_open_transaction(self, timeout_ms: float) -> None:
         if self._transactions is not None and self._transactions.is_abortable:

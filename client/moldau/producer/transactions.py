@@ -157,7 +157,7 @@ class Transactions:
         self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
         self._sender.wake()
         await self._until(lambda: outcome.is_known, action, timeout_ms)
-        outcome.is_told = True
+        outcome.is_delivered = True
         if outcome.error is not None:
             raise outcome.error
 

@@ -233,8 +233,8 @@ class MetadataFollower:
         elif response.entries:
             editor = self.image.edit()
             last_offset, last_epoch = self.image.offset, self.image.epoch
-            for offset, told_epoch, command in response.entries:
-                epoch = told_epoch if command else last_epoch  # Raft's own entries hold no command
+            for offset, entry_epoch, command in response.entries:
+                epoch = entry_epoch if command else last_epoch  # Raft's own entries hold no command
                 if offset <= last_offset or epoch < last_epoch:
                     raise MetadataCorruptError(
                         f"offset {offset}, epoch {epoch} follows offset {last_offset}, epoch {last_epoch}"

@@ -31,8 +31,8 @@ class Reachability:
         self._clock = clock
         self._logger = logger
         self._since_ms = 0.0
-        self._told_ms = 0.0
-        self._told = ""
+        self._logged_ms = 0.0
+        self._logged_event = ""
         self.failures = 0
         """Number of failed attempts since a controller last answered."""
         self.last_cause = ""
@@ -52,8 +52,8 @@ class Reachability:
             self._since_ms = now_ms
         self.failures += 1
         self.last_cause = f"controller {controller}: {str(cause) or type(cause).__name__}"
-        if self.failures == 1 or event != self._told or now_ms - self._told_ms >= WARNING_INTERVAL_MS:
-            self._told_ms, self._told = now_ms, event
+        if self.failures == 1 or event != self._logged_event or now_ms - self._logged_ms >= WARNING_INTERVAL_MS:
+            self._logged_ms, self._logged_event = now_ms, event
             self._logger.warning(
                 event,
                 cause=self.last_cause,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_moldau.errors import told_first
+from pyspark_moldau.errors import message_first
 from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         self._run = uuid.uuid4().hex
         self._app_id = options.app_id or self._run
 
-    @told_first
+    @message_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         from pyspark_moldau.sink import cluster
@@ -88,12 +88,12 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=self._app_id, run=self._run, report=report)
 
-    @told_first
+    @message_first
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes the rows visible."""
         _commit(self._options, messages, self._options.version)
 
-    @told_first
+    @message_first
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops the rows of a job that failed."""
         _abort(self._options, messages, self._options.version)
@@ -106,7 +106,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         _warn_of_ignored(options)
         self._options = options
 
-    @told_first
+    @message_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         from pyspark_moldau.sink import cluster
@@ -134,12 +134,12 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=query, run=run, report=report)
 
-    @told_first
+    @message_first
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the rows of a micro-batch visible."""
         _commit(self._options, messages, batchId)
 
-    @told_first
+    @message_first
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drops the rows of a micro-batch that failed."""
         _abort(self._options, messages, batchId)

@@ -103,5 +103,5 @@ def ready() -> TransactionManager:
     serve(manager)
     assert manager.state is State.READY
     assert manager.outcome is not None
-    manager.outcome.is_told = True
+    manager.outcome.is_delivered = True
     return manager

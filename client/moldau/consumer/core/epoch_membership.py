@@ -52,7 +52,7 @@ class EpochMembership(Membership):
         self.fatal: KafkaError | None = None
         """The error that the next join raises."""
         self._sends_all = True
-        self._topics_told: tuple[str, ...] | None = None
+        self._topics_sent: tuple[str, ...] | None = None
 
     @property
     def is_cooperative(self) -> bool:
@@ -93,7 +93,7 @@ class EpochMembership(Membership):
             instance_id=self.identity.instance_id,
             topic_partitions=_by_topic(held if self.holds else ()),
         )
-        if joins or self._sends_all or self.topics != self._topics_told:
+        if joins or self._sends_all or self.topics != self._topics_sent:
             request.rack_id = self.identity.rack
             request.rebalance_timeout_ms = self.identity.rebalance_timeout_ms
             request.subscribed_topic_names = list(self.topics)
@@ -110,7 +110,7 @@ class EpochMembership(Membership):
         if code is not ErrorCode.NONE:
             return self._on_refusal(code, response.error_message)
         if request.subscribed_topic_names is not None:
-            self._topics_told = tuple(request.subscribed_topic_names)
+            self._topics_sent = tuple(request.subscribed_topic_names)
         self._sends_all = False
         self.generation = response.member_epoch
         if self._taken_losses == self.losses and self.assigned_as != NO_MEMBERSHIP:
@@ -149,7 +149,7 @@ class EpochMembership(Membership):
     @property
     def has_answer(self) -> bool:
         """Whether a join can end: the coordinator knows the subscription and has given a target, or has refused."""
-        return self.fatal is not None or (self.target is not None and self.topics == self._topics_told)
+        return self.fatal is not None or (self.target is not None and self.topics == self._topics_sent)
 
     def take_target(self) -> None:
         """Notes that the target is about to be taken over by the application."""
@@ -171,7 +171,7 @@ class EpochMembership(Membership):
         """Prepares to join again without a claim to the owned partitions."""
         super().lose_generation(reason)
         self.target = None
-        self._topics_told = None
+        self._topics_sent = None
         self._sends_all = True
 
     def lose_member_id(self, reason: str) -> None:

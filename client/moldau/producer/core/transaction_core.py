@@ -197,7 +197,13 @@ class TransactionManager:
     def _is_undelivered(self, action: State) -> bool:
         """Returns whether the last call was of this kind and its success was not delivered."""
         last = self.outcome
-        return last is not None and last.action is action and last.is_known and last.error is None and not last.is_told
+        return (
+            last is not None
+            and last.action is action
+            and last.is_known
+            and last.error is None
+            and not last.is_delivered
+        )
 
     def _settle(self, error: TransactionError | None = None) -> None:
         """Sets the outcome of the call in progress."""

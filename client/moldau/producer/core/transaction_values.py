@@ -49,15 +49,15 @@ class State(enum.Enum):
 class Outcome:
     """The outcome of one init, commit, abort or sending of offsets, independent of later calls.
 
-    Invariant: ``error`` and ``is_told`` are set only where ``is_known`` is; ``is_known`` and ``error`` do not change
-    afterwards.
+    Invariant: ``error`` and ``is_delivered`` are set only where ``is_known`` is; ``is_known`` and ``error`` do not
+    change afterwards.
     """
 
     action: State
     """INITIALIZING, COMMITTING or ABORTING; IN_TRANSACTION for offsets."""
     is_known: bool = False
     error: KafkaError | None = None
-    is_told: bool = False
+    is_delivered: bool = False
     """Whether a call has returned it to the application."""
 
     def settle(self, error: KafkaError | None = None) -> None:

@@ -65,7 +65,7 @@ class SaslGate:
         self._inner = make_inner(connection, self._peer)
         self.throttle = throttle_of(self._inner)
         self._deadline_ms = clock.monotonic_ms() + AUTHENTICATION_MS
-        self._told: Rejected | None = None  # the failure that was logged and delayed
+        self._logged_failure: Rejected | None = None  # its answer was delayed as well
 
     # --- what the connection loop asks
 
@@ -165,8 +165,8 @@ class SaslGate:
         was, mechanism = session.user, session.mechanism
         effect = self._receive(given)
         failure = None if isinstance(effect, PassOn) else effect.failure
-        if failure is not None and failure is not self._told:  # OAUTHBEARER tells a refusal in two answers
-            self._told = failure
+        if failure is not None and failure is not self._logged_failure:  # OAUTHBEARER refuses in two answers
+            self._logged_failure = failure
             listener.log_failure(self._peer.identity.host, mechanism, failure, again=was is not None)
             await trio.sleep(listener.failure_delay_ms / 1000)
         return effect

@@ -26,7 +26,7 @@ def ready(level: int = 2):
     manager.begin_init()
     serve(manager)
     assert manager.state is State.READY
-    manager.outcome.is_told = True
+    manager.outcome.is_delivered = True
     return manager
 
 
@@ -48,7 +48,7 @@ def end(manager, *, commit=True):
         manager.answered(call, answer, 0)
     assert outcome.is_known
     assert outcome.error is None
-    outcome.is_told = True
+    outcome.is_delivered = True
     return asked, version
 
 

@@ -62,7 +62,7 @@ def test_undelivered_outcome_is_returned_to_the_same_call(call):
     assert manager.state is State.READY
     assert call(manager) is outcome
     assert (outcome.is_known, outcome.error) == (True, None)
-    outcome.is_told = True
+    outcome.is_delivered = True
     with pytest.raises(RuntimeError, match="is ready"):
         call(manager)
 

@@ -156,7 +156,7 @@ class Server:
             self.handshakes.leave(loop)
             loop.give_up_handshake()
             self.handshakes_given_up += 1
-            if _is_told(self.handshakes_given_up):
+            if _is_logged(self.handshakes_given_up):
                 self.logger.warning(
                     "handshake-given-up",
                     peer=loop.peer_host,
@@ -193,7 +193,7 @@ class Server:
     async def close_later(self, connection: Connection, delay_ms: float) -> None:
         """Closes a connection that is not served, after a delay, so that its peer does not come back at once."""
         self.throttled += 1
-        if _is_told(self.throttled):
+        if _is_logged(self.throttled):
             self.logger.warning(
                 "connection-rate-exceeded",
                 peer=connection.peer_address[0],
@@ -263,7 +263,7 @@ async def _pause_before(connection: Connection, pause_ms: float) -> None:
         raise
 
 
-def _is_told(count: int) -> bool:
+def _is_logged(count: int) -> bool:
     """Whether this is the 1st, 2nd, 4th, 8th ...: a flood stays readable."""
     return count & (count - 1) == 0
 
@@ -321,7 +321,7 @@ async def serve(
                 if refusal is not None:
                     connection.close()
                     server.refused += 1
-                    if _is_told(server.refused):
+                    if _is_logged(server.refused):
                         logger.warning(
                             "connection-refused",
                             peer=connection.peer_address[0],

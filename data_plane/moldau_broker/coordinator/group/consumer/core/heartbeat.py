@@ -227,8 +227,8 @@ class HeartbeatDecisions:
         elif after != before or is_new:
             draft.add(Subscription(group_id=group_id, member_id=member_id, member=after))
         bumps = not after.subscribed_as(before) or (is_new and step.replaced is None)
-        is_told = note_right(draft, after, step.right)
-        self._refresh(draft, moment, step.right, bumps=bumps, looks=looks or is_told)
+        right_changed = note_right(draft, after, step.right)
+        self._refresh(draft, moment, step.right, bumps=bumps, looks=looks or right_changed)
         if draft.group.epoch > draft.group.assignment_epoch:
             self._assign(draft)
         group = draft.group
