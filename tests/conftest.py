@@ -1,4 +1,4 @@
-"""What all tests share: how Hypothesis looks for examples.
+"""Settings that all tests share, such as Hypothesis's search for examples.
 
 No time limit is put on an example, for a machine that is busy elsewhere makes any example slow; and the examples are
 the same in every run, so that a test fails because of what was changed and not because of what was drawn. To look for

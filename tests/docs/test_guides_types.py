@@ -61,7 +61,7 @@ def run(*command, **environment):
 
 
 def test_mypy_accepts_the_guides(tmp_path):
-    """What is allowed to guides alone is in the settings, so that mypy takes the other modules from its cache."""
+    """The settings hold the exceptions for guides, so that mypy takes the other modules from its cache."""
     paths = written(tmp_path / "guides", [page for page in PAGES if page not in UNTYPED])
     done = run(str(BIN / "mypy"), *map(str, paths), MYPYPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

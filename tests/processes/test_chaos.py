@@ -1,5 +1,5 @@
 """Goal: ``moldau chaos run`` breaks a cluster of processes under all workloads, finds nothing wrong with it, convicts
-its negative control, and leaves the folder that tells so; also against a cluster that runs already, which it leaves as
+its negative control, and leaves a folder with the verdict; also against a cluster that runs already, which it leaves as
 it found it.
 
 Method: the command line as a user calls it, in a process of its own, with plans of a few seconds whose faults leave a

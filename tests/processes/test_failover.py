@@ -123,7 +123,7 @@ def check_all_read_once(cluster, load):
 
 
 def leader_of(cluster, load):
-    """Leader of partition 0, once a broker finds the time to tell."""
+    """Returns the leader of partition 0, once a broker has answered."""
     return wait_for(lambda: cluster.partition_leader(load.topic, 0), "partition 0 has a leader")
 
 

@@ -1,4 +1,4 @@
-"""Goal: a node tells over HTTP what it does, and the dashboard and alert rules ask for nothing that no node exports.
+"""Goal: a node exports its metrics over HTTP, and the dashboard and alert rules ask only for exported ones.
 Method: a real process that is broker and controller, a real client, and real scrapes.
 """
 

@@ -1,6 +1,6 @@
 """``moldau mirror`` between real clusters, with kill -9 of the mirror and of a node on either side.
 
-Goal: exactly once holds for real processes, and the commands tell how far the mirror is. Method: three nodes, each a
+Goal: exactly once holds for real processes, and the commands report the mirror's position. Method: three nodes, each a
 cluster of its own, and the example file of ``deploy/mirror``; numbered records are produced all the while.
 """
 

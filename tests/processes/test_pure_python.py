@@ -39,7 +39,7 @@ for codec in (b"none", b"gzip", b"snappy", b"lz4", b"zstd"):
 
 
 def test_a_cluster_without_the_extension_serves(monkeypatch, tmp_path) -> None:
-    """Nodes take the environment of the process that starts them. Each tells once which loops it runs."""
+    """Nodes take the environment of the process that starts them. Each logs once which loops it runs."""
     monkeypatch.setenv("MOLDAU_PURE_PYTHON", "1")
     with cluster(brokers=2, controllers=1, links=False, directory=tmp_path) as running:
         create_topic(running.bootstrap, "pure", 2, 2)

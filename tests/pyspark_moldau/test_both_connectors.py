@@ -57,7 +57,7 @@ def at(second):
     return str(BASE_MS + second * 1000)
 
 
-ONCE = {"fetchOffset__numRetries": "1"}  # the connector tries thrice to find an offset that is not there
+ONCE = {"fetchOffset__numRetries": "1"}  # the connector tries three times to find an offset that is not there
 
 BATCHES = {
     "all": query(20),

@@ -27,7 +27,7 @@ CASES = read_corpus(Path(__file__).parent / "corpus")
 
 
 def reported(verdict: CaseVerdict) -> str:
-    """What to say of a case that did not end as it must."""
+    """Returns the message for a case that did not end as required."""
     wanted = " or ".join(verdict.case.convicted_by) or "a clean run"
     return "\n".join([f"wanted {wanted}: {verdict.text}", verdict.case.why, *verdict.result.timeline[-200:]])
 

@@ -22,7 +22,7 @@ from moldau_jepsen.workloads.recording.transaction_recorder import (
     TransactionRecorder,
     persist,
 )
-from support.cluster.story import TOPIC, tell
+from support.cluster.story import TOPIC, run_story
 
 PRODUCER = {
     "transactional.id": "writer",
@@ -156,7 +156,7 @@ def run(story, **settings):
         with trio.fail_after(90):
             await story(scene)
 
-    return tell(bounded, controllers=1, partitions=2, settings={**SETTINGS, **settings})
+    return run_story(bounded, controllers=1, partitions=2, settings={**SETTINGS, **settings})
 
 
 def test_a_late_commit_commits_what_was_aborted_at_level_1():

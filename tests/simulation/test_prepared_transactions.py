@@ -1,4 +1,4 @@
-"""A transaction that one producer prepared is ended by somebody else, once, also after its coordinator has died."""
+"""Another producer ends a prepared transaction once, also after its coordinator has died."""
 
 import pytest
 

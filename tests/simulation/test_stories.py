@@ -13,7 +13,7 @@ import trio
 
 from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.protocol.errors import KafkaError
-from support.cluster.story import TOPIC, tell
+from support.cluster.story import TOPIC, run_story
 
 QUICK = {
     "replica.lag.time.max.ms": "1000",
@@ -24,7 +24,7 @@ QUICK = {
 
 
 async def loss_of_2013(scene):
-    """The in-sync set shrinks to the leader, which is then cut off from everybody, and a replica from before is there.
+    """The in-sync set shrinks to the leader, which is then cut off from all nodes, and a former member starts again.
 
     See "Hands-free Kafka Replication" and the Jepsen analysis of 2013: the leader acknowledges alone, dies, and a
     replica that was not in sync may take over.
@@ -45,14 +45,14 @@ async def loss_of_2013(scene):
 
 def test_2013_with_two_in_sync_loses_nothing():
     """2013 with two in sync and clean elections: nothing is acknowledged and nothing lost."""
-    outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "2"})
+    outcome = run_story(loss_of_2013, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["acknowledged alone"] == 0
 
 
 def test_2013_with_one_in_sync_waits_for_the_whole_replica():
     """2013 with one in sync and clean elections: the partition waits for the replica that has everything."""
-    outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "1"})
+    outcome = run_story(loss_of_2013, settings={**QUICK, "min.insync.replicas": "1"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["acknowledged alone"] > 20
     assert outcome.reported["leader meanwhile"] == -1
@@ -60,7 +60,7 @@ def test_2013_with_one_in_sync_waits_for_the_whole_replica():
 
 def test_2013_with_unclean_elections_is_convicted():
     settings = {**QUICK, "min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
-    outcome = tell(loss_of_2013, settings=settings)
+    outcome = run_story(loss_of_2013, settings=settings)
     assert outcome.reported["acknowledged alone"] > 20
     assert outcome.reported["leader meanwhile"] not in (-1, outcome.reported["old leader"])
     assert "leader-completeness" in outcome.invariants
@@ -101,7 +101,7 @@ async def last_replica_standing(scene):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_last_replica_standing_hands_over_to_an_eligible_one(seed):
-    outcome = tell(last_replica_standing, seed, settings={**QUICK, "min.insync.replicas": "2"})
+    outcome = run_story(last_replica_standing, seed, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["acknowledged alone"] == 0
     assert outcome.reported["second"] in outcome.reported["elr"]
@@ -122,7 +122,7 @@ async def rolling_restart(scene):
 
 def test_a_rolling_restart_costs_only_a_few_elections():
     """A rolling restart under load is no more than a few elections."""
-    outcome = tell(rolling_restart, settings={**QUICK, "min.insync.replicas": "2"}, partitions=3)
+    outcome = run_story(rolling_restart, settings={**QUICK, "min.insync.replicas": "2"}, partitions=3)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     silence = outcome.longest_silence(outcome.reported["begin"], outcome.reported["end"])
     assert silence < 1.5, f"no send was acknowledged for {silence:.2f} s"
@@ -156,7 +156,7 @@ async def reassignment_under_faults(scene):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_reassignment_under_faults_ends_and_loses_nothing(seed):
     settings = {**QUICK, "min.insync.replicas": "2", "log.flush.interval.messages": "1"}
-    outcome = tell(reassignment_under_faults, seed, brokers=5, settings=settings)
+    outcome = run_story(reassignment_under_faults, seed, brokers=5, settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["left"] == {}
     before, after = outcome.reported["moved"]
@@ -192,7 +192,7 @@ async def majority_of_voters_lost(scene):
 
 def test_data_flow_without_a_majority_of_voters():
     """Without a majority of voters data flow, and metadata changes wait."""
-    outcome = tell(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})
+    outcome = run_story(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert isinstance(outcome.reported["change"], KafkaError | trio.TooSlowError)
     assert outcome.longest_silence(outcome.reported["begin"], outcome.reported["end"]) < 1.0
@@ -213,13 +213,13 @@ async def power_cut(scene):
 def test_a_total_power_loss_keeps_what_was_synced(seed):
     """A loss of power everywhere loses nothing that was synced."""
     settings = {**QUICK, "log.flush.interval.messages": "1", "log.segment.bytes": "4096"}
-    outcome = tell(power_cut, seed, settings=settings)
+    outcome = run_story(power_cut, seed, settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
 
 
 def test_a_total_power_loss_costs_unsynced_records():
     """The default leaves syncing to the operating system, as Kafka does: what is lost then is a figure, no promise."""
-    outcome = tell(power_cut, 1, settings={**QUICK, "log.segment.bytes": "4096"})
+    outcome = run_story(power_cut, 1, settings={**QUICK, "log.segment.bytes": "4096"})
     assert outcome.anomalies["unseen"] > 0, outcome.anomalies
     assert outcome.anomalies["unseen"] < len(outcome.acknowledged_between(0, float("inf")))
 
@@ -264,7 +264,7 @@ def test_rotten_records_are_never_read_and_others_have_them(suffix):
         "log.index.interval.bytes": "64",
         "log.flush.interval.messages": "1",
     }
-    outcome = tell(partial(rot, suffix=suffix), settings=settings)
+    outcome = run_story(partial(rot, suffix=suffix), settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert len(outcome.reported["rotten"]) > 2
     sent = {

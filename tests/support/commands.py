@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """What a command left, with the names of ``subprocess.CompletedProcess``."""
+    """The result of a command, with the names of ``subprocess.CompletedProcess``."""
 
     returncode: int
     stdout: str

@@ -141,14 +141,14 @@ def test_one_broker_is_asked_what_it_knows_of_a_topic():
     """The second broker has not yet heard of the topic."""
 
     async def scenario(cluster, admin):
-        def tell(broker, request):
+        def metadata_of_others(broker, request):
             answer = cluster.on_metadata(broker, request)
             if broker == 2:
                 for topic in answer.topics:
                     topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
             return answer
 
-        cluster.handlers[ApiKey.METADATA] = tell
+        cluster.handlers[ApiKey.METADATA] = metadata_of_others
         for _ in range(5):
             assert list(await admin.describe_topics(["t"], node_id=1)) == ["t"]
             with pytest.raises(AdminError, match="t: UNKNOWN_TOPIC_OR_PARTITION"):

@@ -100,7 +100,7 @@ def test_an_admin_client_that_closes_leaves_no_question_behind():
 
 
 async def asked_while_it_ends(world, turns):
-    """What a task that has not heard yet of the end meets, so many turns of the event loop after it."""
+    """Returns the result of a task's request that many turns of the event loop after the end of the client."""
     cluster = cluster_of(world, 1)
     config = ADMIN_CONFIG.parse({"bootstrap.servers": cluster.bootstrap})
     client = ClusterClient(world.node("client").environment, config, "admin")

@@ -1,4 +1,4 @@
-"""What a mirror does to the target's topics, from what both clusters say."""
+"""The mirror's changes of the target's topics follow from the metadata of both clusters."""
 
 import uuid
 

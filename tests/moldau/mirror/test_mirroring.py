@@ -118,7 +118,7 @@ def test_topics_partitions_and_configurations_follow():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recreated_topic_is_mirrored_from_its_start(mode):
-    """Its offsets have passed the old position, so nothing but its id tells that it is another topic."""
+    """Its offsets have passed the old position, so only its id shows that it is another topic."""
 
     async def scenario(clusters):
         await clusters.create("east", "orders")

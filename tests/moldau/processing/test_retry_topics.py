@@ -1,4 +1,4 @@
-"""Goal: a failed record goes through its retry topics in order and ends as a dead letter that tells its story.
+"""Goal: a failed record goes through its retry topics in order and ends as a dead letter with its failures in headers.
 
 Method: the pure core, with a table and Hypothesis.
 """

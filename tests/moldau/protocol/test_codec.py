@@ -268,7 +268,7 @@ def test_random_bytes_raise_only_decode_errors(case: tuple[type[Message], int], 
 
 
 def test_golden_bytes_of_internal_records() -> None:
-    """What no oracle library knows, byte by byte as Kafka's schemas lay it out."""
+    """Checks messages unknown to the oracle libraries byte by byte against Kafka's schemas."""
     assert encode(GroupMetadataKey(group="g"), 2) == b"\0\x01g"
     assert encode(OffsetCommitKey(group="g", topic="tt", partition=3), 1) == b"\0\x01g\0\x02tt\0\0\0\x03"
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=11)

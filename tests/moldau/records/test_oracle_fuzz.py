@@ -86,7 +86,7 @@ def accepted(batch) -> bool:
 
 
 def rows(module, batch):
-    """What one of the twins reads, None where it refuses the batch."""
+    """Returns the records that one of the twins reads, None where it refuses the batch."""
     header = parse_batch_header(batch)
 
     try:
@@ -100,7 +100,7 @@ def rows(module, batch):
 
 
 def oracle(batch):
-    """What kafka-python reads; None where it cannot."""
+    """Returns the records that kafka-python reads; None where it fails."""
     try:
         return [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in DefaultRecordBatch(bytes(batch))]
     except Exception:  # noqa: BLE001 - the oracle raises what comes from its codecs, struct and str, undocumented

@@ -33,7 +33,7 @@ def write(module, records, gaps=()):
 
 
 def outcome(function, *args):
-    """What a call returned or raised, in a form that compares across the twins."""
+    """Returns the result or the error of a call, in a form that compares across the twins."""
     try:
         result = function(*args)
     except (CorruptRecordError, InvalidRecordError, ValueError, OverflowError) as error:
@@ -58,7 +58,7 @@ def columns(module, data, count, base_offset, base_timestamp, last_delta, first,
 
 
 def walk(module, data, count, cuts, *args):
-    """What a walker finds that is fed pieces of the sizes ``cuts``, one after the other and from the first again."""
+    """Returns the findings of a walker that receives pieces of the sizes ``cuts`` in turn, repeatedly."""
     walker = module.RecordWalker(count, *args)
     try:
         at = number = 0

@@ -1,6 +1,6 @@
 """Goal: a certificate is renewed by replacing its file; a file that cannot be used changes nothing.
 
-Method: listener and client on virtual time and a virtual disk; a fingerprint tells which certificate was shown.
+Method: listener and client on virtual time and a virtual disk; a fingerprint identifies the certificate.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def names():
 
 
 def secure(environment, **settings):
-    """What ``serve`` takes."""
+    """The arguments of ``serve``."""
     return ListenerTls(authority().settings(*names(), **settings), environment.disk)
 
 
@@ -176,7 +176,7 @@ def test_bytes_taken_are_reported_once(run, tmp_path):
 
 
 def test_a_cut_is_no_end(run):
-    """A peer that dies, or somebody between who ends the stream early, says no goodbye."""
+    """A dead peer, or an attacker that ends the stream early, sends no close_notify alert."""
 
     async def test(*given):
         async with pair(*given) as (client, server, plain):
@@ -319,7 +319,7 @@ def test_plaintext_and_tls_do_not_mix_and_the_log_says_so(run, caplog):
 
 
 async def until(condition):
-    while not condition():  # noqa: ASYNC110 - nothing tells when the counts of a server change
+    while not condition():  # noqa: ASYNC110 - a server sends no notification of its counts
         await trio.sleep(0.001)
 
 
@@ -355,7 +355,7 @@ def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
                 await ask(outgoing(given_client), address)
             assert server.statistics().refused == 1
             await until(lambda: server.statistics().closed_for_cause == 3)
-            (await given_client.network.connect(*address)).close()  # a look at the port is nothing to tell
+            (await given_client.network.connect(*address)).close()  # a port check is not logged
             assert await ask(outgoing(given_client), address) > 10
             for connection in silent:
                 connection.close()

@@ -206,7 +206,7 @@ def test_others_are_served_while_a_request_is_prepared() -> None:
 
 
 def test_a_prepared_request_may_end_the_connection() -> None:
-    """What came before is answered, then its last word; what came behind it is dropped."""
+    """Requests before it are answered, then its last answer is sent; requests behind it are dropped."""
     handler = Preparer([])
 
     async def test(address) -> None:

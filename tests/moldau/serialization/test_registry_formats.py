@@ -91,7 +91,7 @@ def theirs(server):
 
 
 async def with_registry(call, *args):
-    """What a client does: calls, fetches what is missing, and calls again."""
+    """Acts as a client: calls, fetches missing schemas, and calls again."""
     while True:
         try:
             return call(*args)

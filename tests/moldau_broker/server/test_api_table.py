@@ -18,7 +18,7 @@ from moldau_quorum.node.apis import ANSWERS, CONTROLLER_APIS
 BROKER = {api.key: api for api in BASE_APIS}
 CONTROLLER = {api.key: api for api in CONTROLLER_APIS}
 OPEN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-"""APIs that everyone may send, even before authentication."""
+"""APIs that any client may send, even before authentication."""
 OF_THE_TOKEN = {ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 """APIs whose right the delegation token itself grants, to its owner and its renewers."""
 OF_ONESELF = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
@@ -34,7 +34,7 @@ def test_rows_are_keyed_once_and_state_rights(table) -> None:
 
 
 def test_forwarded_apis_are_decided_by_controllers() -> None:
-    """What clients may send to a controller, brokers serve; a relayed request has the controller's rules."""
+    """Brokers serve all requests that clients may send to a controller; relayed ones have the controller's rules."""
     for key, api in CONTROLLER.items():
         assert Listeners.CONTROLLER in api.rules.listeners
         if Listeners.CLIENT in api.rules.listeners:

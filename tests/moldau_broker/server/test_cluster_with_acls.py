@@ -200,7 +200,7 @@ QUIET = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.PUSH_TELEMETRY,
 }
-"""Answered to everyone."""
+"""APIs that need no permission."""
 FILTERED = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
 """Never refused: the answer leaves out what may not be seen."""
 DISRUPTIVE = {

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Stream(Protocol):
-    """What tests do with one end of a connection: a part of ``trio.SocketStream``."""
+    """The calls of one end of a connection that tests use: a part of ``trio.SocketStream``."""
 
     async def send_all(self, data: bytes) -> None: ...
 

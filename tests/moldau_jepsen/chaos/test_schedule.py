@@ -1,4 +1,4 @@
-"""Goal: the plan of faults is repeatable, keeps to its windows, leaves calm ones, and strikes whom it names.
+"""Goal: the plan of faults is repeatable, keeps to its windows, leaves calm ones, and strikes the nodes that it names.
 
 Method: properties over drawn seeds and sizes.
 """

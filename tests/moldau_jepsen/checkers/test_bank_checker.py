@@ -47,7 +47,7 @@ class BankStory(Story):
         return self.check(banks=(BANK,), **options)
 
     def found(self, **options):
-        """What the bank's own checker says; others may say more."""
+        """Returns the counts of the bank's own checker; others may find more."""
         counts = self.verdict(**options).counts
         return {kind: count for kind, count in counts.items() if kind.value.startswith("bank")}
 

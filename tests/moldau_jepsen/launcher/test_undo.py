@@ -119,7 +119,7 @@ def test_synced_data_stays_and_the_rest_follows_from_the_writes(tmp_path: Path, 
 
 
 class Platters:
-    """What is certain of one file: its durable content, and the pages that the next sync writes."""
+    """The certain state of one file: its durable content, and the pages that the next sync writes."""
 
     def __init__(self) -> None:
         self.durable, self.written = bytearray(), bytearray()
@@ -365,7 +365,7 @@ def test_a_journal_with_a_partial_last_entry_is_read_up_to_it(tmp_path: Path) ->
 
 
 def test_a_journal_is_compacted_to_what_is_not_durable(tmp_path: Path) -> None:
-    """What is left out changes nothing: the unsynced end and the unsynced removal are still lost by some seeds."""
+    """The omitted entries change nothing: the unsynced end and the unsynced removal are still lost by some seeds."""
     ends, back = set(), set()
     for seed in range(20):
         machine = Machine(tmp_path / str(seed))

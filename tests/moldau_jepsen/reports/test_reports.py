@@ -1,4 +1,4 @@
-"""Goal: reports are whole, self-contained pages that tell the result. Method: render values, read the text back."""
+"""Goal: reports are whole, self-contained pages that show the result. Method: render values, read the text back."""
 
 import re
 import xml.etree.ElementTree as ElementTree

@@ -50,7 +50,7 @@ LOSSES = {
     history.sent("payments", 0, metadata.offset + 1, "100")  # acknowledged by a leader that lost it
 """,
 }
-"""What is put between the writing and the reading of the documented test, so that an acknowledged record is gone."""
+"""Lines between the writing and the reading of the documented test that lose an acknowledged record."""
 
 
 @pytest.mark.processes

@@ -2,7 +2,7 @@
 their balances; readers that seek land where they sought.
 
 Method: the workloads on whole brokers in a simulated world; the same once more with readers that do not ask for
-committed data only, and with planted bugs, which the checkers must tell apart (negative controls).
+committed data only, and with planted bugs, which the checkers must convict (negative controls).
 """
 
 from __future__ import annotations

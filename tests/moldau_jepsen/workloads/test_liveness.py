@@ -50,7 +50,7 @@ def sent(place, **changes):
 
 
 def missing_after(liveness, *operations):
-    """What is missing after these, and how long that took to say."""
+    """Returns the missing progress after these operations, and the time of the check."""
     for one in operations:
         liveness.saw(one)
 

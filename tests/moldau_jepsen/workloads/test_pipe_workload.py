@@ -1,7 +1,7 @@
 """Goal: the exactly-once pipe finds nothing where transactions hold, and convicts a pipe that does not use them.
 
 Method: the workload on whole brokers in a simulated world, workers and brokers dying; then once more with brokers
-that take offsets of transactions for committed at once, which the checker must tell apart.
+that take offsets of transactions for committed at once, which the checker must convict.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_a_worker_that_crashes_tells_what_it_had_under_way(monkeypatch):
 
 
 def simulated_environment():
-    """What a worker needs when its clients are stubs."""
+    """The surroundings of a worker whose clients are stubs."""
     return SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0))
 
 

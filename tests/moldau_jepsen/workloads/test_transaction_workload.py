@@ -2,7 +2,7 @@
 not: aborted records, a transaction its own, two transactions each other's.
 
 Method: the workload with its readers on whole brokers in a simulated world, clients and brokers dying; the same once
-more with readers that do not ask for committed data only, and with planted bugs, which the checkers must tell apart
+more with readers that do not ask for committed data only, and with planted bugs, which the checkers must convict
 (negative controls).
 """
 
@@ -73,7 +73,7 @@ def transactions_of(history):
 
 
 def polled_in(transaction):
-    """What its polls returned: partition, offset and value of each record, in order."""
+    """Returns the results of its polls: partition, offset and value of each record, in order."""
     return [
         (partition, offset, value)
         for poll in transaction.polls

@@ -28,7 +28,7 @@ async def open_pair(world):
 
 
 def taken(connection, count=1 << 20):
-    """What can be read at once."""
+    """Returns the bytes that can be read at once."""
     buffer = bytearray(count)
     try:
         return bytes(buffer[: connection.receive_into_nowait(memoryview(buffer))])

@@ -236,7 +236,7 @@ def test_remembered_decisions_are_bounded():
 
 
 def test_many_acls_of_others_cost_nothing():
-    """Everybody may have a rule of the same resource: a decision looks at those of its principal."""
+    """Every principal may have a rule of the same resource: a decision looks at those of its principal."""
     others = [entry(n, "*", principal=f"User:u{n}") for n in range(2_000)]
     world = World(*others, entry(9_999, "t"))
     world.authorizer.follow()

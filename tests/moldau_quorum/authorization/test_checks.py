@@ -130,7 +130,7 @@ KAFKA = {
 }
 """The operations that Kafka asks for, in its order."""
 ON_CONTROLLERS = {"DescribeCluster": "ALTER CLUSTER, DESCRIBE CLUSTER"}
-"""What its controllers ask for instead."""
+"""Operations that its controllers ask for instead."""
 
 TOPICS = {name: SimpleNamespace(name=name) for name in ("known", "other")}
 ROWS = [("broker", api) for api in BASE_APIS] + [("controller", api) for api in CONTROLLER_APIS]

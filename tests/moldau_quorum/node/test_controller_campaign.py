@@ -49,7 +49,7 @@ READ = DescribeConfigsRequest(
 
 
 class Worker:
-    """One client process: a random operation at a time, to whichever controller it believes in."""
+    """One client process: a random operation at a time, to the controller that it takes for active."""
 
     def __init__(self, cluster: TestCluster, number: int, history: list[RegisterOperation]) -> None:
         self.number = number
@@ -175,7 +175,7 @@ def test_configurations_stay_linearizable_under_faults(seed: int) -> None:
         restart_dead(cluster)
         await cluster.wait_active()
 
-        # Liveness: the brokers are taken back, the healed quorum takes a change, and everybody hears of it.
+        # Liveness: the brokers are taken back, the healed quorum takes a change, and all brokers receive it.
         def brokers_are_back() -> bool:
             active = cluster.active()
             return active is not None and not any(b.fenced for b in active.running.machine.image.brokers.values())
@@ -184,7 +184,7 @@ def test_configurations_stay_linearizable_under_faults(seed: int) -> None:
         done = CreateTopicsRequest(topics=[CreatableTopic(name="done", num_partitions=1, replication_factor=1)])
         code = ErrorCode.REQUEST_TIMED_OUT
         with trio.fail_after(90):
-            while code == ErrorCode.REQUEST_TIMED_OUT:  # a change is sent once: what became of it, the next one tells
+            while code == ErrorCode.REQUEST_TIMED_OUT:  # a change is sent once; the next one shows its outcome
                 with contextlib.suppress(ControllerUnavailableError):
                     answered = await client.request(done, CreateTopicsResponse, timeout_ms=30_000)
                     code = answered.topics[0].error_code

@@ -1,7 +1,7 @@
 """A controller that was deposed without its knowledge must not report outdated state.
 
 Production controllers on a simulated network. The active one is cut off from the others, which take its process for
-dead and elect another long before the first one gives up for want of a majority. Clients still reach both.
+dead and elect another long before the first one resigns without a majority. Clients still reach both.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def test_two_emptied_voters_do_not_begin_a_second_history(survivor_runs):
 
 
 def test_the_first_election_takes_all_voters():
-    """Two of three that know nothing cannot tell whether the third does."""
+    """Two emptied voters of three do not know whether the third has a log."""
 
     async def main(world):
         cluster = TestCluster(world)
@@ -214,7 +214,7 @@ def test_a_voter_of_another_directory_is_not_added_or_removed():
 
 
 def test_a_voter_that_was_away_learns_of_one_that_leads_now():
-    """It refuses those whom it does not know; it asks those whom it knows who they are."""
+    """It refuses unknown voters, and asks known ones for their directory ids."""
 
     async def main(world):
         cluster, active, (absent, _) = await started(world)

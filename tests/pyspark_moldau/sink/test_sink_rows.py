@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
 
 
 def encoded(batch):
-    """What a reader of the encoded batch gets."""
+    """Returns the records that a reader of the encoded batch gets."""
     columns, partitions = to_columns(batch)
     assert partitions is None
     builder = BatchBuilder(10_000)

@@ -479,8 +479,8 @@ class FakeCluster:
         async def wait() -> jg.JoinGroupResponse:
             while group.generation == generation:
                 is_late = trio.current_time() >= group.deadline + self.rebalance_timeout
-                everybody = set(group.members) <= set(group.joined) or is_late
-                if everybody and trio.current_time() >= group.deadline:
+                all_joined = set(group.members) <= set(group.joined) or is_late
+                if all_joined and trio.current_time() >= group.deadline:
                     self.complete_join(group)
                     break
                 with trio.move_on_after(max(group.deadline - trio.current_time(), 0.01)):

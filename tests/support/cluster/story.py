@@ -120,7 +120,7 @@ class Scene:
         self.world.network.cut_between(left, right)
 
 
-def tell(
+def run_story(
     story: Callable[[Scene], Awaitable[object]],
     seed: int = 1,
     *,

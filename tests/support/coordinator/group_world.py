@@ -53,7 +53,7 @@ class CoreDriver:
         self.topics = Topics()
         self.request_count = 0
         self.rights: dict[str, DescribeRight] = {}
-        """What the client of each member may describe; all topics if it is not named."""
+        """Topics that the client of each member may describe; all topics for a member without an entry."""
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
 

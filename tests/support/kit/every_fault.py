@@ -1,7 +1,7 @@
 """A user's test through every fault, run by ``test_plugin`` against processes and in the simulation.
 
-Each fault is looked at from outside, as clients see it: who answers, and whom broker 1 names as alive. A record is
-sent under each, and at the end everything is read back.
+Each fault is observed from outside, as clients see it: the brokers that answer, and those that broker 1 reports. A
+record is sent under each, and at the end everything is read back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def read_back(cluster: Cluster, count: int) -> None:
 
 @pytest.mark.moldau(hostile=True, settings=SYNCED)
 async def test_every_fault(moldau_cluster: Cluster) -> None:
-    cluster, everybody = moldau_cluster, [1, 2, 3]
+    cluster, all_brokers = moldau_cluster, [1, 2, 3]
     brokers = [(host, int(port)) for host, port in (one.split(":") for one in cluster.bootstrap.split(","))]
     await cluster.create_topic(TOPIC)
     settings = {"bootstrap.servers": cluster.bootstrap, "request.timeout.ms": 5_000}
@@ -108,21 +108,21 @@ async def test_every_fault(moldau_cluster: Cluster) -> None:
         await wait_until(ask, cluster, brokers[1], expected=[2, 3])
         await send("one is paused")
         await cluster.resume(1)
-        await wait_until(ask, cluster, brokers[0], expected=everybody)
+        await wait_until(ask, cluster, brokers[0], expected=all_brokers)
 
         await cluster.cut(2)
         await wait_until(ask, cluster, brokers[0], expected=[1, 3])
         assert await ask(cluster, brokers[1]) is not None, "clients still reach a node that was cut from the others"
         await send("one is cut off")
         await cluster.heal()
-        await wait_until(ask, cluster, brokers[0], expected=everybody)
+        await wait_until(ask, cluster, brokers[0], expected=all_brokers)
 
         quorum = await admin.describe_quorum()
         await cluster.cut(3, quorum.leader_id)
         await wait_until(ask, cluster, brokers[0], expected=[1, 2])
         await send("one does not see the active controller")
         await cluster.heal()
-        await wait_until(ask, cluster, brokers[0], expected=everybody)
+        await wait_until(ask, cluster, brokers[0], expected=all_brokers)
 
         controllers = {node_id: (host, port) for node_id, host, port in quorum.endpoints}
         assert await reaches(cluster, controllers[101])
@@ -135,7 +135,7 @@ async def test_every_fault(moldau_cluster: Cluster) -> None:
         await cluster.start(101)
         await wait_until(reaches, cluster, controllers[101], expected=True)
         await cluster.start(3)
-        await wait_until(ask, cluster, brokers[0], expected=everybody)
+        await wait_until(ask, cluster, brokers[0], expected=all_brokers)
 
         await cluster.power_loss()
         assert [await ask(cluster, address) for address in brokers] == [None] * 3

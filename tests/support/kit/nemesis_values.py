@@ -1,4 +1,4 @@
-"""What faults strike in tests of the nemesis: values in place of nodes, links and operators."""
+"""Values that stand for nodes, links and operators in tests of the nemesis."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping

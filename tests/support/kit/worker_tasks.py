@@ -1,4 +1,4 @@
-"""What tests give to worker processes, which import it by name: small tasks, and options that do a run no good."""
+"""Small tasks, and options that break a run, which worker processes import by name."""
 
 from __future__ import annotations
 

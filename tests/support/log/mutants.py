@@ -95,7 +95,7 @@ def tombstone_dropped_early() -> list[Patch]:
 
 
 def last_value_dropped() -> list[Patch]:
-    """What is at the key's last offset is taken for older than it."""
+    """Treats the record at the key's last offset as older than it."""
     good = OffsetMap.select
 
     def select(

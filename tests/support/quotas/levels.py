@@ -54,7 +54,7 @@ def naive(
 
 
 def check_every_subset_of_levels() -> None:
-    """The most specific level decides, whichever of the eight are configured."""
+    """The most specific of the configured levels decides, for any subset of the eight."""
     for subset in range(256):
         levels = [(parts, 100.0 + number) for number, parts in enumerate(ORDER) if subset >> number & 1]
         index = index_of(image_of([(parts, PRODUCER_BYTE_RATE, value) for parts, value in levels]))

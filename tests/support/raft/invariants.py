@@ -1,4 +1,4 @@
-"""What must hold after every single step, whatever happened (Raft figure 3, and what Moldau adds).
+"""Invariants that hold after every single step of any run (Raft figure 3, and Moldau's own).
 
 election safety        at most one leader in an epoch
 log matching           an entry with the same index and epoch is the same entry, with the same entry before it

@@ -510,7 +510,7 @@ def story_that_differs(name: str) -> str | None:
         for path in sorted(raft_story.STORIES.glob("*.txt")):
             text = path.read_text()
             try:
-                reported = raft_story.tell(text)
+                reported = raft_story.run_story(text)
             except AssertionError as error:
                 reported = str(error)
             if reported != text:

@@ -408,7 +408,7 @@ def describe(message: Message) -> str:
     return f"{name} epoch {message.epoch} {what}"
 
 
-def tell(text: str) -> str:
+def run_story(text: str) -> str:
     """Runs the story in ``text``; returns it with the output that came."""
     story, reported, skipping = Story(), [], False
     for line in text.splitlines():
@@ -428,7 +428,7 @@ def tell(text: str) -> str:
 def main() -> None:
     for path in sorted(STORIES.glob("*.txt")):
         before = path.read_text()
-        after = tell(before)
+        after = run_story(before)
         if before != after and "--rewrite" in sys.argv:
             path.write_text(after)
         print(f"{path.name}: {'as expected' if before == after else 'differs'}")

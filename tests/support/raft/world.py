@@ -172,7 +172,7 @@ class Member:
     begun: bool = False
     """Whether there has been a log on its disk, as ``meta.properties`` of a controller states."""
     lost: str = ""
-    """What became of its disk, until the machine is a voter again; empty while nothing has."""
+    """The loss of its disk, until the machine is a voter again; empty without a loss."""
     refuses: bool = False
     """Whether it does not start, because it has found out."""
 

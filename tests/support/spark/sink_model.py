@@ -160,7 +160,7 @@ class Model:
             yield from self.spark(world)
 
     def spark(self, world: World) -> Iterator[World]:
-        """What the live driver, or its death, does."""
+        """Takes a step of the live driver, or its death."""
         mine = [task for task in world.tasks if (task.run, task.batch) == (world.run, world.done)]
         commits = [commit for commit in world.commits if (commit.run, commit.core.batch) == (world.run, world.done)]
         if not commits:

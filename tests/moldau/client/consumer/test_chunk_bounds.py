@@ -18,7 +18,7 @@ def chunk(codec, bytes_max) -> FetchedChunk:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_the_bound_is_reported(codec) -> None:
-    """What stands before it is handed out first."""
+    """The batch before it is handed out first."""
     fetched = chunk(codec, 5_000)
     assert len(fetched.take(10)) == 1
     with pytest.raises(OversizedRecordsError, match="more than 5000 bytes"):

@@ -163,7 +163,7 @@ def test_small_answers_are_bounded_too():
 
 
 def test_paused_partitions_give_way_to_others():
-    """What paused partitions hold fills the bound: it is given up, and fetched again when they are resumed."""
+    """Records of paused partitions fill the bound: they are dropped, and fetched again after a resume."""
 
     async def scenario(cluster, open_consumer):
         parts = cluster.add_topic("t", 8)

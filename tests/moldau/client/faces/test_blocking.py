@@ -59,7 +59,7 @@ def test_threads_share_a_producer_and_a_consumer_reads_it_all():
 
 
 class Interrupt(Exception):
-    """What a signal handler of the application raises."""
+    """A signal handler of the application raises this."""
 
 
 @pytest.mark.parametrize("call", ["poll", "poll_columns", "iteration"])

@@ -19,7 +19,7 @@ WAIT_S = 120
 
 
 class Interrupt(Exception):
-    """What the signal handler raises, as KeyboardInterrupt would be."""
+    """The signal handler raises this, as it would KeyboardInterrupt."""
 
 
 def interrupt_main() -> None:

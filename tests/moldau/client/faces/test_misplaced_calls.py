@@ -211,7 +211,7 @@ def test_opening_under_asyncio_is_refused(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocking_clients_serve_threads_of_asyncio(kind):
-    """What the message recommends works."""
+    """The remedy that the message recommends works."""
 
     def use():
         with getattr(moldau.blocking, kind)(CONFIGS[kind]):

@@ -36,7 +36,7 @@ def test_a_whole_transaction_in_the_order_of_its_requests():
     manager = ready()
     assert (manager.producer_id, manager.producer_epoch) == (7, 0)
     manager.begin()
-    assert serve(manager) == [], "beginning asks nothing of anybody"
+    assert serve(manager) == [], "a beginning sends no request"
     assert manager.admit(P0)
     assert not manager.admit(P0)
     manager.admit(P1)

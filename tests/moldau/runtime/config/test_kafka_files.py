@@ -1,4 +1,4 @@
-"""Goal: files written for Kafka 4 work, whichever of its keys they set, and misspelt keys and variables do not pass.
+"""Goal: files written for Kafka 4 work with any of its keys, and misspelt keys and variables are refused.
 
 Method: the keys of the three files that Kafka 4 is delivered with, with values of our own, and single keys on top of
 a node's file.

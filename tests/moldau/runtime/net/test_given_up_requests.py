@@ -17,7 +17,7 @@ CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, 
 API = 20_001
 
 
-def tell(story):
+def run_story(story):
     """Runs ``story`` with a connection whose way there is cut; returns what the peer reads once it is healed."""
 
     async def run(world):
@@ -56,7 +56,7 @@ async def cancelled(connection):
 
 @pytest.mark.parametrize("story", [out_of_time, closed, cancelled])
 def test_a_request_that_was_given_up_does_not_arrive_later(story):
-    assert tell(story) == "reset"
+    assert run_story(story) == "reset"
 
 
 async def needs_no_answer(connection):
@@ -78,6 +78,6 @@ async def last_words(connection):
 
 @pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others, last_words])
 def test_requests_without_retry_are_left_to_the_transport(story):
-    read = tell(story)
+    read = run_story(story)
     assert isinstance(read, bytes)
     assert read, "all that was sent"

@@ -1,4 +1,4 @@
-"""Goal: a pause of one connection delays its requests, and neither its answers, its login nor anybody else.
+"""Goal: a pause of one connection delays its requests, but not its answers, its login or other connections.
 
 Method: a server in a simulated world, whose handler pauses after each request of a kind; virtual time is exact.
 """

@@ -102,7 +102,7 @@ def test_an_exchange_that_does_not_end_is_ended():
 
 
 def test_a_server_that_ends_scram_too_early_is_not_believed():
-    """Without the server's signature anybody could play the server."""
+    """Without a check of the server's signature any host could impersonate the server."""
     exchange = ScramClient("SCRAM-SHA-256", "alice", lambda salt, iterations: b"k" * 32, "NONCE")
     with pytest.raises(SaslAuthenticationError, match=r"malformed|too early"):
         session(exchange, SERVED, ACCEPTED, authenticated(b""))

@@ -294,7 +294,7 @@ def test_hostile_bytes_never_pass_and_never_raise(streams):
 
 
 def test_a_refused_token_is_logged_though_the_client_leaves(caplog):
-    """OAUTHBEARER tells the refusal in a challenge; a client that does not answer it has failed all the same."""
+    """OAUTHBEARER sends the refusal in a challenge; a client that does not answer it has failed as well."""
 
     async def scenario(connect, passed, listener, server):
         begun = trio.current_time()

@@ -28,7 +28,7 @@ RIGHT, WRONG, OTHER_USER = b"\0alice\0secret", b"\0alice\0wrong", b"\0bob\0secre
 
 
 class TwoSteps:
-    """Asks once, then accepts everybody."""
+    """Asks once, then accepts every client."""
 
     def __init__(self):
         self.steps = 0

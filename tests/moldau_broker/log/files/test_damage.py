@@ -153,7 +153,7 @@ def test_a_missing_file_is_made_again() -> None:
 
 
 def test_damage_in_the_tail_after_a_crash() -> None:
-    """What the recovery point does not cover is verified.
+    """A start verifies the log behind the recovery point.
 
     The log ends before the damage, everything before it is intact.
     """

@@ -122,7 +122,7 @@ def test_a_start_after_a_crash_needs_few_descriptors() -> None:
 
 
 def test_rolls_wait_until_closed_segments_are_synced() -> None:
-    """What is not synced keeps its files; a leader that rolls faster than its disk syncs is refused, and goes on."""
+    """Unsynced segments keep their files; a leader that rolls faster than its disk syncs is refused, and goes on."""
     machine = Machine()
     log = machine.log()
     for _ in range(20):
@@ -236,7 +236,7 @@ def test_a_start_without_descriptors_is_no_empty_broker() -> None:
 
 
 def test_a_stop_without_descriptors_is_not_clean() -> None:
-    """What could not be sealed is read again at the next start."""
+    """The next start reads a segment again that could not be sealed."""
     machine = Machine(OPEN_FILES_MAX)
     log = machine.log()
     machine.append(log)

@@ -97,7 +97,7 @@ ATTACKS = {
 
 
 WORST_S = 2.7
-"""What one write may take beside them: twice the time after which stalled connections lose what they keep too much."""
+"""The longest time of a write beside them: twice the time after which stalled connections lose their excess memory."""
 
 
 @pytest.mark.parametrize("attackers", [1, 4, 50])

@@ -54,10 +54,10 @@ def test_waiting_for_a_cut_off_broker_is_convicted():
     """A client that waits for a broker that is cut off is convicted in the core alone."""
     with planted(MUTANTS["session-timeout-ignored"]):
         core = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=True))
-        everybody = run_seed(SEED_THAT_CUTS, CALM)
+        all_nodes = run_seed(SEED_THAT_CUTS, CALM)
     (violation,) = core.violations
     assert violation.startswith("at the end: stuck: in the core, without [")
-    assert everybody.passed, everybody.violations
+    assert all_nodes.passed, all_nodes.violations
 
 
 def reads_less(group, **less):
@@ -105,7 +105,7 @@ def test_a_group_that_cannot_read_all_in_the_core_is_stuck(monkeypatch):
 
 
 async def core_first_of(world):
-    """What runs of campaigns draw, and whether they say so; and what a kept run does. None of them is run."""
+    """Returns the drawn choice of a campaign's run, its report of it, and the choice of a run with fixed options."""
     drawn = Run(world, replace(CALM, core_first=None), LogLines())
     return (drawn.core_first, drawn.drawn()["core_first"]), Run(world, CALM, LogLines()).core_first
 
@@ -190,7 +190,7 @@ def test_a_core_has_a_majority_and_every_partition_in_sync():
     assert {one.cut for one in whole} == {True, False}
     assert {one.nodes[-1] for one in short} == {1, 2, 3}, "the others hold everything still"
     assert running == [103, 104, 105, 1, 3]
-    assert not healthy, "as long as somebody is missing"
+    assert not healthy, "as long as a node is missing"
     outside = ["controller-101", "controller-102", "broker-2"]
     inside = [host for host in hosts if host not in outside]
     assert {"client", "admin", "broker-1"} <= set(inside)
@@ -251,8 +251,8 @@ async def restarted_by_others(world):
 
 def test_no_pending_restart_starts_a_node_outside_the_core():
     """A restart that was under way starts no node outside of the core."""
-    outside, core, everybody = run_world(restarted_by_others, 3)
-    assert sorted([*outside, *core]) == sorted(everybody) == [1, 2, 3, 101, 102, 103]
+    outside, core, all_nodes = run_world(restarted_by_others, 3)
+    assert sorted([*outside, *core]) == sorted(all_nodes) == [1, 2, 3, 101, 102, 103]
 
 
 async def unsettled(world):

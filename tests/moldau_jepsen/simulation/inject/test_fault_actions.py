@@ -1,7 +1,7 @@
 """Goal: every kind of fault strikes, nothing is left of it afterwards, and the cluster heals.
 
 Method: one simulated cluster; each kind strikes alone, its effect is looked for in the world, it ends, and the cluster
-must become healthy again. Whom each kind strikes, and how, is held against its name in ``test_fault_shapes``.
+must become healthy again. ``test_fault_shapes`` checks the targets and the effect of each kind.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ VISIBLE = {
     FaultKind.LOSS: "lossy",
     FaultKind.READ_ERROR: "disks",
 }
-"""What shows one step after the beginning. The others take time or strike by chance: see what the timeline says."""
+"""Kinds whose effect shows one step after their beginning. Others take time or strike by chance: see ``NOTED``."""
 
 SHOWN_APART = {FaultKind.CRASH_POINT, FaultKind.RESET, FaultKind.DISK_ERROR, FaultKind.CLOCK_JUMP}
-"""What strikes only who does something; the last one is shown below."""
+"""Kinds that strike only nodes at work; a test below shows the last one."""
 
 NOTED = {
     FaultKind.RESTART: "stop",
@@ -61,7 +61,7 @@ NOTED = {
 
 
 def state_of(cluster):
-    """What faults have done to a world and have not undone."""
+    """Returns the effects of faults that are not undone."""
     network, machines = cluster.world.network, cluster.machines
     hosts = network.host_names
     links = [network._link(one, other) for one in hosts for other in hosts if one != other]

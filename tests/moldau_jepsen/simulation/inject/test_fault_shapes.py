@@ -1,4 +1,4 @@
-"""Goal: each kind of fault strikes whom and what its name says, no more and no less.
+"""Goal: each kind of fault strikes exactly the nodes, links and disks that its name says.
 
 Method: a simulated cluster; faults of one kind strike one after the other, each with chances of its own, and what they
 leave of links and processes is looked at while they last. Kinds that need something to strike get a producer.
@@ -141,11 +141,11 @@ def test_each_node_of_a_ring_hears_another_majority():
 
 def test_a_cut_link_is_one_pair():
     pairs = run_world(lambda world: cuts(world, FaultKind.LINK), 5)
-    everybody = [*NODES, CLIENT]
+    all_hosts = [*NODES, CLIENT]
     shapes = {
         (one, other): between([one], [other])
-        for number, one in enumerate(everybody)
-        for other in everybody[number + 1 :]
+        for number, one in enumerate(all_hosts)
+        for other in all_hosts[number + 1 :]
     }
     assert len(shapes_of(pairs, shapes)) > 4
 
@@ -202,8 +202,8 @@ def test_a_kill_of_many_takes_two_or_more():
 def test_power_is_lost_by_one_machine_or_by_all():
     one = run_world(lambda world: deaths(world, FaultKind.POWER), 5)
     assert all(len(down) == 1 and dark == down for _, down, dark in one)
-    everybody = run_world(lambda world: deaths(world, FaultKind.POWER_ALL), 5)
-    assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in everybody)
+    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL), 5)
+    assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in all_down)
 
 
 # -- under load --------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ WRITES = ("write", "truncate", "sync", "create", "rename", "remove", "mkdir", "s
 
 
 class Story:
-    """What one fault did to brokers on which a producer wrote all the while."""
+    """The effects of one fault on brokers to which a producer wrote during it."""
 
     def __init__(self):
         self.events = []  # resets and notes while the fault lasted, in order

@@ -26,7 +26,7 @@ def strike(world, kind, *times):
 
 
 def links(world, *names):
-    """What the links of the broker have been given, by their ends."""
+    """Returns the settings of the broker's links, by their ends."""
     return {
         pair: tuple(getattr(link, name) for name in names)
         for pair, link in world.network._links.items()
@@ -35,7 +35,7 @@ def links(world, *names):
 
 
 async def overlapping(world, kind, *names):
-    """What links are while one fault goes on, two do, the second alone, and none."""
+    """Returns the links during one fault, during two, during the second alone, and after both."""
     strike(world, kind, (0.0, 2.0), (1.0, 3.0))
     seen = []
     for _ in range(4):
@@ -46,7 +46,7 @@ async def overlapping(world, kind, *names):
 
 
 async def nested(world, kind, *names):
-    """What links are before, while and after another fault strikes them too."""
+    """Returns the links before, during and after another fault strikes them too."""
     strike(world, kind, (0.0, 3.0), (1.0, 2.0))
     seen = []
     for _ in range(4):

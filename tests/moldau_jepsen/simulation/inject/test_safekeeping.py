@@ -33,7 +33,7 @@ def whole_cluster(main, seed=5, **shape):
 
 
 async def states(world, cluster):
-    """What the rules say of broker 1 in one state after the other."""
+    """Returns the answers of the rules for broker 1 in one state after the other."""
     keeping = Safekeeping(cluster)
     said = {"whole": keeping.refusal(1)}
     keeping.endanger(2)
@@ -98,7 +98,7 @@ def test_nothing_may_be_lost_where_leaders_acknowledge_alone():
 
 
 async def a_loss(world, cluster):
-    """Broker 1 loses its page cache; returns whom others need at each moment, and what a kill does meanwhile."""
+    """Broker 1 loses its page cache; returns the needed nodes at each moment, and the effect of a kill meanwhile."""
     injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
     keeping = injector.targets.safekeeping
     keeping.lose(1)

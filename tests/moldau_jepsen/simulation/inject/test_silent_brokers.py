@@ -1,7 +1,7 @@
 """Goal: a broker that no controller hears is fenced in time, whether its process is down, stands still or is cut off.
 
 Method: whole runs with one long fault each, and a planted bug: a session ends only where its connection was closed. The
-connections of such brokers stay open, so the rule must tell from what controllers hear.
+connections of such brokers stay open, so the rule must judge by the heartbeats at the controllers.
 """
 
 from dataclasses import replace

@@ -27,7 +27,7 @@ KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT,
 
 
 async def strike(world, injector, kinds, seconds=2.0):
-    """Strikes with each kind alone; returns which have struck. The numbers of the faults draw whom they choose."""
+    """Strikes with each kind alone; returns which have struck. The numbers of the faults seed the choice of targets."""
     first = sum(injector.begun.values())
     before = injector.struck
     for number, kind in enumerate(kinds, first):
@@ -93,7 +93,7 @@ def test_what_is_struck_by_and_by_counts_when_it_is():
 
 
 async def armed_for(world):
-    """What crash points count until they strike, of several faults: writes, sends, or neither."""
+    """Returns what the crash points of several faults count until they strike: writes, sends, or neither."""
     cluster = SimulatedCluster(world, ClusterShape(controllers=1, brokers=1))
     cluster.start_all()
     await cluster.wait_healthy(60)
@@ -127,7 +127,7 @@ async def without_targets(world):
     found = {}
     for node_id in cluster.broker_ids:
         cluster.kill(node_id)
-    # The first fault would start again at its end whom the next one is to find down.
+    # At its end the first fault would restart nodes that the next one must find down.
     injector.targets.start = lambda nodes: None
     found["down"] = await strike(world, injector, KILLS)
     injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
@@ -165,7 +165,7 @@ async def errors_of_a_disk(world):
         injector.schedule([fault], trio.current_time())
         await trio.sleep(0.05)
         rates = any(each.write_error_probability or each.sync_error_probability for each in profiles)
-        assert injector.struck.total() == before, "nothing was done to anybody yet"
+        assert injector.struck.total() == before, "no node is struck yet"
         for file in files:
             for _ in range(1000):
                 with contextlib.suppress(OSError):

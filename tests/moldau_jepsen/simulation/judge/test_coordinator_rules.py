@@ -167,7 +167,7 @@ def test_an_offset_of_a_recreated_topic_starts_again(groups, found):
     groups.offset("g", P0, 3, new)
     assert found == []
     groups.generation("g", 3, {})
-    groups.offset("g", P0, 4)  # a commit that brings its own expiry tells no id
+    groups.offset("g", P0, 4)  # a commit with its own expiry names no topic id
     groups.offset("g", P0, 5, new)
     assert found == []
     groups.offset("g", P0, 2, new)

@@ -313,7 +313,7 @@ def test_a_silent_broker_is_fenced_in_time(found):
 
 
 def test_a_broker_is_silent_from_what_was_heard_last(found):
-    """What a paused broker had sent may arrive late; one that is heard in between has another session."""
+    """Requests of a paused broker may arrive late; a heartbeat in between belongs to another session."""
     for heard_at, until in ((5.0, 14.0), (None, 12.0)):
         rules = SessionRules(found, 2.0)
         for step in range(int(until * 2)):

@@ -22,11 +22,11 @@ SOURCES = Path(moldau_jepsen.__file__).parent
 FIGURES = {"G0"}
 """Anomalies that every configuration allows."""
 OF_THE_KIT = {"kit-failed"}
-"""What convicts the kit and no cluster."""
+"""Rules whose violation convicts the kit and no cluster."""
 
 
 def names_in(source):
-    """The rules that a module tells violations of, and the checkers that it names at the end of a run."""
+    """Yields the rules whose violations a module reports, and the checkers that it names at the end of a run."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Attribute(attr="violated" | "_violated"), args=[ast.Constant(value=str(name)), *_]):

@@ -46,7 +46,7 @@ def test_the_picture_shows_what_happened():
     ]
     killed = series.faults[0].detail
     assert series.down == ((killed, pytest.approx(began + 1), pytest.approx(began + 3)),)
-    assert series.faults[1].detail == "", "the trace does not say whom links part"
+    assert series.faults[1].detail == "", "the trace does not name the ends of cut links"
     assert series.until_s == pytest.approx(result.virtual_seconds)
 
     topics = [(options.workload.topic, options.workload.partitions)]
@@ -84,7 +84,7 @@ def test_faults_without_a_target_are_not_drawn():
     assert drawn == Counter(result.faults_by_kind)
     assert 0 < drawn["kill"] < result.planned_by_kind["kill"]
     assert {fault.detail for fault in result.series.faults} <= {"broker-1", "broker-2", "broker-3"}
-    assert all(fault.detail for fault in result.series.faults), "each names whom it struck"
+    assert all(fault.detail for fault in result.series.faults), "each names the struck nodes"
 
 
 def test_a_failed_seed_with_a_counting_bug_is_the_same_run_again():

@@ -1,4 +1,4 @@
-"""What a node may do while a sync of its log is under way, and what must wait for it: messages, snapshots.
+"""During a sync of its log a node does some work, and delays the rest: messages, snapshots.
 
 Method: a production node on a virtual disk, driven by hand, one call after the other.
 """

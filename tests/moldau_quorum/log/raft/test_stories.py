@@ -7,7 +7,7 @@ membership change under a partition. ``raft_story.py`` explains the language.
 import pytest
 
 from support.raft.mutants import BUGS, mutant
-from support.raft.story import STORIES, tell
+from support.raft.story import STORIES, run_story
 
 PATHS = sorted(STORIES.glob("*.txt"))
 
@@ -15,14 +15,14 @@ PATHS = sorted(STORIES.glob("*.txt"))
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_story_comes_out_as_written(path):
     text = path.read_text()
-    assert tell(text) == text
+    assert run_story(text) == text
 
 
 def differs(path):
     """Whether a story fails, or ends otherwise than it is written."""
     text = path.read_text()
     try:
-        return tell(text) != text
+        return run_story(text) != text
     except AssertionError:
         return True
 
