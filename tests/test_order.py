@@ -54,7 +54,7 @@ def test_the_longest_go_first_and_equals_stay():
     assert ordered == [names[2], names[3], names[5], names[4], names[0], names[1]]
 
 
-def test_what_a_portion_shares_ends_with_its_last_test():
+def test_shared_resources_end_with_the_last_test():
     """A cluster of all clients' tests does not run on while other files are tested."""
     events = []
 
@@ -98,7 +98,7 @@ def test_collected_modules_are_left_out_of_garbage_collection():
 
 
 @pytest.mark.parametrize(("following", "is_exempt"), [("tests/a.py::c", False), ("tests/b.py::a", True)])
-def test_what_a_file_leaves_is_left_out_too(request, monkeypatch, following, is_exempt):
+def test_leftovers_of_a_file_are_left_out_too(request, monkeypatch, following, is_exempt):
     """Reports of tests, and modules that tests load, would make each later simulated run slower."""
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     monkeypatch.setattr(conftest, "SHARED", SharedResources())

@@ -34,7 +34,7 @@ def placed_of(found):
     return sorted((partition, offset, value) for partition, offset, _, value, _ in found)
 
 
-def test_what_a_client_wrote_each_client_reads(client, bootstrap, topic):
+def test_each_client_reads_records_of_each_client(client, bootstrap, topic):
     records = records_of(500, b"v")
     placed = client.produce(topic, records)
     assert Counter(value for _, _, value in placed) == Counter(value for _, value, _ in records)

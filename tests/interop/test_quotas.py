@@ -43,7 +43,7 @@ def limited(bootstrap):
         assert moldau(bootstrap, "delete", "--client", client) == 0
 
 
-def test_confluent_kafka_hears_of_its_pauses(bootstrap, limited):
+def test_confluent_kafka_receives_throttle_times(bootstrap, limited):
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     pauses, errors = [], []
@@ -70,7 +70,7 @@ def test_confluent_kafka_hears_of_its_pauses(bootstrap, limited):
     assert max(pauses) > 0
 
 
-def test_kafka_python_hears_of_its_pauses(bootstrap, limited):
+def test_kafka_python_receives_throttle_times(bootstrap, limited):
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, client_id="q-python")

@@ -167,7 +167,7 @@ def command(clusters, *words, code=0):
     return done
 
 
-def test_commands_tell_how_far_the_mirror_is(clusters):
+def test_commands_report_the_position_of_the_mirror(clusters):
     if clusters.mirror.process is None:
         clusters.mirror.start()
     with Producer({"bootstrap.servers": clusters.bootstrap("east")}) as producer:

@@ -105,7 +105,7 @@ def test_stock_pysyncobj_is_convicted_in_every_campaign():
     assert not verdict.skipped
 
 
-def test_moldau_without_its_test_tree_tells_why_it_skips(monkeypatch, tmp_path):
+def test_moldau_without_its_test_tree_reports_the_skip(monkeypatch, tmp_path):
     """An installed Moldau without the test tree reports why it skips."""
     monkeypatch.setattr(outside_controls, "TEST_TREE", tmp_path)
     verdict = judge_control("stock-pysyncobj")

@@ -63,7 +63,7 @@ FAULT = {"kind": "kill", "begin": 1, "end": 2.5, "number": 0}
 
 
 @pytest.mark.parametrize("document", [[], 5, None, {}, {"name": "n", "why": "w"}])
-def test_what_is_no_case_is_refused(document):
+def test_an_invalid_case_is_refused(document):
     with pytest.raises(CaseError, match="case"):
         case_from_json(document)
     assert case_from_json({"name": "n", "why": "w", "seeds": [1], "faults": [FAULT]}).faults[0].end == 2.5

@@ -66,7 +66,7 @@ def test_set_describe_and_remove(quotas):
     assert left.quotas == {"request_percentage": 12.5}
 
 
-def test_what_the_cluster_refuses_is_named(quotas):
+def test_refused_quota_entities_are_named(quotas):
     wrong = QuotaAlteration(entity=HOST, quotas={"producer_byte_rate": 1})
     name = QuotaAlteration(entity=QuotaEntity(ip="localhost"), quotas={"connection_creation_rate": 1})
     with pytest.raises(AdminError, match=r"ip 10\.0\.0\.1: .*unknown.*; ip localhost: .*not an IP address"):

@@ -36,7 +36,7 @@ def test_names_have_the_alias_in_front():
         ("my.topic.v1", "my", "topic.v1", "v1"),
     ],
 )
-def test_names_tell_where_a_topic_came_from(topic, source, upstream, original):
+def test_names_identify_the_source_of_a_topic(topic, source, upstream, original):
     found = (DEFAULT.topic_source(topic), DEFAULT.upstream_topic(topic), DEFAULT.original_topic(topic))
     assert found == (source, upstream, original)
     assert IDENTITY.topic_source(topic) is None
@@ -122,7 +122,7 @@ def test_only_rights_to_read_are_copied(given, operation):
     assert found == expected
 
 
-def test_headers_tell_which_clusters_a_record_has_seen():
+def test_headers_list_the_clusters_of_a_record():
     headers = with_visit(with_visit((("a", b"1"),), "id-east"), "id-west")
     assert headers[0] == ("a", b"1")
     assert has_visited(headers, "id-east")

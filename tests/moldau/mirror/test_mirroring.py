@@ -244,7 +244,7 @@ def test_a_batch_that_is_too_large_is_divided(mode):
     run_clusters(scenario)
 
 
-def test_heartbeats_tell_the_chain():
+def test_heartbeats_show_the_chain():
     """A chain of two mirrors: the last cluster has the heartbeats of both, and topics with two prefixes."""
 
     async def scenario(clusters):

@@ -163,7 +163,7 @@ def test_damaged_bytes_give_one_answer_or_one_error(rows, flips, cut, base, base
 
 
 @pytest.mark.parametrize("module", [cython, _cleaning_py])
-def test_what_no_caller_may_pass_is_refused(module) -> None:
+def test_invalid_arguments_are_refused(module) -> None:
     for table in (bytearray(24), bytearray(50)):
         with pytest.raises(ValueError, match="a table of"):
             module.map_keys(b"", 0, 0, 0, 0, 0, 0, table, 0, 1)

@@ -45,7 +45,7 @@ def test_record_is_a_value(module):
         record.offset = 3
 
 
-def test_writer_keeps_its_bound_and_refuses_what_cannot_be(module):
+def test_writer_keeps_its_bound_and_refuses_bad_values(module):
     writer = module.RecordWriter(61, 16)
     assert writer.append(10, None, b"x" * 500, (), 100) == 0, "the first record is taken at any size"
     size = writer.size
@@ -107,7 +107,7 @@ def test_a_writer_grows_with_what_it_takes(module):
     assert len(module.decode_records(data, 3, size, 500, 0, 10, None, 499, 0)) == 500
 
 
-def test_a_writer_that_gave_its_bytes_still_tells_what_it_took(module):
+def test_a_writer_reports_its_size_after_take(module):
     """A producer asks for the size of a batch that it has built."""
     writer = module.RecordWriter(61)
     writer.append(10, b"k", b"v")

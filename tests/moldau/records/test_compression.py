@@ -57,18 +57,18 @@ def zstd_without_content_size(data):
         "two lz4 frames",
     ],
 )
-def test_what_other_clients_write(codec, packed):
+def test_batches_of_other_clients_decompress(codec, packed):
     assert decompress(codec, packed) == TEXT
 
 
-def test_xerial_framing_is_what_java_writes():
+def test_xerial_framing_matches_java():
     packed = compress(Compression.SNAPPY, TEXT)
     assert packed[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     (size,) = struct.unpack_from(">i", packed, 16)
     assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + size])) == TEXT[: 32 * 1024]
 
 
-def test_lz4_blocks_are_what_java_reads():
+def test_lz4_blocks_match_java():
     """Kafka's Java client refuses a frame whose blocks depend on each other; only larger batches have several."""
     data = bytes(range(256)) * 1000
     stream = StreamCompressor(Compression.LZ4, None)

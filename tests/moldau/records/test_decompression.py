@@ -40,7 +40,7 @@ def outcome(function, *args):
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 300])
-def test_pieces_are_what_went_in(codec, data):
+def test_pieces_join_to_the_input(codec, data):
     assert joined(codec, compress(codec, data)) == data
     assert joined(codec, compress(codec, data), whole=10) == data
 
@@ -103,7 +103,7 @@ def test_a_bomb_costs_no_more_than_its_bound(codec):
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_what_cannot_be_streamed_is_announced(raw):
+def test_codecs_without_streaming_are_announced(raw):
     """zstd and raw snappy blocks above the bound are decompressed where the caller wants it, damaged ones too."""
     codec = Compression.SNAPPY if raw else Compression.ZSTD
     packed = bytes(cramjam.snappy.compress_raw(BOMB)) if raw else compress(codec, BOMB)

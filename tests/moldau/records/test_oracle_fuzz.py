@@ -122,7 +122,7 @@ def record_attributes(batch) -> list[int]:
 @given(records=RECORDS, compression=CODEC, edits=st.lists(EDIT, max_size=2), more=st.integers(-2, 2))
 @example(records=[(NOW, b"k", b"v", ())] * 2, compression=Compression.NONE, edits=[("flip", 2167, b"")], more=0)
 @settings(max_examples=800)
-def test_what_is_accepted_reads_alike_everywhere(records, compression, edits, more) -> None:
+def test_accepted_batches_read_alike_in_all_decoders(records, compression, edits, more) -> None:
     count = max(1, len(records) + more)
     batch = packed(records, compression, edits, count)
     ours, twins = rows(codec, batch), rows(_codec_py, batch)
@@ -140,7 +140,7 @@ def test_what_is_accepted_reads_alike_everywhere(records, compression, edits, mo
 
 @given(records=RECORDS, compression=CODEC)
 @settings(max_examples=200)
-def test_what_is_sound_is_accepted(records, compression) -> None:
+def test_sound_batches_are_accepted(records, compression) -> None:
     batch = packed(records, compression, (), len(records))
     assert accepted(batch)
     assert [row[1:] for row in rows(codec, batch)] == [(*record[:3], list(record[3])) for record in records]

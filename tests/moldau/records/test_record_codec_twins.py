@@ -88,7 +88,7 @@ def both(name, *args):
 
 
 @given(records=RECORDS, gaps=st.lists(st.integers(0, 3), max_size=3))
-def test_encoding_is_equal_and_decodes_to_what_went_in(records, gaps):
+def test_encodings_are_equal_and_decode_to_their_input(records, gaps):
     spread = [record[0] for record in records]
     if records and not -(2**63) <= max(spread) - spread[0] < 2**63 > spread[0] - min(spread):
         return

@@ -211,7 +211,7 @@ def test_bytes_that_were_changed_on_the_way_break_the_stream(run):
 # --- who may talk
 
 
-def test_both_ends_show_who_they_are(run):
+def test_both_ends_show_their_identity(run):
     async def test(given_server, given_client, host):
         async with served(given_server, host, client_auth="required") as (address, _):
             assert await ask(outgoing(given_client, "client.example"), address, 100_000) > 100_000

@@ -149,7 +149,7 @@ def test_nulls_reach_no_serializer():
 
 
 @pytest.mark.parametrize("wrong", [5, StringSerde])
-def test_what_is_no_serializer_is_refused(wrong):
+def test_an_invalid_serializer_is_refused(wrong):
     with pytest.raises(TypeError, match="value_serializer"):
         RecordEncoder.of(None, wrong)
 

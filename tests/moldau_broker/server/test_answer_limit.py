@@ -108,7 +108,7 @@ def test_a_broker_refuses_and_keeps_the_connection(
     assert "bytes_max=1000" in line
 
 
-def test_what_is_named_often_is_answered_once() -> None:
+def test_repeated_names_are_answered_once() -> None:
     """A name of four bytes must not be answered again and again with all that belongs to it."""
 
     async def scenario(cluster) -> None:

@@ -98,7 +98,7 @@ def test_a_token_stands_for_its_owner() -> None:
     run_with_tokens(scenario)
 
 
-def test_who_sees_and_creates_tokens_of_others() -> None:
+def test_rights_to_tokens_of_others() -> None:
     """Owner and renewer see a token, others need DescribeTokens on its owner, and CreateTokens to create one."""
 
     async def scenario(cluster) -> None:

@@ -399,7 +399,7 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(seen, name, status, words):
+def test_invalid_requests_are_refused_with_the_reason(seen, name, status, words):
     assert seen[name].status_code == status, seen[name].text
     assert words in seen[name].json()["error"]
 

@@ -90,7 +90,7 @@ def test_a_user_sees_what_its_rights_allow(seen):
 
 
 @pytest.mark.parametrize("question", ["topic", "acls", "messages"])
-def test_what_a_user_may_not_see_is_refused(seen, question):
+def test_forbidden_views_are_refused(seen, question):
     status, text = seen["alice", question]
     assert status == 403
     assert "does not allow it" in text

@@ -145,7 +145,7 @@ def test_other_values_are_left_alone(views, value):
     ("value", "words"),
     [(framed(8), "no Avro schema with id 8"), (framed(7, body=b"\x02\xff"), "does not fit"), (framed(9), "registry")],
 )
-def test_what_cannot_be_decoded_says_why(views, value, words):
+def test_undecodable_values_show_the_reason(views, value, words):
     text = trio.run(views.view, value)
     assert text.startswith("not decoded: ")
     assert words in text

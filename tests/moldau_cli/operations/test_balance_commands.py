@@ -136,7 +136,7 @@ def test_leaders_return_to_the_preferred_replicas(local, moldau):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_one_line(moldau, arguments, code, words):
+def test_impossible_commands_are_refused_in_one_line(moldau, arguments, code, words):
     assert words in moldau(*arguments, code=code)["error"]
 
 

@@ -187,6 +187,6 @@ def test_partitions_without_a_second_replica_are_named(local):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_rolled_is_one_line(local, arguments, words):
+def test_impossible_rolls_are_refused_in_one_line(local, arguments, words):
     _, stderr = roll(local, *arguments, code=2)
     assert words in json.loads(stderr)["error"]

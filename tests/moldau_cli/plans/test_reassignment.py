@@ -41,7 +41,7 @@ def test_a_plan_keeps_the_factor_and_spreads_evenly(replicas: list[list[int]], t
     assert parse_plan(json.dumps(plan_document(moves)), "plan") == moves
 
 
-def test_what_is_balanced_stays() -> None:
+def test_a_balanced_assignment_stays() -> None:
     current = {("t", 0): [1, 2], ("t", 1): [2, 3], ("t", 2): [3, 1]}
     assert plan_moves(current, [1, 2, 3]) == {}
     assert plan_moves({("t", 0): [1, 4]}, [1, 2, 3]) == {("t", 0): [1, 2]}

@@ -26,7 +26,7 @@ def profiles(draw):
 
 
 @given(known=profiles())
-def test_what_is_written_comes_back(known):
+def test_written_profiles_are_read_back(known):
     assert parse_profiles(write_profiles(known), "file") == known
 
 

@@ -405,7 +405,7 @@ def test_through_loss_everything_arrives_in_the_end(worlds) -> None:
     run(worlds, body)
 
 
-def test_what_links_lack_is_refused_and_changes_nothing(worlds) -> None:
+def test_unsupported_rules_are_refused_without_a_change(worlds) -> None:
     async def body(world: Members) -> None:
         wanted = {
             DELAY: LinkRule(delay_ms=1),

@@ -34,7 +34,7 @@ def frame(client_id: str | None, payload: bytes = b"") -> bytes:
         (None, CLIENT),
     ],
 )
-def test_the_first_frame_tells_who_opened_the_connection(client_id: str | None, member: int) -> None:
+def test_the_first_frame_identifies_the_client(client_id: str | None, member: int) -> None:
     whole = frame(client_id)
     assert member_of(whole) == member
     assert all(member_of(whole[:cut]) in (None, member) for cut in range(len(whole)))

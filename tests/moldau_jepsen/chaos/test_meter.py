@@ -147,7 +147,7 @@ def test_error_codes_lie_anywhere_in_a_message():
     assert list(error_codes(MetadataRequest())) == []
 
 
-def test_what_passes_a_proxy_is_counted():
+def test_messages_through_a_proxy_are_counted():
     real, proxy = take_free_ports(2)
     links = Links({2: real})
     links.meter = WireMeter(())
@@ -193,7 +193,7 @@ def metered():
     return observed(meter, (partition,))
 
 
-def test_what_was_observed_survives_json():
+def test_observations_survive_json():
     seen = metered()
     assert from_json(json.loads(json.dumps(to_json(seen)))) == seen
     assert from_json(None) == Observed()

@@ -93,7 +93,7 @@ def test_link_faults_fit_the_links_and_run_off_the_event_loop(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.LOSS])
-def test_what_links_lack_is_no_fault(kind: FaultKind) -> None:
+def test_faults_that_links_lack_are_refused(kind: FaultKind) -> None:
     async def main() -> None:
         links = ValueLinks(delay="no netem", rate="no htb", loss="no htb")
         nemesis = Nemesis(ValueCluster(), links, ValueOperations(), lambda event: None, in_thread=inline)

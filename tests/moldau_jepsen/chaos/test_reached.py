@@ -111,7 +111,7 @@ def test_leaders_of_the_quorum_are_those_that_claim_to_be():
     }
 
 
-def test_what_was_not_looked_at_is_not_called_never_reached():
+def test_unobserved_machines_are_not_called_never_reached():
     names = [one.name for one in Reached().machines((), has_looked=False)]
     assert names == [TRANSACTION, MEMBER]
     assert "not observed: the cluster was started elsewhere" in reached_hint(has_looked=False)

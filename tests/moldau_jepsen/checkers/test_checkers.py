@@ -74,7 +74,7 @@ def test_lost_write_and_unseen() -> None:
     assert found(seen_before) == {K.UNSEEN: 1}
 
 
-def test_what_was_polled_is_committed_and_must_not_vanish() -> None:
+def test_polled_records_must_not_vanish() -> None:
     """A leader dies after a reader has seen a record whose sender got no answer, and the new log ends before it."""
 
     def story(*final: tuple[int, int], status: Status = Status.INFO) -> Story:
@@ -175,7 +175,7 @@ def test_no_record_of_a_proven_transaction_may_be_lost() -> None:
     assert early.operations == (0, 1), "a reader may poll it before the client loses its connection"
 
 
-def test_what_is_not_proven_committed_is_not_lost() -> None:
+def test_records_not_proven_committed_are_not_lost() -> None:
     assert proven_story().check(read_committed=False).valid, "these readers see what is aborted later"
     unfinished = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
     assert unfinished.send(3, 2, 2).poll(9, (2, 2), final=True).check().valid

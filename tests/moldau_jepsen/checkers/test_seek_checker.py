@@ -94,13 +94,13 @@ def test_a_seek_leaves_other_partitions_and_processes_alone():
         ((-1, 500, -1, -1), False),
     ],
 )
-def test_what_is_named_for_a_time(seek, convicted):
+def test_seeks_to_a_time(seek, convicted):
     story = SeekStory().at(0, 1, 2, 3).sought(*seek)
     story.at(*(offset for offset in OFFSETS if offset >= (seek[0] if seek[0] >= 0 else 4)))
     assert story.found() == ({K.SEEK_MISSED: 1} if convicted else {})
 
 
-def test_what_retention_may_have_deleted_is_no_answer_for_a_time():
+def test_deleted_records_are_no_answer_for_a_time():
     later = SeekStory().at(0, 1, 2, 3).sought(3, 500, 500, 2).at(3, 4, 6, 7)
     assert later.found(final_phase=False) == {}
     gone = SeekStory().at(0, 1, 2, 3).sought(-1, 500, -1, 2).at(4, 6, 7)

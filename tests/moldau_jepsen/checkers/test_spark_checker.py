@@ -110,7 +110,7 @@ def test_the_job_says_what_the_checkers_say(spark, tmp_path: Path, name: str) ->
     assert verdict.valid == (name in ("good", "model", "transactions-whole", "empty"))
 
 
-def test_what_is_no_history_is_refused_by_the_driver(spark, tmp_path: Path) -> None:
+def test_a_foreign_file_is_refused_by_the_driver(spark, tmp_path: Path) -> None:
     (tmp_path / "history").write_bytes(b"something else")
     with pytest.raises(HistoryError, match="not a history"):
         check_history_with_spark(spark, tmp_path / "history", CheckOptions())

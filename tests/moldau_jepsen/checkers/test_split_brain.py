@@ -137,7 +137,7 @@ async def sent(producer: Producer, count: int):
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_producers_know_who_acknowledged(acks: str) -> None:
+def test_producers_know_the_acknowledging_broker(acks: str) -> None:
     """Covers a change of leadership; with acks=0 no broker acknowledges."""
 
     async def scenario(cluster) -> None:

@@ -302,7 +302,7 @@ def test_histories_are_read_a_third_time_only_for_anomalies() -> None:
         assert history.times == times
 
 
-def test_what_is_sought_is_bounded() -> None:
+def test_witnesses_of_anomalies_are_bounded() -> None:
     findings = Findings(CheckOptions())
     story = Story()
     for value in range(3 * DETAILS_MAX):

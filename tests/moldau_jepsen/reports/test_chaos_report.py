@@ -245,7 +245,7 @@ def test_partitions_one_by_one_take_the_place_of_sums() -> None:
     assert "Smallest in-sync set" in coverage_page()
 
 
-def test_what_the_configuration_allows_is_no_anomaly() -> None:
+def test_allowed_anomalies_are_not_counted() -> None:
     """A page that said "No anomaly" had "Anomalies: G0 5" as a heading."""
     found = tuple(Anomaly(kind=AnomalyKind.G0, allowed=True, text=f"cycle {number}") for number in range(5))
     calm = replace(check_history(HISTORY[:1], CheckOptions()), valid=True, anomalies=found, counts={AnomalyKind.G0: 5})

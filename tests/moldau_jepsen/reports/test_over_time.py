@@ -129,7 +129,7 @@ def test_a_long_row_name_is_cut_and_shown_in_full_beside():
     assert lanes([], until_s=1.0, title="t") == ""
 
 
-def test_what_is_gathered_is_bounded():
+def test_gathered_points_are_bounded():
     partitions = PartitionsOverTime()
     for step in range(20 * POINTS_MAX):
         partitions.saw_high_watermark("steady-0", step, step)

@@ -141,7 +141,7 @@ def test_an_effect_of_a_record_that_failed_for_certain_is_wrong() -> None:
     attempts(("acknowledged", None), ("aborted", None)).check().raise_if_wrong()
 
 
-def test_what_came_from_nowhere_is_named() -> None:
+def test_reads_of_unsent_records_are_named() -> None:
     history = pipeline(["a", "b", "c"])
     history.read("worker", "t", 0, 3, "never")
     history.read("other", "u", 0, 0, "a")

@@ -83,7 +83,7 @@ def test_the_first_read_of_a_group_does_not_wait() -> None:
     assert first_read_seconds({"group.initial.rebalance.delay.ms": 3000}) > prompt + 2.5
 
 
-def test_what_the_scenario_raises_is_raised() -> None:
+def test_an_error_of_the_scenario_is_raised() -> None:
     async def failing(sim: SimulatedCluster) -> None:
         raise LookupError("mine")
 
@@ -158,7 +158,7 @@ def run_sent(acks: str) -> None:
     run_simulated(scenario, seed=1, brokers=2, controllers=1, settings={})
 
 
-def test_the_judge_hears_of_what_was_acknowledged() -> None:
+def test_the_judge_checks_acknowledged_records() -> None:
     run_sent("all")
     run_sent("1")  # promises less, and keeps it
     with planted(MUTANTS["acknowledged-at-once"]), pytest.raises(SimulationError, match="acked-is-committed: orders"):

@@ -91,7 +91,7 @@ def test_money_is_kept_while_tellers_are_usurped_and_brokers_die():
     ("bug", "kinds"),
     [("aborted-transactions-omitted-from-fetch", {AnomalyKind.BANK_ABORTED, AnomalyKind.BANK_BALANCE})],
 )
-def test_readers_who_see_what_was_aborted_are_convicted(bug, kinds):
+def test_readers_of_aborted_records_are_convicted(bug, kinds):
     with planted(MUTANTS[bug]):
         verdict = judged(bank_history(2))
     assert kinds & verdict.counts.keys(), verdict.counts

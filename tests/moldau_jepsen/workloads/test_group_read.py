@@ -100,7 +100,7 @@ def test_it_ends_at_the_offsets_reported_before_it_began():
     assert operations[0].generation == -1, "it shares nothing with the owners of another group"
 
 
-def test_who_does_not_come_so_far_says_in_which_partitions():
+def test_an_incomplete_read_names_its_partitions():
     found, _, seconds = read([(P0, 0, 1), (P1, 0)], Send(P0, 4, 4), Send(P1, 0, 0), Send(Q0, 0, 0))
     assert found.unread == "a new member of group new read t-0 at 2 of 5, q-0 at 0 of 1 in 20 s"
     assert 20 <= seconds < 21
@@ -111,7 +111,7 @@ def operation(index, *parts, **more):
     return Operation(index=index, operations=parts, **{**defaults, **more})
 
 
-def test_what_was_acknowledged_and_not_given_is_found():
+def test_acknowledged_and_unread_records_are_found():
     before = [
         operation(0, Send(P0, 0, 0)),
         operation(1, Send(P0, 1, 1)),

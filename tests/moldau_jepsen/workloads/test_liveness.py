@@ -93,7 +93,7 @@ def test_waiting_ends_with_the_last_record():
     [{"begun_ms": 999.0}, {"status": Status.INFO}, {"status": Status.FAIL}, {"aborted": True}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_is_old_or_was_not_acknowledged_does_not_count(changes):
+def test_old_or_unacknowledged_sends_do_not_count(changes):
     liveness = Liveness(1000.0, PLACES)
     found = missing_after(liveness, sent(PLACES[0]), sent(PLACES[1], **changes))
     assert found == (f"no record was acknowledged in queue-1 {NOTHING}", 30)
@@ -159,7 +159,7 @@ def test_a_group_that_reads_older_records_gets_bounded_more_time(reads_until_s, 
     assert (text in found, bool(text), passed) == (True, bool(found), pytest.approx(passed_s))
 
 
-def test_clients_that_send_nothing_owe_nothing():
+def test_clients_without_sends_need_no_acknowledgement():
     assert missing_after(Liveness(0.0, [])) == ("", 0)
 
 
@@ -177,7 +177,7 @@ def test_clients_that_send_nothing_owe_nothing():
         (Workload.REGISTER, 1, ""),
     ],
 )
-def test_the_clients_of_chaos_owe_what_they_do(workload, senders, owed):
+def test_chaos_clients_need_progress_in_their_workload(workload, senders, owed):
     options = ClientOptions(workload=workload, queue=QueueOptions(partitions=2, senders=senders))
     environment = real_environment(seed=1)
     recorder = Recorder(environment.clock, lambda _: None)

@@ -138,7 +138,7 @@ def test_the_run_waits_for_a_busy_pipe_but_not_for_a_stalled_one(monkeypatch, ra
     assert 85 < took < 95 if through else 19 < took < 25
 
 
-def test_a_worker_that_crashes_tells_what_it_had_under_way(monkeypatch):
+def test_a_crashed_worker_records_its_pending_sends(monkeypatch):
     """Found by seed 35: what a crashed worker had sent was missing in the history, and showed as made from nothing."""
     monkeypatch.setattr("moldau_jepsen.workloads.pipe.Producer", Stub)
     monkeypatch.setattr("moldau_jepsen.workloads.pipe.Consumer", Stub)

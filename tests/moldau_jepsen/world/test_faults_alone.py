@@ -138,7 +138,7 @@ def left_after_power_loss(sync_seconds):
     return {run_world(main, seed) for seed in range(20)}
 
 
-def test_what_waits_for_a_slow_sync_is_lost_with_the_power():
+def test_power_loss_drops_data_of_a_slow_sync():
     assert left_after_power_loss(1.0) == {b"x" * 100}
     assert b"" in left_after_power_loss(6.0)
 

@@ -39,7 +39,7 @@ def test_an_interrupt_of_a_nodes_code_ends_the_run_at_once(process):
     assert ended == [(1.0, [])]
 
 
-def test_what_else_a_node_raises_is_its_own_end():
+def test_other_errors_end_only_their_node():
     async def leaves(_):
         raise SystemExit(3)
 

@@ -176,7 +176,7 @@ async def aborted_under_way(world, near, far):
     return read
 
 
-def test_what_is_on_its_way_arrives_in_spite_of_an_abort():
+def test_bytes_in_flight_arrive_despite_an_abort():
     assert run_pair(aborted_under_way) == b"one"
 
 
@@ -191,7 +191,7 @@ async def reset_after_the_end(world, near, far):
         taken(far)
 
 
-def test_who_writes_to_an_end_that_has_given_up_is_reset():
+def test_a_write_to_an_end_that_gave_up_is_reset():
     run_pair(reset_after_the_end)
 
 
@@ -257,7 +257,7 @@ async def dead_with_bytes_on_their_way(world, near, far):
     return taken(far)
 
 
-def test_what_had_left_a_machine_arrives_without_it():
+def test_bytes_in_flight_arrive_after_a_power_loss():
     assert run_pair(dead_with_bytes_on_their_way) == b"on its way"
 
 
@@ -337,7 +337,7 @@ async def idle(world, near, far):
     return near.send_nowait([b"still"])
 
 
-def test_who_waits_for_no_acknowledgement_does_not_give_up():
+def test_an_idle_connection_does_not_give_up():
     assert run_pair(idle) == 5
 
 

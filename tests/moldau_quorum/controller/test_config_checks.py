@@ -109,7 +109,7 @@ def test_resources_of_one_request_are_judged_together(controller):
     topic_config(CONFIG.with_values(controller.image.config(BROKER, "")), controller.image.topic_config("t"))
 
 
-def test_what_was_wrong_before_stands_in_nobodys_way(controller):
+def test_earlier_wrong_values_block_no_change(controller):
     plant(controller, BROKER, "", log_cleaner_min_compaction_lag_ms="60000", max_connection_creation_rate="5")
     plant(controller, TOPIC, "t", max_compaction_lag_ms="1000")
     assert alter(controller, (TOPIC, "t", {"retention.ms": "7"}))[0][0] == ErrorCode.NONE

@@ -155,7 +155,7 @@ def test_an_end_comes_at_once_or_later() -> None:
         (ALICE, SETTINGS, 2, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_who_may_not_ask(requester, settings, level, code) -> None:
+def test_requesters_without_permission_are_refused(requester, settings, level, code) -> None:
     """Neither without authentication nor with a token, nor where the cluster has no secret or is too old."""
     cluster = Cluster(level=level, settings=settings)
     token = cluster.create(requester)

@@ -522,7 +522,7 @@ def test_a_full_queue_pushes_back(monkeypatch) -> None:
     run_world(main, 79)
 
 
-def test_metrics_tell_of_brokers_partitions_and_the_quorum() -> None:
+def test_metrics_of_brokers_partitions_and_the_quorum() -> None:
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()

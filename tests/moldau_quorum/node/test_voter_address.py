@@ -222,7 +222,7 @@ def answer(log, request):
         (update(versions=(2, 3)), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_is_refused_changes_nothing_and_tells_the_leader(request_, code):
+def test_a_refusal_changes_nothing_and_names_the_leader(request_, code):
     log = Log()
     response = answer(log, request_)
     assert ErrorCode.of(response.error_code) is code
@@ -231,7 +231,7 @@ def test_what_is_refused_changes_nothing_and_tells_the_leader(request_, code):
     assert (leader.leader_id, leader.leader_epoch, leader.host, leader.port) == (1, 7, "old", 1)
 
 
-def test_what_the_log_is_asked_for_and_what_it_refuses():
+def test_updates_and_refusals_of_the_log():
     log = Log()
     assert answer(log, update(cluster_id="mine", listener="controller")).error_code == 0
     assert log.updated == [VoterEndpoint(voter_id=1, directory_id=OWN, host="new", port=1)]

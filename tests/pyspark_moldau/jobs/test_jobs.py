@@ -391,7 +391,7 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
         views.switch(path, 9)
 
 
-def test_the_command_runs_a_job_and_tells_its_failure(spark, brokers, tmp_path, capsys):
+def test_the_command_runs_a_job_and_reports_its_failure(spark, brokers, tmp_path, capsys):
     """The command uses the session of the process; a missing topic is reported in one line."""
     create_topic(brokers.bootstrap, "command", 1, 1)
     ConfluentClient(brokers.bootstrap).produce("command", records_of(flights(0, 5)))

@@ -268,7 +268,7 @@ async def awaited(call, arguments):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clients_that_are_not_open_say_so_under_trio(kind):
+def test_calls_of_unopened_clients_fail_under_trio(kind):
     async def main():
         client = getattr(moldau, kind)(CONFIGS[kind])
         for call, arguments in CALLS[kind].items():

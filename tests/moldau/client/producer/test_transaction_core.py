@@ -67,7 +67,7 @@ def test_an_empty_transaction_needs_no_request(commit):
     assert manager.state is State.READY
 
 
-def test_what_may_not_be_done_is_refused_in_words():
+def test_calls_in_a_wrong_state_are_refused_with_a_message():
     manager = make()
     for action in (manager.begin, manager.begin_commit, manager.begin_abort, manager.check_sending):
         with pytest.raises(RuntimeError, match="'id' is not initialized"):
@@ -219,7 +219,7 @@ def test_fenced_record_can_still_be_aborted():
 
 @pytest.mark.parametrize("request_class", [AddPartitionsToTxnRequest, AddOffsetsToTxnRequest])
 @pytest.mark.parametrize("loses", [True, False])
-def test_what_may_be_open_at_the_coordinator_is_ended_there(request_class, loses):
+def test_a_possibly_open_transaction_is_ended(request_class, loses):
     """The abort comes while the request is under way, or after its answer was lost."""
     manager, call = opened(request_class)
     if loses:

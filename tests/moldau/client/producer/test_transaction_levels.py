@@ -81,7 +81,7 @@ def test_offsets_go_to_their_group_at_once():
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_never_sent_needs_no_end(commit):
+def test_a_transaction_without_requests_needs_no_end(commit):
     manager = ready()
     manager.begin()
     manager.admit(P0)  # its record was given up before it was sent

@@ -101,7 +101,7 @@ def test_names_map_to_protocols():
         ({"node__id": "DROP"}, "node.id: missing broker configuration key; it must be an integer from 0"),
     ],
 )
-def test_what_a_node_cannot_run_with(changes, problem):
+def test_invalid_listener_settings_are_refused(changes, problem):
     with pytest.raises(ConfigError) as caught:
         node(**changes)
     assert any(problem in each for each in caught.value.problems), caught.value.problems

@@ -62,7 +62,7 @@ def test_pages_and_their_status():
     run(scenario)
 
 
-def test_what_is_no_request_is_refused():
+def test_malformed_http_requests_are_refused():
     async def scenario(environment):
         assert b" 400 " in await ask(environment, b"\0\0\0\x10\0\x12\0\0 not HTTP\r\n\r\n")
         large = b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (REQUEST_BYTES_MAX + 10)

@@ -49,7 +49,7 @@ def test_only_silent_peers_leave_within_equal_shares():
     assert victims(handshakes, "e", PATIENCE_MS) == ["a/0"]
 
 
-def test_what_has_left_does_not_count():
+def test_finished_handshakes_do_not_count():
     handshakes = filled("a", "a", "a", "b")
     handshakes.leave("a/0")
     handshakes.leave("a/0")

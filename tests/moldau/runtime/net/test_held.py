@@ -118,7 +118,7 @@ async def _take(budget: ByteBudget, count: int, order: list[str], name: str) -> 
     order.append(name)
 
 
-def test_who_asks_for_little_passes_who_asks_for_much() -> None:
+def test_small_requests_pass_large_ones() -> None:
     async def main() -> None:
         budget = ByteBudget(100)
         order: list[str] = []
@@ -203,7 +203,7 @@ class Keepers:
         return self.count
 
 
-def test_the_fair_share_is_that_of_all_who_keep_bytes_or_wait() -> None:
+def test_the_fair_share_counts_holders_and_waiters() -> None:
     async def main() -> None:
         budget = ByteBudget(100)
         users = [Keepers(0), Keepers(3), Keepers(1)]

@@ -290,7 +290,7 @@ def test_commits_by_generation() -> None:
     assert newcomer.commit() is ErrorCode.STALE_MEMBER_EPOCH
 
 
-def test_description_tells_the_members_apart() -> None:
+def test_description_gives_the_type_of_each_member() -> None:
     driver = driver_of()
     clients = classic_group(driver, 1)
     newcomer = ConsumerClient(driver, "c")

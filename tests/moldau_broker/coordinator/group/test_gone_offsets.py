@@ -190,7 +190,7 @@ def test_an_old_offset_goes_when_its_replacement_is_aborted() -> None:
     assert stored(driver) == {}
 
 
-def test_what_the_log_refuses_is_tried_again() -> None:
+def test_refused_tombstones_are_written_again() -> None:
     driver = CoreDriver()
     commit(driver, 5)
     driver.auto_commit = False

@@ -118,7 +118,7 @@ def test_a_slow_commit_is_answered_in_time_and_still_counts() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ],
 )
-def test_a_refused_commit_tells_why_and_leaves_no_trace(refusal: ErrorCode, reported: ErrorCode) -> None:
+def test_a_refused_commit_gives_its_code_and_no_change(refusal: ErrorCode, reported: ErrorCode) -> None:
     driver = CoreDriver(auto_commit=False)
     request = driver.send(commit_request(7), 9)
     other = driver.send(commit_request(9, partition=1), 9)

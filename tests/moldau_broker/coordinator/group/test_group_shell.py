@@ -203,7 +203,7 @@ def test_losing_leadership_answers_what_waits() -> None:
     run(scenario)
 
 
-def test_the_log_tells_of_lost_leadership_first() -> None:
+def test_the_log_reports_lost_leadership_first() -> None:
     """The log refuses a write before the broker's metadata show that it is no longer the leader."""
 
     async def scenario(broker: Broker) -> None:

@@ -271,7 +271,7 @@ def test_slow_commits_are_answered_in_time_and_count() -> None:
     assert producer.add(1) is ErrorCode.NONE
 
 
-def test_producers_that_say_who_they_were() -> None:
+def test_producers_with_an_id_bump_their_epoch() -> None:
     """A producer bumps its own epoch; a retry gets the same answer, a zombie an error (KIP-360)."""
     driver = TransactionDriver()
     producer = Producer(driver)

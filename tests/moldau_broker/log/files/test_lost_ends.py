@@ -69,7 +69,7 @@ def clean(manager) -> None:
 
 
 @pytest.mark.parametrize("kept", range(5))
-def test_what_a_segment_has_lost_is_refused_after_each_start(kept: int) -> None:
+def test_lost_batches_are_refused_after_each_start(kept: int) -> None:
     machine, path, batches, offsets = closed_log()
     machine.virtual_disk.cut_short(path, batches[kept])
     for start in range(3):

@@ -154,7 +154,7 @@ def test_planted_bug_is_found(name: str, kind: str) -> None:
     pytest.fail(f"{BY_NAME[name].text}: nothing noticed it")
 
 
-def test_the_campaign_tells_by_its_exit_code_what_it_found(capsys) -> None:
+def test_the_campaign_reports_failures_by_its_exit_code(capsys) -> None:
     assert log_campaign.main(["--seeds", "2", "--steps", "10"]) == 0
     assert "2 seeds, 80 steps, 0 failed" in capsys.readouterr().out
     with planted(BY_NAME["recovery-point-not-lowered"]), planted(BY_NAME["last-value-dropped"]):

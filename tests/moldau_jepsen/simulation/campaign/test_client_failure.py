@@ -39,7 +39,7 @@ def producer_raises(monkeypatch):
     monkeypatch.setattr(Producer, "send", raises)
 
 
-def test_what_a_client_raises_is_a_violation_of_a_whole_run(producer_raises, tmp_path):
+def test_an_error_of_a_client_is_a_violation(producer_raises, tmp_path):
     result = examine(1)
     (violation,) = result.violations
     assert finder_of(violation) == "client-failed"

@@ -109,7 +109,7 @@ def test_silence_lasts_until_the_last_attempt():
     assert [round(end - begin, 3) for begin, end in in_order.unavailable] == [2.51, 1.48, 10.0], "the picture agrees"
 
 
-def test_what_groups_read_adds_up_over_runs():
+def test_reads_of_groups_add_up_over_runs():
     polls = tuple(
         Operation(
             index=4 + place,
@@ -238,7 +238,7 @@ def test_a_failed_seed_is_shown_with_the_operations_behind_it():
     assert [finding.kind for finding in report.failures[0].findings] == ["one-leader", "lost-write"]
 
 
-def test_what_is_kept_of_failed_seeds_is_bounded():
+def test_kept_failed_seeds_are_bounded():
     """They come in any order; the report shows those with the lowest numbers in full."""
     count = FAILURES_SHOWN + 7
     failed = [replace(FAILED, seed=seed, series=series()) for seed in range(1, count + 1)]

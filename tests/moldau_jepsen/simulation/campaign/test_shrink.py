@@ -59,7 +59,7 @@ def judged(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("needed", [1, 2, 3])
-def test_what_matters_remains_and_is_simple(seed, needed, judged):
+def test_needed_faults_remain_and_are_simple(seed, needed, judged):
     draw = random.Random(seed * 10 + needed)
     faults = plan(20, draw)
     wanted = frozenset(fault.number for fault in draw.sample(faults, needed))
@@ -134,7 +134,7 @@ def test_a_failed_seed_is_run_again_in_detail_with_equal_hashes(monkeypatch):
     assert other.violations == (LOST, "at the end: not-repeatable: traces one and other of one seed")
 
 
-def test_what_was_found_is_not_lost_when_the_detailed_run_breaks(monkeypatch):
+def test_findings_survive_a_broken_detailed_run(monkeypatch):
     def run(seed, _, *, detailed=False):
         if detailed:
             raise LookupError("no such\nwitness")
@@ -156,7 +156,7 @@ def test_a_detailed_run_that_passes_is_not_the_same_run(monkeypatch):
     assert kit_findings(again) == [again.violations[1]]
 
 
-def test_a_search_that_breaks_still_tells_its_smallest_plan(judged, monkeypatch):
+def test_a_broken_search_returns_its_smallest_plan(judged, monkeypatch):
     def give_up(search):
         raise AssertionError("Hypothesis gave up")
 

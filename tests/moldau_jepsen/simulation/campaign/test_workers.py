@@ -110,7 +110,7 @@ def test_an_interrupt_in_a_later_worker_ends_a_campaign():
     assert multiprocessing.active_children() == []
 
 
-def test_what_a_task_raises_is_its_outcome():
+def test_an_error_of_a_task_is_its_outcome():
     tasks = run_each(partial(fail_at, {1}), range(3), processes=1, tasks_per_worker=5, seconds_max=LONG_S)
     results = dict(tasks)
     assert str(results[1]) == "LookupError: no square of 1"

@@ -165,7 +165,7 @@ async def hang(world):
     return seen
 
 
-def test_who_hangs_goes_on_for_a_moment_before_it_is_killed():
+def test_a_hung_node_resumes_shortly_before_its_kill():
     assert run_world(hang, 5) == [(1, 0), (0, 0), (0, 1), (0, 0)]
 
 

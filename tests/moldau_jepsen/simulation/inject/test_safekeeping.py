@@ -139,7 +139,7 @@ async def stopped_while_healing(world, cluster):
     return said
 
 
-def test_who_is_about_to_end_is_not_well():
+def test_a_stopping_node_is_not_healthy():
     """Found by seed 94024: a core began while one of its two brokers was ending, and no action started it again."""
     assert whole_cluster(stopped_while_healing) == [True, False, True, False, 2]
 

@@ -79,7 +79,7 @@ def test_each_kind_that_strikes_counts():
     assert struck == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
 
 
-def test_what_is_struck_by_and_by_counts_when_it_is():
+def test_a_delayed_strike_counts_at_its_time():
     faults = tuple(
         PlannedFault(kind=kind, begin=begin, end=8.0, number=number)
         for number, (kind, begin) in enumerate(zip(UNDER_LOAD, (2.0, 4.0), strict=True))

@@ -154,7 +154,7 @@ def test_a_late_read_marker_is_not_the_next_transactions(story, how):
 
 @withheld_how
 @pytest.mark.parametrize("key", [STATES, DATA])
-def test_what_can_be_read_again_is_judged_again(story, how, key):
+def test_records_readable_again_are_judged_again(story, how, key):
     story.withheld[key] = how
     story.state(TransactionStatus.PREPARE_COMMIT)
     story.marker(commit=True)

@@ -195,7 +195,7 @@ def test_foreign_and_needless_members_of_the_elr_are_convicted(found):
     assert story(found, image(1, FIRST), image(2, after(isr=(1, 2), elr=(3,)))) == ["elr-entry-valid"]
 
 
-def test_gaps_in_partition_epochs_say_nothing(found):
+def test_gaps_in_partition_epochs_convict_no_run(found):
     later = dataclasses.replace(after(after(isr=(3,), leader=3)), elr=())
     assert story(found, image(1, FIRST), image(2, later)) == []
 

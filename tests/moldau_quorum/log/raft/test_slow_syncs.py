@@ -104,7 +104,7 @@ def test_answers_without_a_write_wait_for_the_pending_sync():
     assert not node.wants_sync
 
 
-def test_what_was_written_during_a_sync_waits_for_the_next():
+def test_writes_during_a_sync_wait_for_the_next():
     _, member = started()
     node = member.node
     asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)

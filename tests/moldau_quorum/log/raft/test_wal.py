@@ -91,7 +91,7 @@ def segments(virtual_disk):
     return [path for path in virtual_disk.files(DIRECTORY) if path.endswith(".wal")]
 
 
-def test_what_was_synced_comes_back():
+def test_synced_entries_survive_a_power_loss():
     virtual_disk, entries = filled()
     assert len(segments(virtual_disk)) > 3, "the log has rotated"
     virtual_disk.lose_power()
