@@ -322,7 +322,7 @@ def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, tmp_path, mon
     assert "acked-is-committed" in violations[0]
     assert violations[-1] == f"at the end: {KIT_FAILED}"
     assert "PlantedError: gremlin" in (folder / "timeline.txt").read_text()
-    code, out, err = call("sim", "replay", "--schedule", schedule)  # the kit is well again there
+    code, out, err = call("sim", "replay", "--schedule", schedule)  # the replay runs without the planted error
     assert code == 1
     assert "acked-is-committed" in out
     code, out, err = call("sim", "run", "--seed", *words)

@@ -161,7 +161,7 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
 
 
 def test_a_paused_leader_is_replaced_and_wakes_harmless(cluster, load):
-    """A paused leader is replaced and does no harm when it wakes."""
+    """A paused leader is replaced and loses no record when it resumes."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     victim = leader_of(cluster, load)
     cluster.pause(victim)

@@ -1,4 +1,4 @@
-"""Goal: the reader speaks TLS, reads from the nearest replica, notices topics that were created again, shows offsets.
+"""Goal: the reader uses TLS, reads from the nearest replica, notices topics that were created again, shows offsets.
 
 Method: two real nodes in two racks, each with a TLS and a plain listener; the reader and the source's classes are
 called as Spark calls them; Spark does not run.

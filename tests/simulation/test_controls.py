@@ -50,13 +50,13 @@ def test_rules_convict_an_unclean_election_before_clients():
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("name", list(CONTROLS))
 def test_the_nodes_of_a_control_take_their_settings(name, seed):
-    """A cluster whose nodes refuse what they are given convicts nothing, and looks like an acquittal."""
+    """A cluster whose nodes refuse their input convicts nothing, and looks like an acquittal."""
     short = replace(CONTROLS[name].options, fault_seconds=0.1, faults=())
     assert not [found for found in run_seed(seed, short).violations if "node-failed" in found]
 
 
 def test_a_control_that_keeps_its_promise_is_acquitted():
-    """Otherwise a conviction would say nothing: the same faults with everything as it should be."""
+    """Runs the same faults on a correct cluster: without it a conviction would prove nothing."""
     verdicts = [judge_control_as_promised(name) for name in ("acks-1", "no-idempotence")]
     assert verdicts == [(), ()]
 

@@ -36,7 +36,7 @@ def client_config(cluster, *, tls):
 
 
 def simulate(scenario, *, listeners, tls, certificates=0):
-    """Runs ``scenario(cluster, config, environment)``; ``listeners`` says of each broker whether it speaks TLS."""
+    """Runs ``scenario(cluster, config, environment)``; ``listeners`` states for each broker whether it uses TLS."""
 
     async def main(world):
         cluster = FakeCluster(world, len(listeners))
@@ -159,7 +159,7 @@ def test_one_server_that_fits_is_enough(tls, caplog):
 
 @pytest.mark.parametrize("use", [sends, polls_what_is_assigned, lists_topics])
 def test_a_listener_that_leaves_without_a_word_is_tried_again(use):
-    """A busy server may do so: that its listener speaks no TLS is said only after it has answered without."""
+    """A busy server may do so, so the error names a missing TLS listener only after an answer without TLS."""
 
     async def scenario(cluster, config, environment):
         cluster.kill_broker(1)

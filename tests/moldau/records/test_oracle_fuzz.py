@@ -149,7 +149,7 @@ def test_sound_batches_are_accepted(records, compression) -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 2**31 - 1])
 @pytest.mark.parametrize("compression", list(Compression))
 def test_a_false_count_is_never_accepted(compression, count) -> None:
-    """The oracle believes a smaller one."""
+    """The oracle accepts a smaller count."""
     records = [(NOW, b"k", b"v", ())] * 3
     if count:
         assert not accepted(packed(records, compression, (), count))

@@ -59,7 +59,7 @@ def secure(environment, **settings):
 
 
 def outgoing(environment, *certificate, trusted=0, **settings):
-    """An environment whose connections speak TLS."""
+    """An environment whose connections use TLS."""
     chosen = authority(trusted).settings(*certificate, **settings)
     return replace(environment, network=TlsNetwork(environment.network, client_context(chosen, environment.disk)))
 
@@ -296,7 +296,7 @@ def test_new_certificates_serve_new_connections(run):
     run(test)
 
 
-# --- peers that speak something else
+# --- peers that use another protocol
 
 
 def test_plaintext_and_tls_do_not_mix_and_the_log_says_so(run, caplog):

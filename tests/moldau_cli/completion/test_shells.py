@@ -98,7 +98,7 @@ def test_profiles_are_completed(broker, tmp_path):
 
 
 def test_a_silent_cluster_completes_nothing_soon(broker, monkeypatch):
-    """A port that accepts connections and says nothing costs the time limit, once."""
+    """A port that accepts connections without an answer costs the time limit, once."""
     import socket
 
     monkeypatch.setattr(names, "ANSWER_S", 0.3)

@@ -231,7 +231,7 @@ def test_a_group_of_a_chaos_run_that_never_polls_again_is_stuck(workload, hangs,
 
 
 class FakeClients:
-    """Clients of a chaos run that owe a record in one partition."""
+    """Clients of a chaos run that must get a record acknowledged in one partition."""
 
     def liveness(self):
         return Liveness(0.0, PLACES[:1])

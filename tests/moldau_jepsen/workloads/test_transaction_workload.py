@@ -190,7 +190,7 @@ def test_positions_after_an_abort(rewind_share, goes_back):
     assert aborted_reads > 10
     assert (reported > 10, back > 10) == (goes_back, goes_back)
     assert reported in (0, aborted_reads)
-    # Reads of aborted transactions are judged like all others: to go back without a word is an anomaly.
+    # Reads of aborted transactions are judged like all others: to go back without an error is an anomaly.
     silent = [operation for operation in history if operation.kind is not Kind.SEEK]
     assert (AnomalyKind.NONMONOTONIC_POLL in check_history(silent, PROMISED).counts) == goes_back
 

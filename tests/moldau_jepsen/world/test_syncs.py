@@ -88,7 +88,7 @@ def test_a_process_may_die_between_a_sync_and_its_return():
 
 
 async def offloaded(world, fails):
-    """Instants at which offloaded work is done, and at which its caller hears of it."""
+    """Instants at which offloaded work is done, and at which its caller resumes."""
     node = slow(world)
     done = []
 

@@ -45,7 +45,7 @@ NONCE = bytes(range(16))
 
 
 class Attacker:
-    """A machine that knows what controllers know, and speaks in the name of one of them."""
+    """A machine that has the controllers' public data, and impersonates one of them."""
 
     def __init__(self, world, cluster, active, sender):
         self.environment = world.node("mallory").environment
@@ -203,7 +203,7 @@ def test_parts_of_handshakes_out_of_place_are_refused():
             [b""],
         ):
             assert await attacker.send(recipient, *bodies), bodies
-        # A challenge for a connection that is not the node's own is not answered, and does no harm.
+        # A challenge for a connection that is not the node's own is not answered, and changes nothing.
         assert not await attacker.send(recipient, greeting, sessions.challenge(envelope, NONCE, NONCE))
         await unharmed(world, cluster, active, epoch)
 

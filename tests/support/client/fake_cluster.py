@@ -1,4 +1,4 @@
-"""A small cluster in memory that speaks Kafka's protocol, for tests of the clients on virtual time.
+"""A small cluster in memory that serves Kafka's protocol, for tests of the clients on virtual time.
 
 It keeps the rules that a client can see (leaders and epochs, idempotence, dense offsets, long polls, the classic group
 protocol) and injects faults: it answers errors, drops answers, cuts connections and moves leaders.

@@ -683,7 +683,7 @@ class Driver:
         lowest = max(min([*ended, highest]), log.log_start_offset)
         if self.ended_are_known:
             assert log.last_stable_offset == lowest, "the last stable offset is wrong"
-        # A start does not know which transactions ended just before it; they are decided, so that does no harm.
+        # A start does not know which transactions ended just before it; they are decided, so the result is the same.
         assert lowest <= log.last_stable_offset <= highest, "the last stable offset is out of bounds"
         if log.last_stable_offset <= log.log_start_offset:
             return

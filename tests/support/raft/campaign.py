@@ -188,7 +188,7 @@ class Campaign:
         world.at(draw.expovariate(1 / (20 * self.pace_ms)), self.usurp)
 
     def ask(self, member: Member, node: RaftNode | None) -> None:
-        """Reads on a node that still believes to lead, unless it was started again."""
+        """Reads on a node that still acts as leader, unless it was started again."""
         if self.client_ms and member.node is node and node is not None and node.core.leader is not None:
             self.world.read(member)
 

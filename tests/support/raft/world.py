@@ -465,7 +465,7 @@ class World:
 
     def receive(self, member: Member, body: bytes) -> None:
         library: Any = member.node
-        if not hasattr(library, "prepare"):  # a library as it is, which believes everything
+        if not hasattr(library, "prepare"):  # the unmodified library, which accepts every message
             library.receive(body, self.local_ms(member))
             return
         envelope, payload_format, payload = unseal(body)

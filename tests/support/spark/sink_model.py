@@ -170,7 +170,7 @@ class Model:
                 if not attempts:
                     yield self.launch(world, partition, 0)
                 elif world.more_attempts and not has_report:
-                    # A retry, or a speculative copy: the other attempt goes on as it likes.
+                    # A retry, or a speculative copy: the other attempt goes on independently.
                     yield self.launch(world, partition, len(attempts))._replace(more_attempts=world.more_attempts - 1)
             reports = self.reports(world, mine)
             if reports is not None:

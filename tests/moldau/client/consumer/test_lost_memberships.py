@@ -25,7 +25,7 @@ def new_membership():
 
 
 def join(membership, generation, member_id):
-    """One JoinGroup and SyncGroup, as the background task does them: the application hears of nothing."""
+    """One JoinGroup and SyncGroup, as the background task does them, without a callback of the application."""
     membership.join_request(["t"], [T0])
     joined = JoinGroupResponse(
         generation_id=generation, member_id=member_id, protocol_name="cooperative-sticky", leader="another"

@@ -14,7 +14,7 @@ from support.client.socket_cluster import WAIT_S, cluster
 
 
 def threads_of_clients():
-    """Others come and go as they like: trio ends those that had nothing to do for ten seconds."""
+    """Trio starts other threads on demand and ends those that were idle for ten seconds."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("moldau-")}
 
 

@@ -1,4 +1,4 @@
-"""Goal: a producer speaks the cluster's level of ``transaction.version``, and changes it between transactions only.
+"""Goal: a producer uses the cluster's level of ``transaction.version``, and changes it between transactions only.
 
 Method: tables over the pure core with an obliging coordinator. At level 2 (KIP-890) nothing joins a transaction before
 it is sent, and the answer to EndTxn 5 holds the next epoch.

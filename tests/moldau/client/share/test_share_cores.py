@@ -206,7 +206,7 @@ def test_refused_heartbeats(code, step, keeps, is_fatal):
 
 
 def test_leaving():
-    """A member leaves with epoch -1, one that never joined says nothing; late answers do not bring it back."""
+    """A member leaves with epoch -1, one that never joined sends nothing; late answers do not bring it back."""
     assert member().leave() is None
     membership = member()
     beat(membership, given_partitions(0))

@@ -1,4 +1,4 @@
-"""Goal: the HTTP endpoint answers what it serves, and no peer harms it. Method: the simulated network and time."""
+"""Goal: the HTTP endpoint answers its paths, and limits each peer. Method: the simulated network and time."""
 
 import trio
 
@@ -73,7 +73,7 @@ def test_malformed_http_requests_are_refused():
 
 
 def test_silent_peers_lose_their_connections():
-    """Connections beyond the bound are closed at once, those that say nothing after their time."""
+    """Connections beyond the bound are closed at once, silent ones after their time limit."""
 
     async def scenario(environment):
         silent = [await environment.network.connect("server", PORT) for _ in range(CONNECTIONS_MAX)]

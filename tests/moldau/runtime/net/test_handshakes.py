@@ -1,4 +1,4 @@
-"""Goal: peers that connect and say nothing cannot keep others from a TLS listener.
+"""Goal: peers that connect and send nothing cannot block a TLS listener for others.
 
 Method: the pure rule with every relation of the bounds. ``test_tls`` fills real and virtual listeners.
 """

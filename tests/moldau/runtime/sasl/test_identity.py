@@ -80,7 +80,7 @@ def test_users_of_a_listener_come_before_those_of_the_node():
 )
 def test_problems_of_a_node_name_the_key_and_no_secret(changes, problem):
     if problem is None:
-        BROKER_CONFIG.parse(node_config(**changes))  # no listener of this node speaks TLS
+        BROKER_CONFIG.parse(node_config(**changes))  # no listener of this node uses TLS
         return
     with pytest.raises(ConfigError, match=problem) as raised:
         BROKER_CONFIG.parse(node_config(**changes))

@@ -36,7 +36,7 @@ def driver_of(policy: str = "bidirectional", **limits: Any) -> CoreDriver:
 
 
 def classic_group(driver: CoreDriver, count: int = 2, protocol: str = COOPERATIVE) -> list[Any]:
-    """Returns the members of a classic group at rest."""
+    """Returns the members of a stable classic group."""
     clients: list[Any] = []
     for _ in range(count):
         clients.append(ClassicClient(driver, protocol))
@@ -347,7 +347,7 @@ def test_migration_campaign(seed: int) -> None:
 
 
 def owned_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """An upgrade believes that no member owns anything."""
+    """An upgrade treats all members as owners of no partition."""
     patch.setattr(migration, "_owned", lambda group, topics: {member_id: frozenset() for member_id in group.members})
 
 

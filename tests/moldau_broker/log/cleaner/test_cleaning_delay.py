@@ -1,4 +1,4 @@
-"""Goal: a closed segment of a compacted log is cleaned soon after it is durable, and no crash does harm.
+"""Goal: a closed segment of a compacted log is cleaned soon after it is durable, and no crash loses a record.
 
 Method: the log manager's own settings on virtual time, its works done as they are due, one tick a second; then power
 losses after each write of a cleaning that had a checkpoint written for itself.

@@ -1,4 +1,4 @@
-"""Goal: ``cleaner-offset-checkpoint`` and ``meta.properties``: Kafka's bytes, and no harm from damage.
+"""Goal: ``cleaner-offset-checkpoint`` and ``meta.properties`` have Kafka's format, and damage is detected.
 
 Method: golden bytes of what a running manager leaves; every kind of damage (bits flipped, cut short, emptied, bytes
 added, lost), after a clean stop, where checksums detect it, and after a crash, where none do.

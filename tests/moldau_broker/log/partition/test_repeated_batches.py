@@ -49,7 +49,7 @@ def check_repeated(log, end: int) -> None:
 @pytest.mark.parametrize("batches", range(12, 20))
 @pytest.mark.parametrize("clean", [True, False])
 def test_after_a_restart(clean: bool, batches: int) -> None:
-    """Found by a seed: the snapshot had the last batch alone, and four that came again were written once more."""
+    """Found by a seed: the snapshot had only the last batch, so four repeated batches were appended again."""
     machine = VirtualMachine(1)
     manager, log = written(machine, batches)
     assert log.storage.snapshots.offsets(), "segments were rolled"

@@ -195,7 +195,7 @@ def test_a_refused_member_receives_the_reason() -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_changes_its_protocol_while_it_reads(strategy: str) -> None:
-    """Members of the classic protocol are replaced one by one, and the admin client shows who speaks what."""
+    """Members of the classic protocol are replaced one by one, and the admin client shows the protocol of each."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3)

@@ -196,7 +196,7 @@ def test_an_ordinary_end_needs_no_question() -> None:
 
 
 def test_an_end_where_nothing_was_written_is_confirmed() -> None:
-    """A partition without a record of the producer knows nothing about it; the coordinator confirms the end."""
+    """A partition without a record of the producer has no state of it; the coordinator confirms the end."""
 
     async def scenario(cluster) -> None:
         producer = TransactionalProducer(cluster, "tx")

@@ -20,7 +20,7 @@ WAY_HOPS = 6
 """From the commit of the decision: a marker to its leader, to a follower, the follower's next fetch, the answer; the
 record of the end to a follower, and its next fetch."""
 ANSWER_HOPS = 1
-"""The producer hears of the decision one hop later."""
+"""The producer receives the decision one hop later."""
 LOOK_HOPS = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Goal: the simulation empties, cuts and damages the logs of stopped voters, and convicts a quorum that believes them.
+"""Goal: the simulation empties, cuts and damages the logs of stopped voters, and convicts a quorum that trusts them.
 
 Method: runs of the profile that does so, with the real code, which must hold and get its voters back, and with the
 planted bug that knows voters by their id alone.

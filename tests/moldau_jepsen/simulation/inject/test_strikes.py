@@ -22,7 +22,7 @@ from moldau_jepsen.world.world import run_world
 UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
 OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
-"""They strike at calls of a disk, and a cluster at rest hardly uses its disks."""
+"""They strike at calls of a disk, and an idle cluster hardly uses its disks."""
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
 
 

@@ -37,7 +37,7 @@ def sound(judge):
     judge.elected(KEY, 2, 2, 5, {5: batch(5, 5)})
     judge.leader_watermark(KEY, 2, 1, 2, 0)
     judge.committed(KEY, 2, 2, [batch(5, 5), batch(6, 9, epoch=2)])
-    # Seed 160007: one that starts hears of its own leadership before it hears of the one after it.
+    # Seed 160007: a starting broker applies its own leadership before the one that follows it.
     judge.elected(KEY, 1, 1, 0, {0: batch(0, 4), 5: batch(5, 5)})
     # Seed 200303: what that later leader has committed may be of an old epoch.
     judge.committed(LATE, 1, 1, [batch(0, 4)])
