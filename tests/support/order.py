@@ -111,10 +111,13 @@ TOGETHER = dict.fromkeys(
 ) | dict.fromkeys(
     (
         "tests/moldau_jepsen/checkers/test_spark_checker.py",
+        "tests/pyspark_moldau/jobs/test_flights.py",
         "tests/pyspark_moldau/jobs/test_jobs.py",
+        "tests/pyspark_moldau/jobs/test_standalone.py",
         "tests/pyspark_moldau/sink/test_sink_cluster.py",
         "tests/pyspark_moldau/sink/test_spark_sink.py",
         "tests/pyspark_moldau/test_both_connectors.py",
+        "tests/pyspark_moldau/test_connect.py",
         "tests/pyspark_moldau/test_secured_spark.py",
         "tests/pyspark_moldau/test_spark.py",
         "tests/pyspark_moldau/test_spark_features.py",

@@ -214,4 +214,5 @@ def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share
     with planted(MUTANTS[bug]):
         history = history_of(seed, abort_share=0.0, poll_share=poll_share, **BUSY)
     verdict = check_history(history, PROMISED)
-    assert {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed} == kinds
+    found = {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed}
+    assert kinds <= found <= kinds | {AnomalyKind.G1C}

@@ -52,7 +52,7 @@ def waiting_keys(cluster: Cluster) -> list[int]:
 
 
 def test_idle_partitions_cost_no_work_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fetch of a session noted, planned and watched every partition anew: a tenth of a core for 2,000 of them."""
+    """Each fetch of a session noted, planned and watched every partition again: a tenth of a core for 2,000 of them."""
 
     async def scenario(cluster: Cluster) -> None:
         await settled(cluster, 40)
