@@ -142,7 +142,9 @@ def test_force_waits_for_what_it_restarts(local):
     if run_command("cluster", "kill", "1", "--dir", str(local.directory)).returncode == 0:
         wait_until(lambda: lagging(local)[1] > 0, "the other brokers know that it is down")
     assert roll(local, "--nodes", "2", "--force", "--no-elect")[0]["restarted"] == [2]
-    assert lagging(local) == {1: 6, 2: 0, 3: 0}
+    behind = lagging(local)
+    assert behind.pop(1) > 0
+    assert behind == {2: 0, 3: 0}
     assert roll(local, "--nodes", "1", "--force")[0]["restarted"] == [1]
     assert lagging(local) == {1: 0, 2: 0, 3: 0}
 
