@@ -14,7 +14,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging and no
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-proof test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
+.PHONY: demo test test-proof test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft mutation
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -85,6 +85,10 @@ campaign-log: install
 # A streaming query through both connectors while its driver, workers, leaders and coordinator are killed.
 campaign-spark: install
 	PYTHONPATH=tests $(BIN)/python -m support.spark.sink_campaign --kills $(or $(CAMPAIGN_KILLS),30) --seed $(or $(CAMPAIGN_SEED),1)
+
+# Generated bugs in the pure cores, which the tests or short simulations must find: the score of each core.
+mutation: install
+	PYTHONPATH=tests $(BIN)/python -m support.mutation.campaign --result $(VENV)/mutation.json $(MUTATION_ARGS)
 
 mutants-raft: install
 	PYTHONPATH=tests $(BIN)/python -m support.raft.mutants

@@ -1,0 +1,171 @@
+"""Lists the pure cores that mutants go into, and the tests that must find them.
+
+The tests of an area are those that a developer of that core runs. They stand in the order in which they are run: quick
+ones first, because a trial ends with the first failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """One core and its tests."""
+
+    name: str
+    modules: tuple[str, ...]
+    """Files and folders below the root, without end marks of modules that have no behaviour."""
+    tests: tuple[str, ...]
+    simulated: bool = False
+    """Short simulations also look for mutants that the tests missed."""
+
+    def files(self) -> tuple[Path, ...]:
+        """Returns the area's modules in a fixed order."""
+        found: list[Path] = []
+        for each in self.modules:
+            path = ROOT / each
+            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        return tuple(path for path in found if path.name != "__init__.py")
+
+
+def module_name(path: Path) -> str:
+    """Returns the dotted name under which a file below one of the source roots is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
+
+
+BROKER = "data_plane/moldau_broker"
+QUORUM = "metadata_quorum/moldau_quorum"
+GROUPS = f"{BROKER}/coordinator/group"
+
+AREAS = (
+    Area(
+        name="Raft",
+        modules=(f"{QUORUM}/log/raft/core",),
+        tests=("tests/moldau_quorum/log/raft",),
+        simulated=True,
+    ),
+    Area(
+        name="controller",
+        modules=(f"{QUORUM}/controller",),
+        tests=("tests/moldau_quorum/controller", "tests/moldau_quorum/node/test_controller_campaign.py"),
+        simulated=True,
+    ),
+    Area(
+        name="metadata image",
+        modules=(f"{QUORUM}/metadata",),
+        tests=("tests/moldau_quorum/metadata", "tests/moldau_quorum/controller"),
+        simulated=True,
+    ),
+    Area(
+        name="authorization",
+        modules=(f"{QUORUM}/authorization",),
+        tests=("tests/moldau_quorum/authorization", "tests/moldau_broker/server/test_cluster_with_acls.py"),
+    ),
+    Area(
+        name="quotas",
+        modules=(f"{QUORUM}/quotas",),
+        tests=("tests/moldau_quorum/quotas",),
+    ),
+    Area(
+        name="replica",
+        modules=tuple(f"{BROKER}/replication/{name}.py" for name in ("replica", "alter_partition")),
+        tests=("tests/moldau_broker/replication",),
+        simulated=True,
+    ),
+    Area(
+        name="follower and fetch session",
+        modules=tuple(f"{BROKER}/replication/{name}.py" for name in ("follower", "fetch_session", "throttle")),
+        tests=("tests/moldau_broker/replication", "tests/moldau_broker/server/replicas"),
+        simulated=True,
+    ),
+    Area(
+        name="delayed operations",
+        modules=tuple(f"{BROKER}/replication/{name}.py" for name in ("purgatory", "timer_wheel")),
+        tests=(
+            "tests/moldau_broker/replication/test_purgatory.py",
+            "tests/moldau_broker/replication/test_timer_wheel.py",
+        ),
+    ),
+    Area(
+        name="classic groups",
+        modules=(f"{GROUPS}/core",),
+        tests=("tests/moldau_broker/coordinator/group",),
+        simulated=True,
+    ),
+    Area(
+        name="consumer groups (KIP-848)",
+        modules=(f"{GROUPS}/consumer/core",),
+        tests=("tests/moldau_broker/coordinator/consumer",),
+        simulated=True,
+    ),
+    Area(
+        name="share groups",
+        modules=(f"{GROUPS}/share/core", f"{BROKER}/coordinator/share/core"),
+        tests=("tests/moldau_broker/coordinator/share_groups", "tests/moldau_broker/coordinator/share"),
+    ),
+    Area(
+        name="share-partitions",
+        modules=(f"{BROKER}/server/share/core",),
+        tests=("tests/moldau_broker/server/share",),
+    ),
+    Area(
+        name="transactions",
+        modules=(f"{BROKER}/coordinator/transaction/core",),
+        tests=("tests/moldau_broker/coordinator/transaction",),
+        simulated=True,
+    ),
+    Area(
+        name="producers of a log",
+        modules=(f"{BROKER}/log/producers",),
+        tests=("tests/moldau_broker/log/partition", "tests/moldau_broker/log/files"),
+        simulated=True,
+    ),
+    Area(
+        name="log cleaner",
+        modules=(f"{BROKER}/log/cleaner",),
+        tests=("tests/moldau_broker/log/cleaner",),
+    ),
+    Area(
+        name="producer",
+        modules=("client/moldau/producer/core",),
+        tests=("tests/moldau/client/producer", "tests/moldau/client/test_steps.py"),
+        simulated=True,
+    ),
+    Area(
+        name="consumer",
+        modules=("client/moldau/consumer/core",),
+        tests=("tests/moldau/client/consumer",),
+        simulated=True,
+    ),
+    Area(
+        name="share consumer",
+        modules=("client/moldau/share/core",),
+        tests=("tests/moldau/client/share",),
+    ),
+    Area(
+        name="SASL",
+        modules=("client/moldau/runtime/sasl/core",),
+        tests=("tests/moldau/runtime/sasl",),
+    ),
+    Area(
+        name="mirror",
+        modules=("client/moldau/mirror/core",),
+        tests=("tests/moldau/mirror",),
+    ),
+    Area(
+        name="Spark sink",
+        modules=("spark/pyspark_moldau/sink/core",),
+        tests=tuple(
+            f"tests/pyspark_moldau/sink/test_{name}.py" for name in ("sink_options", "decision_codec", "protocol_model")
+        ),
+    ),
+    Area(
+        name="checkers",
+        modules=("jepsen_like/moldau_jepsen/checkers",),
+        tests=("tests/moldau_jepsen/checkers",),
+    ),
+)
