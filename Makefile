@@ -116,7 +116,7 @@ $(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.
 	@test -n "$(PYTHON)" && command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11 or later: none of $(PYTHONS) on the PATH runs (set PYTHON=/path/to/python)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
-	$(BIN)/python -m pyspark_moldau.java || $(BIN)/python -m pip install --disable-pip-version-check -e '.[spark-java]'
+	$(BIN)/python -m pyspark_moldau.session || $(BIN)/python -m pip install --disable-pip-version-check -e '.[spark-java]'
 	printf '%s\n' $(addprefix $(CURDIR)/,$(SOURCES)) > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/moldau-source-roots.pth"
 	touch $@
 

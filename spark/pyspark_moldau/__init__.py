@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark_moldau.source import DefaultSource
+    from pyspark_moldau.source.data_source import DefaultSource
 
 __all__ = ["DefaultSource"]
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
             from pyspark_moldau.unsupported import DefaultSource as Unsupported
 
             return Unsupported
-        from pyspark_moldau.source import DefaultSource
+        from pyspark_moldau.source.data_source import DefaultSource
 
         return DefaultSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ import pytest
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, parse_config_text
 from moldau_jepsen.testing import cluster
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.schema_registry import schema_registry
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from moldau_jepsen.testing import cluster
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import create_topic
 from support.spark.jvm_connector import connector_jars
 from support.spark.shared import shared_session
@@ -255,7 +255,7 @@ def streamed(spark, brokers, form, options, home, name):
 
 
 def running_schema():
-    from pyspark_moldau.columns import ddl
+    from pyspark_moldau.source.core.columns import ddl
 
     return ddl(COLUMNS)
 

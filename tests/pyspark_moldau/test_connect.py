@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark.shared import shared_broker
 

@@ -19,11 +19,11 @@ from moldau.runtime.config import parse_config_text
 from moldau_cli.main import main
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from pyspark_moldau.errors import ReadTimeoutError, SinkError
-from pyspark_moldau.java import find_java
-from pyspark_moldau.options import OptionError, parse_options
+from pyspark_moldau.session.java import find_java
 from pyspark_moldau.sink.cluster import Attempt, Names, commit_batch, write_at_least_once, write_exactly_once
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
-from pyspark_moldau.source import MoldauBatchReader
+from pyspark_moldau.source.core.options import OptionError, parse_options
+from pyspark_moldau.source.data_source import MoldauBatchReader
 from support.spark.shared import SLOW_START, patiently, shared_session
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]

@@ -10,7 +10,7 @@ import time
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic, wait_for
 from support.spark.shared import shared_brokers, shared_session
 

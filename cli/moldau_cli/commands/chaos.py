@@ -225,8 +225,8 @@ def report(
 
 def _check_with_spark(history: HistoryFile, options: CheckOptions) -> Verdict:
     from moldau_jepsen.checkers.spark import check_history_with_spark
-    from pyspark_moldau.java import NoJavaError
     from pyspark_moldau.session import local_session
+    from pyspark_moldau.session.java import NoJavaError
 
     try:
         session = local_session("moldau-checkers")

@@ -16,7 +16,7 @@ from moldau_cli.errors import CommandError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark_moldau.jobs.running import JobReport
+    from pyspark_moldau.jobs.queries.running import JobReport
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "fastavro", "fastjsonschema", "google.protobuf", "deltalake")
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The TOML file of the job.")]
@@ -94,7 +94,7 @@ def package(
 ) -> None:
     """Write what the workers of a Spark cluster need of Moldau into one archive."""
     with _job_errors():
-        from pyspark_moldau.packaging import write_package
+        from pyspark_moldau.session.packaging import write_package
 
         try:
             found = write_package(file)
@@ -167,7 +167,7 @@ def list_views(file: ConfigFile) -> None:
 def compare_views(file: ConfigFile, first: VersionNumber, second: VersionNumber) -> None:
     """Show how many rows only one of two versions has; exit code 1 if they differ."""
     with _job_errors():
-        from pyspark_moldau.jobs.running import job_session
+        from pyspark_moldau.jobs.queries.running import job_session
         from pyspark_moldau.jobs.views import compare, view_job
 
         job = view_job(file, whole_command_config())
@@ -216,10 +216,10 @@ def _job_errors() -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     from pyspark_moldau.errors import USER_ERRORS
-    from pyspark_moldau.java import NoJavaError
     from pyspark_moldau.jobs.errors import JobConfigError, JobError
-    from pyspark_moldau.jobs.running import first_line
+    from pyspark_moldau.jobs.queries.running import first_line
     from pyspark_moldau.session import UnsupportedSparkError
+    from pyspark_moldau.session.java import NoJavaError
 
     try:
         yield

@@ -191,7 +191,7 @@ def _start_spark(
     directory: Path, cluster: LocalCluster, records: DemoInput, notes: list[str]
 ) -> tuple[Pipeline, SparkStart] | None:
     """Begins to start Spark; without a Java, only adds a note."""
-    from pyspark_moldau.java import find_java
+    from pyspark_moldau.session.java import find_java
 
     if find_java() is None:
         note = "Spark was left out: no Java 17, 21 or 25 was found (pip install 'moldau[spark-java]' brings one)."
@@ -213,8 +213,8 @@ def _spark(
     notes: list[str],
 ) -> Aggregate:
     """Runs the Spark part and adds its tally."""
-    from pyspark_moldau.java import NoJavaError
     from pyspark_moldau.session import UnsupportedSparkError
+    from pyspark_moldau.session.java import NoJavaError
 
     pipeline, start = spark
     try:

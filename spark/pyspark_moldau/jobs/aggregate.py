@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
-from pyspark_moldau.jobs.expressions import aliased, checked_sql
-from pyspark_moldau.jobs.reading import read_stream
-from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
-from pyspark_moldau.jobs.writing import starts_of
+from pyspark_moldau.jobs.config.job_config import check_cluster, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.queries.expressions import aliased, checked_sql
+from pyspark_moldau.jobs.queries.reading import read_stream
+from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 EVENT_TIME = "event_time"
 

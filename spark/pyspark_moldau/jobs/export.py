@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config import COUNT_MAX, check_cluster, load_config, sink_of
+from pyspark_moldau.jobs.config.job_config import COUNT_MAX, check_cluster, load_config, sink_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
-from pyspark_moldau.jobs.running import first_line, job_session
+from pyspark_moldau.jobs.queries.running import first_line, job_session
+from pyspark_moldau.jobs.queries.writing import to_records
 from pyspark_moldau.jobs.tables import OWNER, read_table
-from pyspark_moldau.jobs.writing import to_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from pyspark_moldau.jobs.config import JobConfig, SinkConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

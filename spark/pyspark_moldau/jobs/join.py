@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
-from pyspark_moldau.jobs.expressions import checked_sql
-from pyspark_moldau.jobs.reading import read_stream
-from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
-from pyspark_moldau.jobs.writing import starts_of
+from pyspark_moldau.jobs.config.job_config import check_cluster, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.queries.expressions import checked_sql
+from pyspark_moldau.jobs.queries.reading import read_stream
+from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 TYPES: Final = {"inner": "inner", "left-outer": "leftOuter"}
 

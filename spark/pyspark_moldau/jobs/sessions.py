@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config import check_cluster, duration, load_config, sink_of, source_of
-from pyspark_moldau.jobs.expressions import checked_sql
-from pyspark_moldau.jobs.reading import read_stream
-from pyspark_moldau.jobs.running import JobReport, job_session, run_queries
-from pyspark_moldau.jobs.session_state import Event, advance, deadline_ms
-from pyspark_moldau.jobs.writing import starts_of
+from pyspark_moldau.jobs.config.job_config import check_cluster, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.queries.expressions import checked_sql
+from pyspark_moldau.jobs.queries.reading import read_stream
+from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.session_state import Event, advance, deadline_ms
+from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import DataType
 
-    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 _CALL: Final = re.compile(r"(count|first|last|sum|min|max|list)\((.+)\)", re.DOTALL)
 _UNITS_MS: Final = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_moldau.jobs.config import check_cluster, load_config, source_of
+from pyspark_moldau.jobs.config.job_config import check_cluster, load_config, source_of
 from pyspark_moldau.jobs.errors import JobError
-from pyspark_moldau.jobs.expressions import checked_sql
-from pyspark_moldau.jobs.reading import read_batch, read_dead_letters, read_stream
-from pyspark_moldau.jobs.running import JobReport, job_session, run_queries, started, topic_writer
+from pyspark_moldau.jobs.queries.expressions import checked_sql
+from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
+from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries, started, topic_writer
+from pyspark_moldau.jobs.queries.writing import DEAD_LETTERS, MAIN
 from pyspark_moldau.jobs.tables import write_atomically
-from pyspark_moldau.jobs.writing import DEAD_LETTERS, MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pyspark_moldau.jobs.config import JobConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SourceConfig
 
 CURRENT = "current.json"
 VERSION = "version.json"

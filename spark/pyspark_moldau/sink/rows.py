@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moldau.records import BinaryColumn, RowColumns
-from pyspark_moldau.options import OptionError
+from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark_moldau.offsets import from_checkpoint
+from pyspark_moldau.source.core.offsets import from_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark_moldau.offsets import Offsets
+    from pyspark_moldau.source.core.offsets import Offsets
 
 BATCHES_MAX: Final = 10_000
 """Figures of older micro-batches are dropped."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request
     from pyspark_moldau.client_options import ClientOptions
-    from pyspark_moldau.offsets import Partition
+    from pyspark_moldau.source.core.offsets import Partition
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pyspark_moldau.wire.cluster import Address, Cluster, raise_for
 
 if TYPE_CHECKING:
     from pyspark_moldau.client_options import ClientOptions
-    from pyspark_moldau.offsets import Offsets
+    from pyspark_moldau.source.core.offsets import Offsets
 
 logger = logging.getLogger(__name__)
 

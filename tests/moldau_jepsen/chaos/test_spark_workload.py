@@ -25,7 +25,7 @@ from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.log.copies import CopiedRow, Copies, SourceRow
 from moldau_jepsen.history import write_history
 from moldau_jepsen.launcher import LauncherUsageError
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 
 SLEEPER = """
 import subprocess, sys, time
@@ -149,7 +149,7 @@ def test_the_workload_has_a_control_of_its_own(tmp_path):
 
 
 def test_the_workload_is_refused_without_java(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyspark_moldau.java.find_java", lambda: None)
+    monkeypatch.setattr("pyspark_moldau.session.java.find_java", lambda: None)
     options = ChaosOptions(directory=tmp_path / "run", clients=ClientOptions(workload=Workload.SPARK))
     with pytest.raises(LauncherUsageError, match=r"workload spark: there is no Java .*moldau\[spark-java\]"):
         refuse_impossible(options)

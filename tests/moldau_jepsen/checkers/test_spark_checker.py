@@ -19,7 +19,7 @@ from moldau_jepsen.history import (
     Status,
     TopicPartition,
 )
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.kit.golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
 from support.spark.shared import shared_session
 

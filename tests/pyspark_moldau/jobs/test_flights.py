@@ -10,10 +10,10 @@ import json
 import pandas as pd
 import pytest
 
-from pyspark_moldau.java import find_java
 from pyspark_moldau.jobs import tables
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark.shared import patiently, shared_broker, shared_session
 

@@ -12,14 +12,15 @@ import pandas as pd
 import pytest
 
 from moldau_cli.main import main
-from pyspark_moldau.java import find_java
-from pyspark_moldau.jobs import tables, views, writing
+from pyspark_moldau.jobs import tables, views
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.export import export_job, run_export
 from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, run_load
+from pyspark_moldau.jobs.queries import writing
 from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark.shared import patiently, shared_broker, shared_session
 

@@ -15,7 +15,7 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from pyspark_moldau.jobs.config import PayloadConfig
+from pyspark_moldau.jobs.config.job_config import PayloadConfig
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 

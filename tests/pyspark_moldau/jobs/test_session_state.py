@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_moldau.jobs.session_state import SessionTooLargeError, advance, deadline_ms
+from pyspark_moldau.jobs.queries.session_state import SessionTooLargeError, advance, deadline_ms
 
 GAP, DELAY = 10, 25
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from moldau_cli.main import main
-from pyspark_moldau.java import find_java
-from pyspark_moldau.packaging import session_settings
+from pyspark_moldau.session.java import find_java
+from pyspark_moldau.session.packaging import session_settings
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark.shared import shared_broker
 from support.spark.standalone import standalone_cluster

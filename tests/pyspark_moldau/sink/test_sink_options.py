@@ -12,10 +12,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_moldau.options import OptionError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.rows import check_schema
 from pyspark_moldau.sink.writer import MoldauStreamWriter
+from pyspark_moldau.source.core.options import OptionError
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moldau.blocking import Admin
-from pyspark_moldau.java import find_java
+from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
 from support.spark import sink_campaign
 from support.spark.shared import patiently, shared_brokers, shared_session

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark_moldau.java import java_home
 from pyspark_moldau.session import prepare
+from pyspark_moldau.session.java import java_home
 
 STREAM_S = 240
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.options import EARLIEST, LATEST
+from pyspark_moldau.source.core.options import EARLIEST, LATEST
 from pyspark_moldau.wire.cluster import UnknownTopicError
 from pyspark_moldau.wire.decoding import Chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark_moldau.offsets import OffsetRange, Partition
-    from pyspark_moldau.options import Subscription
+    from pyspark_moldau.source.core.offsets import OffsetRange, Partition
+    from pyspark_moldau.source.core.options import Subscription
 
     Appended = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
     """Timestamp, key, value and headers of a record."""

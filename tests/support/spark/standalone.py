@@ -15,7 +15,7 @@ import pyspark
 
 from moldau_jepsen.chaos.spark.processes import QueryProcesses
 from moldau_jepsen.launcher.ports import take_free_ports
-from pyspark_moldau.java import java_home
+from pyspark_moldau.session.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

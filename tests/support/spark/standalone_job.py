@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
-from pyspark_moldau.jobs.running import job_session
+from pyspark_moldau.jobs.queries.running import job_session
 from pyspark_moldau.jobs.tables import read_table
 
 PROBES = 8

@@ -86,7 +86,7 @@ def refusal() -> str | None:
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         return f"{', '.join(missing)} is not installed: pip install 'moldau[spark]'"
-    from pyspark_moldau.java import find_java
+    from pyspark_moldau.session.java import find_java
 
     return None if find_java() is not None else "there is no Java 17, 21 or 25: pip install 'moldau[spark-java]'"
 

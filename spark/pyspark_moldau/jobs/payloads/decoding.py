@@ -16,7 +16,7 @@ from pyspark_moldau.jobs.errors import PoisonError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark_moldau.jobs.config import PayloadConfig
+    from pyspark_moldau.jobs.config.job_config import PayloadConfig
 
 ERROR_TEXT_MAX = 500
 _ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
-from pyspark_moldau.options import OptionError
+from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

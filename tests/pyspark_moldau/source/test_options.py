@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_moldau.client_options import security_config
-from pyspark_moldau.options import EARLIEST, LATEST, OptionError, Position, columns_of, parse_options
+from pyspark_moldau.source.core.options import EARLIEST, LATEST, OptionError, Position, columns_of, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092,[::1]:9093", "subscribe": "b, a,b"}
 

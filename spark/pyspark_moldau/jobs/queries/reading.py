@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
-from pyspark_moldau.options import EARLIEST, parse_options
-from pyspark_moldau.planning import connect_cluster
+from pyspark_moldau.source.core.options import EARLIEST, parse_options
+from pyspark_moldau.source.planning import connect_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-    from pyspark_moldau.jobs.config import JobConfig, PayloadConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, PayloadConfig, SourceConfig
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 ERROR: Final = "_error"

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.java import java_home
+from pyspark_moldau.session.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ def cluster_session(
     """Starts (or returns) a session whose tasks run on a Spark cluster; this process is the driver.
 
     Workers use the Python of ``PYSPARK_PYTHON``, or ``python3`` on their PATH. They need Moldau: installed, or as the
-    archive of ``pyspark_moldau.packaging``.
+    archive of ``pyspark_moldau.session.packaging``.
 
     Args:
         name: Application name.
@@ -161,7 +161,7 @@ def prepare(session: SparkSession) -> SparkSession:
 
     if not is_supported():
         raise UnsupportedSparkError(remedy())
-    from pyspark_moldau.source import DefaultSource
+    from pyspark_moldau.source.data_source import DefaultSource
 
     if session.conf.get(PUSHDOWN, None) is None:
         session.conf.set(PUSHDOWN, "true")

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_moldau.errors import message_first, message_first_while_read
-from pyspark_moldau.offsets import (
+from pyspark_moldau.source.core.offsets import (
     START_MARK,
     Checkpoint,
     Offsets,
@@ -31,8 +31,8 @@ from pyspark_moldau.offsets import (
     topic_ids_of,
     with_start,
 )
-from pyspark_moldau.options import EARLIEST, LATEST, OptionError, SourceOptions
-from pyspark_moldau.planning import (
+from pyspark_moldau.source.core.options import EARLIEST, LATEST, OptionError, SourceOptions
+from pyspark_moldau.source.planning import (
     Connect,
     connect_cluster,
     mean_sizes,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.client_options import ClientOptions, OptionError, parse_client, positive
-from pyspark_moldau.columns import parse_columns
+from pyspark_moldau.source.core.columns import parse_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

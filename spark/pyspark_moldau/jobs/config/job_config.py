@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import ConfigError
 from moldau.runtime.config.providers import resolve
-from pyspark_moldau.jobs.cluster import ISOLATION, check_topics, cluster_of
+from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_of
+from pyspark_moldau.jobs.config.settings import Section
 from pyspark_moldau.jobs.errors import JobConfigError
-from pyspark_moldau.jobs.settings import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark_moldau.jobs.cluster import ClusterKeys
+    from pyspark_moldau.jobs.config.cluster import ClusterKeys
 
 FORMATS: Final = ("raw", "json", "avro", "protobuf")
 TABLE_FORMATS: Final = ("parquet", "delta")

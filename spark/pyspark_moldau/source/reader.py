@@ -28,7 +28,7 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.records import CorruptRecordError, iterate_batches
 from pyspark_moldau.errors import DamagedBatchError, DataLossError
-from pyspark_moldau.options import EARLIEST, ClientOptions, OptionError, Subscription
+from pyspark_moldau.source.core.options import EARLIEST, ClientOptions, OptionError, Subscription
 from pyspark_moldau.wire.cluster import (
     NO_TOPIC_ID,
     Address,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from pyspark_moldau.offsets import OffsetRange, Partition
+    from pyspark_moldau.source.core.offsets import OffsetRange, Partition
 
 logger = logging.getLogger(__name__)
 

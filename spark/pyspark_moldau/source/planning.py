@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.offsets import OffsetRange, mean_bytes, split_ranges
-from pyspark_moldau.options import EARLIEST, LATEST, ClientOptions, OptionError, Position, SourceOptions
+from pyspark_moldau.source.core.offsets import OffsetRange, mean_bytes, split_ranges
+from pyspark_moldau.source.core.options import EARLIEST, LATEST, ClientOptions, OptionError, Position, SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from pyspark_moldau.offsets import Offsets, Partition
-    from pyspark_moldau.reader import LogReader
+    from pyspark_moldau.source.core.offsets import Offsets, Partition
+    from pyspark_moldau.source.reader import LogReader
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Connect(Protocol):
 
 def connect_cluster(client: ClientOptions) -> LogReader:
     """Returns the reader of a real cluster."""
-    from pyspark_moldau.reader import shared_reader
+    from pyspark_moldau.source.reader import shared_reader
 
     return shared_reader(client)
 
@@ -92,7 +92,7 @@ def resolve(reader: LogReader, partitions: Sequence[Partition], position: Positi
 
 def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yields the records of a range; runs in a task."""
-    from pyspark_moldau.arrow import to_record_batch
+    from pyspark_moldau.source.arrow import to_record_batch
 
     if not isinstance(partition, InputRange):
         # Spark puts a partition of its own in the place of an empty list of partitions.

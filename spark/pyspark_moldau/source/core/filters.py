@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from pyspark_moldau.offsets import Partition
+    from pyspark_moldau.source.core.offsets import Partition
 
 T = TypeVar("T")
 

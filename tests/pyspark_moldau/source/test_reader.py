@@ -21,11 +21,11 @@ from moldau.records import (
     iterate_batches,
     set_max_timestamp,
 )
-from pyspark_moldau import reader
 from pyspark_moldau.errors import DamagedBatchError, ReadTimeoutError
-from pyspark_moldau.offsets import OffsetRange
-from pyspark_moldau.options import ClientOptions, OptionError, Subscription
-from pyspark_moldau.reader import ClusterReader
+from pyspark_moldau.source import reader
+from pyspark_moldau.source.core.offsets import OffsetRange
+from pyspark_moldau.source.core.options import ClientOptions, OptionError, Subscription
+from pyspark_moldau.source.reader import ClusterReader
 from pyspark_moldau.wire import cluster
 from pyspark_moldau.wire.cluster import RetryTimer
 from pyspark_moldau.wire.decoding import decode

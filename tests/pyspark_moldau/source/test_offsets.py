@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_moldau.offsets import (
+from pyspark_moldau.source.core.offsets import (
     OffsetRange,
     from_checkpoint,
     limit_bytes,

@@ -18,12 +18,19 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from pyspark_moldau.columns import check_schema, ddl
 from pyspark_moldau.errors import message_first, message_first_while_read
-from pyspark_moldau.filters import Narrowing, narrow
-from pyspark_moldau.options import LATEST, OptionError, SourceOptions, check_names, columns_of, parse_options
-from pyspark_moldau.planning import Connect, InputRange, connect_cluster, plan, read_chunks, resolve
-from pyspark_moldau.stream import MoldauStreamReader, RefusedStreamReader
+from pyspark_moldau.source.core.columns import check_schema, ddl
+from pyspark_moldau.source.core.filters import Narrowing, narrow
+from pyspark_moldau.source.core.options import (
+    LATEST,
+    OptionError,
+    SourceOptions,
+    check_names,
+    columns_of,
+    parse_options,
+)
+from pyspark_moldau.source.planning import Connect, InputRange, connect_cluster, plan, read_chunks, resolve
+from pyspark_moldau.source.stream import MoldauStreamReader, RefusedStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from pyspark_moldau.offsets import Offsets
-    from pyspark_moldau.reader import LogReader
+    from pyspark_moldau.source.core.offsets import Offsets
+    from pyspark_moldau.source.reader import LogReader
 
 __all__ = ["DefaultSource", "InputRange", "MoldauBatchReader", "MoldauStreamReader"]
 

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau_jepsen.launcher.ports import take_free_ports
-from pyspark_moldau import stream as stream_module
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.offsets import from_checkpoint
-from pyspark_moldau.options import OptionError, Subscription, parse_options
-from pyspark_moldau.reader import ClusterReader
-from pyspark_moldau.source import MoldauBatchReader
-from pyspark_moldau.stream import MoldauStreamReader
+from pyspark_moldau.source import stream as stream_module
+from pyspark_moldau.source.core.offsets import from_checkpoint
+from pyspark_moldau.source.core.options import OptionError, Subscription, parse_options
+from pyspark_moldau.source.data_source import MoldauBatchReader
+from pyspark_moldau.source.reader import ClusterReader
+from pyspark_moldau.source.stream import MoldauStreamReader
 from support.certificates import authority
 from support.interop.clients import ConfluentClient, committed_offsets, create_topic, wait_for, wait_until
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark_moldau.jobs.errors import JobConfigError
-from pyspark_moldau.jobs.reading import read_dead_letters
-from pyspark_moldau.jobs.running import started, topic_writer
+from pyspark_moldau.jobs.queries.reading import read_dead_letters
+from pyspark_moldau.jobs.queries.running import started, topic_writer
 from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pyspark_moldau.jobs.config import JobConfig, SinkConfig, SourceConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 MAIN = "main"
 DEAD_LETTERS = "dead-letters"

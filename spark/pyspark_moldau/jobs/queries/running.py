@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.config import AVAILABLE_NOW
+from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW
 from pyspark_moldau.jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from pyspark_moldau.jobs.config import JobConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_moldau import arrow, columns, errors, source
-from pyspark_moldau import stream as stream_module
+from pyspark_moldau import errors
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.offsets import OffsetRange, from_checkpoint
-from pyspark_moldau.options import OptionError, parse_options
+from pyspark_moldau.source import arrow
+from pyspark_moldau.source import data_source as source
+from pyspark_moldau.source import stream as stream_module
+from pyspark_moldau.source.core import columns
+from pyspark_moldau.source.core.offsets import OffsetRange, from_checkpoint
+from pyspark_moldau.source.core.options import OptionError, parse_options
 from support.spark.memory_log import MemoryLog
 
 

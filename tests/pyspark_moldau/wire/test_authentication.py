@@ -13,8 +13,8 @@ from moldau.protocol.framing import encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeResponse
-from pyspark_moldau.options import OptionError, parse_options
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.source.core.options import OptionError, parse_options
 from pyspark_moldau.wire import cluster
 from pyspark_moldau.wire.authentication import authenticate, login_of
 

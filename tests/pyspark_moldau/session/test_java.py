@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_moldau import java
+from pyspark_moldau.session import java
 
 ECHO = '#!/bin/sh\necho {name} "$@"\n'
 
@@ -61,7 +61,7 @@ def test_concurrent_processes_never_see_half_a_wrapper(packaged, tmp_path):
     program = (
         "import sys, subprocess\n"
         "from pathlib import Path\n"
-        "from pyspark_moldau import java\n"
+        "from pyspark_moldau.session import java\n"
         "java.find_java = lambda: java.Java(home=Path(sys.argv[1]), version=21, wrapped=True)\n"
         "sys.stdin.readline()\n"
         "for number in range(25):\n"

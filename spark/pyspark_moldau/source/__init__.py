@@ -1,0 +1,1 @@
+"""The source: reads topics in batch and streaming queries, as Spark's own Kafka source does."""

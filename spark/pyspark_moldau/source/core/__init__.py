@@ -1,0 +1,1 @@
+"""Pure parts of the source: its options, columns, offsets and filters."""
