@@ -29,7 +29,7 @@ from pyspark_moldau.source.core.options import (
     columns_of,
     parse_options,
 )
-from pyspark_moldau.source.planning import Connect, InputRange, connect_cluster, plan, read_chunks, resolve
+from pyspark_moldau.source.planning import Connect, InputRanges, connect_cluster, plan, read_chunks, resolve
 from pyspark_moldau.source.stream import MoldauStreamReader, RefusedStreamReader
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark_moldau.source.core.offsets import Offsets
     from pyspark_moldau.source.reader import LogReader
 
-__all__ = ["DefaultSource", "InputRange", "MoldauBatchReader", "MoldauStreamReader"]
+__all__ = ["DefaultSource", "InputRanges", "MoldauBatchReader", "MoldauStreamReader"]
 
 logger = logging.getLogger(__name__)
 

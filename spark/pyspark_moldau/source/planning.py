@@ -1,18 +1,18 @@
 """From positions and options to the tasks of a query; the same for batches and micro-batches.
 
-A task gets everything that it needs in its ``InputRange``, because it runs in another process than the planner.
+A task gets everything that it needs in its ``InputRanges``, because it runs in another process than the planner.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.source.core.offsets import OffsetRange, mean_bytes, split_ranges
+from pyspark_moldau.source.core.offsets import OffsetRange, group_ranges, mean_bytes, split_ranges
 from pyspark_moldau.source.core.options import EARLIEST, LATEST, ClientOptions, OptionError, Position, SourceOptions
 
 if TYPE_CHECKING:
@@ -41,11 +41,15 @@ def connect_cluster(client: ClientOptions) -> LogReader:
     return shared_reader(client)
 
 
+GROUP_ROWS: Final = 2000
+"""Partitions with fewer waiting records share a task: a task costs as much as reading tens of thousands of records."""
+
+
 @dataclass
-class InputRange(InputPartition):
+class InputRanges(InputPartition):
     """The work of one task. It is picklable and contains everything that the task needs."""
 
-    work: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
 
 def resolve(reader: LogReader, partitions: Sequence[Partition], position: Position, name: str) -> Offsets:
@@ -91,17 +95,19 @@ def resolve(reader: LogReader, partitions: Sequence[Partition], position: Positi
 
 
 def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a range; runs in a task."""
+    """Yields the records of a task's ranges; runs in a task."""
     from pyspark_moldau.source.arrow import to_record_batch
 
-    if not isinstance(partition, InputRange):
+    if not isinstance(partition, InputRanges):
         # Spark puts a partition of its own in the place of an empty list of partitions.
         assert partition.value is None, f"not a partition of this source: {partition!r}"
         return
-    work = partition.work
     reader = connect(options.client)
-    for chunk in reader.read(work, fail_on_data_loss=options.fail_on_data_loss):
-        yield to_record_batch(chunk.columns, work.topic, work.partition, chunk.timestamp_type, names=options.columns)
+    for work in partition.ranges:
+        for chunk in reader.read(work, fail_on_data_loss=options.fail_on_data_loss):
+            yield to_record_batch(
+                chunk.columns, work.topic, work.partition, chunk.timestamp_type, names=options.columns
+            )
 
 
 def plan(
@@ -112,7 +118,7 @@ def plan(
     *,
     start_ids: Mapping[str, str] | None = None,
     end_ids: Mapping[str, str] | None = None,
-) -> list[InputRange]:
+) -> list[InputRanges]:
     """Divides the records between two offsets into tasks; partitions without a start begin at their earliest offset.
 
     ``start_ids`` and ``end_ids`` are the ids that the topics had when the offsets were taken, as far as known.
@@ -140,7 +146,9 @@ def plan(
         bytes_max=options.max_bytes_per_partition,
         means=sizes,
     )
-    return [InputRange(work) for work in divided]
+    limits = (options.min_partitions, options.max_records_per_partition, options.max_bytes_per_partition)
+    rows = GROUP_ROWS if all(limit is None for limit in limits) else 0
+    return [InputRanges(ranges) for ranges in group_ranges(divided, rows)]
 
 
 def _ranges(

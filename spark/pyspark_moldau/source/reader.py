@@ -182,7 +182,9 @@ class ClusterReader:
         return sorted(partition for partition in cluster.leaders if partition[0] in subscription.topics)
 
     def _by_leader(self, partitions: Sequence[Partition]) -> dict[Address, list[Partition]]:
-        self._cluster.refresh(sorted({topic for topic, _ in partitions}))
+        """Groups partitions by their leaders as last known: a retry has forgotten them, and asks again."""
+        if any(partition not in self._cluster.leaders for partition in partitions):
+            self._cluster.refresh(sorted({topic for topic, _ in partitions}))
         by_leader: dict[Address, list[Partition]] = {}
         for partition in partitions:
             by_leader.setdefault(self._cluster.leader_address(partition), []).append(partition)

@@ -67,6 +67,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
         self._group: GroupOffsets | None = None
         self._initial: Checkpoint | None = None
+        self._seen: Offsets | None = None
 
     @message_first
     def initialOffset(self) -> Checkpoint:
@@ -116,6 +117,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_checkpoint(start)
         self._publish(begin)
         ends, topic_ids = self._ends(begin, topic_ids_of(start))
+        self._seen = dict(ends)
         self._check_topics(begin, topic_ids)
         for topic, number in sorted(begin.keys() - ends.keys()):
             report_loss(f"{topic}-{number} was deleted while the query read it", options)
@@ -160,8 +162,12 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @message_first
     def reportLatestOffset(self) -> Checkpoint:
-        """Returns the end of the log, for the query's progress report."""
-        return to_checkpoint(self._ends({}, {})[0])
+        """Returns the end of the log, for the query's progress report.
+
+        Spark asks right after ``latestOffset``, so the ends found there serve once more.
+        """
+        ends, self._seen = self._seen, None
+        return to_checkpoint(self._ends({}, {})[0] if ends is None else ends)
 
     @message_first
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pyspark_moldau.source.core.offsets import (
     OffsetRange,
     from_checkpoint,
+    group_ranges,
     limit_bytes,
     limit_rows,
     split_ranges,
@@ -72,6 +73,17 @@ def test_split_ranges_cover_exactly_what_they_were_made_of(spans, partitions_min
         assert not pieces or pieces[0].start == one.start
         assert bool(pieces) == (one.end > one.start)
         assert records_max is None or all(piece.end - piece.start <= records_max for piece in pieces)
+
+
+@given(st.lists(st.integers(1, 30), max_size=12), st.integers(0, 40))
+def test_groups_hold_all_ranges_in_order_and_are_bounded(lengths, rows):
+    ranges = [OffsetRange(topic="a", partition=n, start=5, end=5 + length) for n, length in enumerate(lengths)]
+    groups = group_ranges(ranges, rows)
+    assert [one for group in groups for one in group] == ranges
+    held = [[one.end - one.start for one in group] for group in groups]
+    assert all(sum(each) < 2 * rows or len(each) == 1 for each in held)
+
+    assert len([each for each in held if sum(each) < rows]) <= 1 + sum(length >= rows for length in lengths)
 
 
 def test_large_partitions_are_divided_into_enough_tasks():

@@ -177,6 +177,25 @@ def test_minimum_of_tasks_is_reached_by_dividing_partitions(log):
     assert len(offsets_of(rows(reader, tasks))) == 14
 
 
+def test_small_partitions_share_a_task(log):
+    """A micro-batch of few records has one task with the rows of all partitions; ``minPartitions`` gives each one."""
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 10, "1": 4}}
+    for options, count in (({}, 1), ({"minPartitions": "2"}, 2), ({"maxRecordsPerPartition": "10"}, 2)):
+        reader = stream(log, **options)
+        tasks = reader.partitions(start, end)
+        assert len(tasks) == count
+        assert offsets_of(rows(reader, tasks)) == [(0, n) for n in range(10)] + [(1, n) for n in range(4)]
+
+
+def test_the_reported_end_is_that_of_the_plan(log):
+    """Spark asks for the end of the log right after each plan, and the source measures it once for both."""
+    reader = stream(log, startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    log.append(("t", 1), (3000, None, b"late", ()))
+    assert reader.reportLatestOffset()["t"] == {"0": 10, "1": 4}
+    assert reader.reportLatestOffset()["t"] == {"0": 10, "1": 5}
+
+
 def test_lost_records_end_the_query_or_are_skipped_as_asked(log):
     log.drop_before(("t", 0), 6)
     start, end = {"t": {"0": 2, "1": 4}}, {"t": {"0": 10, "1": 4}}
@@ -242,7 +261,7 @@ def test_readers_and_tasks_travel_to_other_processes():
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
     reader = source.MoldauStreamReader(parse_options(given, streaming=True))
     assert isinstance(pickle.loads(pickle.dumps(reader)), source.MoldauStreamReader)
-    task = source.InputRange(OffsetRange(topic="t", partition=0, start=1, end=2))
+    task = source.InputRanges((OffsetRange(topic="t", partition=0, start=1, end=2),))
     assert pickle.loads(pickle.dumps(task)) == task
 
 

@@ -2,11 +2,12 @@
 
     PYTHONPATH=tests python -m support.spark.sink_campaign --kills 30 --seed 1
 
-The pipeline: a feeder writes numbered rows to the topic ``in``, a streaming query (a driver process of its own) copies
-them to the topic ``out``, exactly once. At random moments a part dies by SIGKILL: the driver with its JVM, its Python
-processes, the leader of a partition of ``out``, or the transaction coordinator of the query. What died is started
-again. At the end the query catches up for as long as it makes progress, and then every row must be in ``out`` once for
-a ``read_committed`` reader.
+The pipeline: a feeder writes numbered rows to the topic ``in``. Streaming queries in a driver process of their own copy
+them: one to the topic ``out``, exactly once, and one to a table of each format, as the job ``load`` does. At random
+moments a part dies by SIGKILL: the driver with its JVM, its Python processes, the leader of a partition of ``out``, or
+the transaction coordinator of the query. What died is started again, and a driver that starts compacts the tables. At
+the end the queries catch up for as long as they make progress. Then every row must be there once: in ``out`` for a
+``read_committed`` reader, in the tables for PyArrow and delta-rs, which know nothing of Spark.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.testing.local import TestCluster
 
-KINDS = ("driver", "python", "leader", "coordinator")
+KINDS = ("driver", "python", "leader", "coordinator", "python")
+"""Drawn with these weights: a driver takes minutes of a busy machine until it works again."""
 ROWS_PER_S = 150
-WAIT_S = 240
+WAIT_S = 900
+TOPIC = "topic"
+TABLES = ("parquet", "delta")
 
 
 class Feeder(threading.Thread):
@@ -110,9 +114,10 @@ def kill_all(pids: Iterable[int]) -> None:
 class Query:
     """The driver process."""
 
-    def __init__(self, bootstrap: str, home: Path) -> None:
-        self._arguments = [bootstrap, "in", "out", str(home / "checkpoint")]
+    def __init__(self, bootstrap: str, home: Path, tables: Sequence[str]) -> None:
+        self._arguments = [bootstrap, "in", "out", str(home), ",".join(tables)]
         self._home = home
+        self._checkpoints = {TOPIC: home / "checkpoint"} | {name: home / f"checkpoint-{name}" for name in tables}
         self.starts = 0
         self.start()
 
@@ -147,16 +152,21 @@ class Query:
         metadata = self._home / "checkpoint" / "metadata"
         return str(json.loads(metadata.read_text())["id"])
 
-    def progress(self) -> list[int]:
-        """Returns how many batches are in Spark's commit log, and how many are planned."""
-        logs = [self._home / "checkpoint" / name for name in ("commits", "offsets")]
-        return [len(list(log.glob("[0-9]*"))) if log.exists() else 0 for log in logs]
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """Returns the number of the last batch in Spark's commit log, and of the last one that is planned."""
+        return {
+            name: (_last(folder / "commits"), _last(folder / "offsets")) for name, folder in self._checkpoints.items()
+        }
 
-    def wait_progress(self) -> None:
-        """Waits until the query has begun or finished a batch since now, so that a kill strikes it at work."""
-        before = self.progress()
+    def wait_progress(self, name: str) -> None:
+        """Waits until a query has begun or finished a batch since now, so that a kill strikes it at work."""
+        before = self.progress()[name]
         self.ensure_running()
-        wait_until(lambda: self.progress() != before or self.process.poll() is not None, "the query works", WAIT_S)
+        wait_until(lambda: self.progress()[name] != before or self.process.poll() is not None, f"{name} works", WAIT_S)
+
+    def at_work(self) -> list[str]:
+        """Returns the queries that have a planned batch which is not in Spark's commit log."""
+        return [name for name, (done, planned) in self.progress().items() if planned > done]
 
     def kill(self) -> None:
         kill_all([self.process.pid, *descendants(self.process.pid)])
@@ -166,6 +176,29 @@ class Query:
         """Kills the Python processes of the JVM: tasks, and those that plan and commit."""
         pids = descendants(self.process.pid)
         kill_all([pid for pid in pids if "pyspark" in command_of(pid) and "java" not in command_of(pid)[:60]])
+
+
+def _last(log: Path) -> int:
+    """Returns the highest batch in a log of a checkpoint; Spark removes old ones."""
+    numbers = [int(file.name) for file in log.glob("[0-9]*") if file.name.isdigit()] if log.exists() else []
+    return max(numbers, default=-1)
+
+
+def table_values(path: Path, table_format: str) -> Counter[int]:
+    """Reads a table as readers without Spark do."""
+    if not path.exists():
+        return Counter()
+    if table_format == "delta":
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(str(path)):
+            return Counter()
+        table = DeltaTable(str(path)).to_pyarrow_table(columns=["value"])
+    else:
+        import pyarrow.dataset
+
+        table = pyarrow.dataset.dataset(path, format="parquet", partitioning="hive").to_table(columns=["value"])
+    return Counter(int(value) for value in table.column("value").to_pylist())
 
 
 def committed_values(bootstrap: str, timeout_s: float, wanted: int) -> Counter[int]:
@@ -227,6 +260,7 @@ def run(
     *,
     settle_s: tuple[float, float] = (0.0, 3.0),
     kinds: Sequence[str] = KINDS,
+    tables: Sequence[str] = TABLES,
     minutes: float = 600,
 ) -> dict[str, object]:
     """Runs a campaign of at most ``minutes`` and returns its figures.
@@ -236,6 +270,8 @@ def run(
     """
     draw = random.Random(seed)
     counts: Counter[str] = Counter()
+    struck: Counter[str] = Counter()
+    targets = (TOPIC, *tables)
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="moldau-sink-") as name, cluster(brokers=3, links=False) as brokers:
         home = Path(name)
@@ -243,38 +279,33 @@ def run(
         create_topic(brokers.bootstrap, "out", 3, 3)
         feeder = Feeder(brokers.bootstrap)
         feeder.start()
-        query = Query(brokers.bootstrap, home)
+        query = Query(brokers.bootstrap, home, tables)
         try:
             for number in range(kills):
                 if time.monotonic() >= end:
                     break
                 query.ensure_running()
-                query.wait_progress()
+                query.wait_progress(targets[number % len(targets)])
                 time.sleep(draw.uniform(*settle_s))
                 kind = kinds[number % len(kinds)] if number < len(kinds) else draw.choice(kinds)
                 counts[kind] += 1
+                at_work = query.at_work()
+                struck.update(at_work)
                 victim = strike(kind, brokers, query, draw)
-                print(f"{time.strftime('%H:%M:%S')} kill {number + 1}: {kind} {victim or ''}", flush=True)
+                print(f"{_now()} kill {number + 1}: {kind} {victim or ''}, at work {at_work}", flush=True)
             rows = feeder.finish()
-            seen: Counter[int] = Counter()
-            last, deadline = -1, time.monotonic() + WAIT_S
-            while len(seen) < rows and time.monotonic() < deadline:
-                query.ensure_running()
-                seen = committed_values(brokers.bootstrap, 20, rows)
-                if len(seen) > last:  # a query that is behind catches up
-                    last, deadline = len(seen), time.monotonic() + WAIT_S
-                print(f"{time.strftime('%H:%M:%S')} {len(seen)} of {rows} rows, {query.progress()}", flush=True)
-            seen = committed_values(brokers.bootstrap, 60, rows)
+            seen = _caught_up(query, brokers.bootstrap, home, tables, rows)
         finally:
             query.kill()
-        twice = sorted(value for value, count in seen.items() if count > 1)
-        missing = sorted(set(range(rows)).difference(seen))
+        twice = {name: sorted(value for value, count in found.items() if count > 1) for name, found in seen.items()}
+        missing = {name: sorted(set(range(rows)).difference(found)) for name, found in seen.items()}
         figures = {
             "kills": sum(counts.values()),
             "by_kind": dict(counts),
+            "kills_within_a_batch_of": dict(struck),
             "rows": rows,
-            "twice": len(twice),
-            "missing": len(missing),
+            "twice": {name: len(values) for name, values in twice.items()},
+            "missing": {name: len(values) for name, values in missing.items()},
             "driver_starts": query.starts,
             "query_failures": query.failures(),
             "seed": seed,
@@ -282,12 +313,45 @@ def run(
         print(json.dumps(figures), flush=True)
         for line, count in Counter(each[:200] for each in query.failure_lines()).most_common():
             print(count, line, flush=True)
-        if twice or missing:
+        if any(twice.values()) or any(missing.values()):
             for log in sorted(home.glob("driver-*.log")):
                 print(log.name, log.read_text(errors="replace")[-3000:], flush=True)
-        assert not twice, f"rows twice: {twice[:20]}"
-        assert not missing, f"rows missing: {missing[:20]}"
+        for name in targets:
+            assert not twice[name], f"{name}: rows twice: {twice[name][:20]}"
+            assert not missing[name], f"{name}: rows missing: {missing[name][:20]}"
         return figures
+
+
+def _caught_up(query: Query, bootstrap: str, home: Path, tables: Sequence[str], rows: int) -> dict[str, Counter[int]]:
+    """Waits until every copy has ``rows`` different rows, or none makes progress; returns what readers find then."""
+
+    def table(name: str, *, is_final: bool) -> Counter[int]:
+        try:
+            return table_values(home / name, name)
+        except (OSError, ValueError):  # a batch was being replaced
+            if is_final:
+                raise
+            return Counter()
+
+    def read(timeout_s: float, *, is_final: bool) -> dict[str, Counter[int]]:
+        return {TOPIC: committed_values(bootstrap, timeout_s, rows)} | {
+            name: table(name, is_final=is_final) for name in tables
+        }
+
+    last, deadline = -1, time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        query.ensure_running()
+        copies = {name: len(found) for name, found in read(20, is_final=False).items()}
+        print(f"{_now()} {copies} of {rows} rows, {query.progress()}", flush=True)
+        if min(copies.values()) >= rows:
+            break
+        if sum(copies.values()) > last:  # a query that is behind catches up
+            last, deadline = sum(copies.values()), time.monotonic() + WAIT_S
+    return read(60, is_final=True)
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 if __name__ == "__main__":

@@ -148,6 +148,24 @@ def limit_rows(start: Mapping[Partition, int], end: Mapping[Partition, int], row
     return limited
 
 
+def group_ranges(ranges: Sequence[OffsetRange], rows: int) -> list[tuple[OffsetRange, ...]]:
+    """Puts ranges that follow each other into groups of about ``rows`` records, in the same order.
+
+    A range with as many records stands alone. No group has more than ``rows`` records and those of one range.
+    """
+    groups: list[tuple[OffsetRange, ...]] = []
+    current: list[OffsetRange] = []
+    held = 0
+    for one in ranges:
+        length = one.end - one.start
+        if current and (length >= rows or held >= rows):
+            groups.append(tuple(current))
+            current, held = [], 0
+        current.append(one)
+        held += length
+    return [*groups, tuple(current)] if current else groups
+
+
 def split_ranges(
     ranges: Sequence[OffsetRange],
     *,
