@@ -59,7 +59,7 @@ class Campaign:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """Lets Hypothesis stop at the first failing example: nobody reads the shrunk one."""
+        """Makes Hypothesis stop at the first failing example; a trial needs no smaller one."""
         from hypothesis import Phase, settings  # not before pytest has begun: its plugin rewrites assertions there
 
         phases = (Phase.explicit, Phase.generate)
