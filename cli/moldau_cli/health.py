@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.admin import QuorumDescription, TopicDescription
+    from moldau.admin import QuorumDescription, QuorumReplica, TopicDescription
 
 FAILING: Final = ("no-quorum-leader", "offline", "under-min-isr")
 VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
-KINDS: Final = (*FAILING, "voter-lags", "broker-down", "under-replicated")
+VOTER_SILENCE_MS_MAX: Final = 3_000
+"""A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
+KINDS: Final = (*FAILING, "voter-down", "voter-lags", "broker-down", "under-replicated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +65,28 @@ def _of_quorum(quorum: QuorumDescription) -> list[Problem]:
         detail = "no controller leads: no leader is elected and no topic changes"
         return [Problem(kind="no-quorum-leader", subject="quorum", detail=detail)]
     end = max((voter.log_end_offset for voter in quorum.voters), default=0)
-    return [
-        Problem(
-            kind="voter-lags",
-            subject=f"voter {voter.replica_id}",
-            detail=f"lacks {end - max(0, voter.log_end_offset)} records of the metadata log",
-        )
-        for voter in quorum.voters
-        if end - max(0, voter.log_end_offset) > VOTER_LAG_MAX
-    ]
+    now_ms = next((one.last_fetch_ms for one in quorum.voters if one.replica_id == quorum.leader_id), -1)
+    problems = []
+    for voter in quorum.voters:
+        lag = end - max(0, voter.log_end_offset)
+        if is_silent(voter, now_ms):
+            kind, detail = "voter-down", "does not answer the active controller"
+        elif lag > VOTER_LAG_MAX:
+            kind, detail = "voter-lags", f"lacks {lag} records of the metadata log"
+        else:
+            continue
+        problems.append(Problem(kind=kind, subject=f"voter {voter.replica_id}", detail=detail))
+    return problems
+
+
+def is_silent(voter: QuorumReplica, now_ms: int) -> bool:
+    """Returns whether the leader has not heard from a voter for long.
+
+    Args:
+        voter: The voter, as the leader describes it.
+        now_ms: The leader's own ``last_fetch_ms``; negative if the cluster does not tell times.
+    """
+    return now_ms >= 0 and now_ms - voter.last_fetch_ms > VOTER_SILENCE_MS_MAX
 
 
 def verdict(problems: Sequence[Problem]) -> str:

@@ -2,16 +2,19 @@
 Method: real processes, SIGSTOP of the leader of a partition, and the time until the next acknowledged write.
 """
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import trio
 
 from moldau.producer import Producer
+from moldau_cli.nodes.guard import TICK_S, Silence, waited_s
 from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT, SystemdNotifier, supervise
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
@@ -93,6 +96,7 @@ def test_short_pause_kills_no_node(cluster):
 
 STUCK = """
 import time, trio
+from moldau_cli.nodes.guard import TICK_S, Silence, waited_s
 from moldau_cli.nodes.watchdog import SystemdNotifier, supervise
 
 async def main():
@@ -114,6 +118,34 @@ def test_stuck_event_loop_is_killed():
     assert stuck.stdout == "turned for 2 s\n"
     assert "watchdog-killed" in stuck.stderr
     assert time.monotonic() - begun < 25
+
+
+def test_time_without_a_processor_is_no_silence():
+    """Ticks count for what the node did not wait for a processor; ten times the limit is the end all the same."""
+    idle = Silence(1.0, 5.0)
+    assert [idle.tick(5.0) for _ in range(10)] == [False] * 9 + [True]
+    half = Silence(1.0, 0.0)
+    assert [half.tick(TICK_S / 2 * (number + 1)) for number in range(20)] == [False] * 19 + [True]
+    starved = Silence(1.0, 0.0)
+    ended = [starved.tick(TICK_S * (number + 1)) for number in range(100)]
+    assert ended == [False] * 99 + [True]
+
+
+def test_the_kernel_tells_waits_for_a_processor():
+    """A process that shares one processor with another has waited; where the kernel counts nothing, it is zero."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("the kernel counts no waits for a processor")
+    processor = min(os.sched_getaffinity(0))
+    busy = f"import os, time; os.sched_setaffinity(0, [{processor}]); end = time.monotonic() + 20\n"
+    busy += "while time.monotonic() < end: pass"
+    running = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
+    try:
+        wait_until(lambda: all(waited_s(process.pid) > TICK_S for process in running), "both have waited")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert waited_s(running[0].pid) == 0.0
 
 
 def test_a_bad_notification_socket_ends_no_node(tmp_path, caplog):

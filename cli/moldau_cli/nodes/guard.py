@@ -6,7 +6,8 @@ end of the stream means that the node has ended: the node alone holds the other 
 to another process while the stream is open.
 
 Silence is counted in ticks of this process, not by the clock. A machine that pauses as a whole, or runs nothing for
-seconds, delays the ticks as it delays the node, so it does not count as a hung node.
+seconds, delays the ticks as it delays the node, so it does not count as a hung node. Time that the node's main thread
+was ready to run and got no processor does not count either: on an overloaded machine a kill would make things worse.
 """
 
 from __future__ import annotations
@@ -17,19 +18,50 @@ import signal
 import sys
 
 TICK_S = 0.1
+WITHOUT_PROCESSOR_MAX = 10
+"""A node that gets no processor may be silent for so many times the limit."""
+
+
+class Silence:
+    """How long a node's event loop has stood still, without the time in which the node got no processor."""
+
+    def __init__(self, limit_s: float, waited_s: float) -> None:
+        """``waited_s`` is the time that the node has waited for a processor so far."""
+        self._limit_s = limit_s
+        self._waited_s = waited_s
+        self._silent_s = 0.0
+        self._elapsed_s = 0.0
+
+    def tick(self, waited_s: float) -> bool:
+        """Adds a tick in which the node said nothing; returns whether the limit is reached."""
+        self._elapsed_s += TICK_S
+        self._silent_s += max(0.0, TICK_S - (waited_s - self._waited_s))
+        self._waited_s = waited_s
+        # A tenth of a tick makes up for the rounding of sums.
+        least = self._limit_s - TICK_S / 10
+        return self._silent_s >= least or self._elapsed_s >= least * WITHOUT_PROCESSOR_MAX
+
+
+def waited_s(pid: int) -> float:
+    """Returns how long the main thread of a process has waited for a processor; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as found:
+            return int(found.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def main(pid: int, silence_ms: int) -> int:
     """Watches until the node has ended or was killed; returns the exit code."""
-    ticks_max = max(1, round(silence_ms / 1000 / TICK_S))
-    silent = 0
-    while silent < ticks_max:
-        if not select.select([0], [], [], TICK_S)[0]:
-            silent += 1
-            continue
-        if not os.read(0, 4096):
-            return 0
-        silent = 0
+    limit_s = max(TICK_S, silence_ms / 1000)
+    silence = Silence(limit_s, waited_s(pid))
+    while True:
+        if select.select([0], [], [], TICK_S)[0]:
+            if not os.read(0, 4096):
+                return 0
+            silence = Silence(limit_s, waited_s(pid))
+        elif silence.tick(waited_s(pid)):
+            break
     sys.stderr.write(f"watchdog-killed pid={pid} node.watchdog.ms={silence_ms}: the event loop has not turned\n")
     sys.stderr.flush()
     os.kill(pid, signal.SIGKILL)

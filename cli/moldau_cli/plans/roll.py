@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau_cli.health import is_silent
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
-VOTER_SILENCE_MS_MAX: Final = 3_000
-"""A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
 ANSWER_DELAY_MS: Final = 100
 """An answer of a process that has ended may reach the active controller so much later."""
 
@@ -147,7 +147,7 @@ def _of_quorum(quorum: QuorumDescription, expected: Iterable[int], log_end: int)
         voter = voters.get(node_id)
         if voter is None:
             yield f"controller {node_id} is not a voter"
-        elif leader.last_fetch_ms - voter.last_fetch_ms > VOTER_SILENCE_MS_MAX:
+        elif is_silent(voter, leader.last_fetch_ms):
             yield f"controller {node_id} does not answer the active one"
         elif voter.log_end_offset < log_end:
             yield f"controller {node_id} lacks {log_end - voter.log_end_offset} records of the metadata log"

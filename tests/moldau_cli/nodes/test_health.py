@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from moldau.admin import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
-from moldau_cli.health import judge, verdict
+from moldau_cli.health import VOTER_SILENCE_MS_MAX, judge, verdict
 
 
 def partition(number, leader, isr, replicas=(1, 2, 3)):
@@ -14,10 +14,10 @@ def topic(*partitions):
     return {"t": TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=partitions)}
 
 
-def quorum(leader=101, ends=(500, 500, 500)):
+def quorum(leader=101, ends=(500, 500, 500), heard=(-1, -1, -1)):
     voters = tuple(
-        QuorumReplica(replica_id=101 + index, log_end_offset=end, last_fetch_ms=-1, last_caught_up_ms=-1)
-        for index, end in enumerate(ends)
+        QuorumReplica(replica_id=101 + index, log_end_offset=end, last_fetch_ms=at, last_caught_up_ms=-1)
+        for index, (end, at) in enumerate(zip(ends, heard, strict=True))
     )
     return QuorumDescription(leader_id=leader, leader_epoch=3, high_watermark=500, voters=voters, observers=())
 
@@ -49,3 +49,12 @@ def test_the_quorum_is_judged():
     found = judge({}, {}, quorum(ends=(5000, 5000, 10)), [1])
     assert [(problem.kind, problem.subject) for problem in found] == [("voter-lags", "voter 103")]
     assert verdict(found) == "degraded"
+
+
+def test_a_voter_that_does_not_answer_is_down():
+    """It lacks no record, because nothing was written since; a voter that was just heard is not down."""
+    found = judge({}, {}, quorum(heard=(9_000, 9_000 - VOTER_SILENCE_MS_MAX, 9_000 - VOTER_SILENCE_MS_MAX - 1)), [1])
+    assert [(problem.kind, problem.subject) for problem in found] == [("voter-down", "voter 103")]
+    assert found[0].detail == "does not answer the active controller"
+    assert verdict(found) == "degraded"
+    assert judge({}, {}, quorum(heard=(-1, 9_000, 0)), [1]) == [], "the leader does not tell times"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.admin import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
+from moldau_cli.health import VOTER_SILENCE_MS_MAX
 from moldau_cli.plans.roll import (
     ANSWER_DELAY_MS,
-    VOTER_SILENCE_MS_MAX,
     Comeback,
     Picture,
     RollNode,
