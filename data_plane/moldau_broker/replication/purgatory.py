@@ -36,11 +36,6 @@ class Delayed(Generic[K, T]):
         self.keys = keys
         self._timer: Timer[Delayed[K, T]] | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """True while the operation is in the purgatory."""
-        return self._timer is not None and self._timer.pending
-
 
 class Purgatory(Generic[K, T]):
     """Waiting operations, by key and by deadline.

@@ -37,11 +37,6 @@ class Timer(Generic[T]):
         self._level = -1
         self._slot = -1
 
-    @property
-    def pending(self) -> bool:
-        """True while the timer is in its wheel: neither expired nor cancelled."""
-        return self._level >= 0
-
 
 class TimerWheel(Generic[T]):
     """The pending timers of one node.

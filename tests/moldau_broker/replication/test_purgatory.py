@@ -76,9 +76,12 @@ def test_each_operation_ends_once(events: list[tuple[str, int, int]]) -> None:
     purgatory: Purgatory[int, int] = Purgatory(0, 1000)
     made: list[Delayed[int, int]] = []
     ended: list[int] = []
+    watched: dict[int, dict[int, None]] = {key: {} for key in range(6)}
     now = 0
     for kind, key, value in events:
         if kind == "watch":
+            for each in (key, (key + 1) % 6):
+                watched[each][len(made)] = None
             made.append(purgatory.watch(len(made), [key, (key + 1) % 6, key], now + value))
         elif kind == "complete" and made:
             delayed = made[value % len(made)]
@@ -86,9 +89,14 @@ def test_each_operation_ends_once(events: list[tuple[str, int, int]]) -> None:
                 ended.append(delayed.operation)
         elif kind == "unwatch" and made:
             purgatory.unwatch(made[value % len(made)], key)
+            watched[key].pop(value % len(made), None)
         elif kind == "expire":
             now += value
             ended += purgatory.expire(now)
+        for each, operations in watched.items():
+            waiting = [operation for operation in operations if operation not in ended]
+            assert [delayed.operation for delayed in purgatory.watchers(each)] == waiting
+            assert purgatory.watches(each) == bool(waiting)
     ended += purgatory.expire(now + 10_000)
     assert sorted(ended) == list(range(len(made)))
     assert len(purgatory) == 0

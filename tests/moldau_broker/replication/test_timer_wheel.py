@@ -38,12 +38,16 @@ def test_a_deadline_in_the_past_expires_at_the_next_tick() -> None:
     wheel.insert(3, 1)
     assert wheel.advance(10_000) == []
     assert wheel.advance(10_001) == [1]
+    wheel.advance(20_000)
+    wheel.insert(3, 2)
+    assert wheel.advance(20_000) == []
+    assert wheel.advance(9_000) == [], "time does not go back"
+    assert wheel.next_deadline_ms() == 20_001
 
 
 def test_cancelled_timers_do_not_expire_and_cancel_once() -> None:
     wheel: TimerWheel[int] = TimerWheel(0)
     timer = wheel.insert(70, 1)
-    assert timer.pending
     assert wheel.cancel(timer)
     assert not wheel.cancel(timer)
     assert len(wheel) == 0
@@ -62,6 +66,20 @@ def test_delays_beyond_the_limit_are_cut() -> None:
     wheel.insert(1e15, 1)
     assert wheel.advance(7 + DELAY_MS_MAX - 1) == []
     assert wheel.advance(7 + DELAY_MS_MAX) == [1]
+
+
+def test_a_whole_turn_away_comes_after_the_rest_of_the_turn() -> None:
+    """The highest level may hold a timer in its present slot, which expires one turn later than the slots beside it."""
+    slot = (DELAY_MS_MAX + 1) >> 6
+    wheel: TimerWheel[str] = TimerWheel(10 * slot + 7)
+    wheel.insert(1e15, "turn")
+    for later in (13, 15):
+        wheel.insert(later * slot, str(later))
+    assert wheel.next_deadline_ms() == 13 * slot
+    assert wheel.advance(13 * slot) == ["13"]
+    assert wheel.advance(15 * slot) == ["15"]
+    assert wheel.next_deadline_ms() == 10 * slot + 7 + DELAY_MS_MAX
+    assert wheel.advance(10 * slot + 7 + DELAY_MS_MAX) == ["turn"]
 
 
 @given(start=st.integers(0, 1 << 37), steps=STEPS)

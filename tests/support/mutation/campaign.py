@@ -139,7 +139,11 @@ def draw(area: Area, count: int, seed: int) -> list[Mutant]:
 
 def known_survivors() -> dict[str, str]:
     """Returns the mutants that change nothing a user could observe, each with the reason."""
-    return {str(key): str(reason) for key, reason in tomllib.loads(KNOWN.read_text())["equivalent"].items()}
+    return {
+        str(mutant): str(group["reason"])
+        for group in tomllib.loads(KNOWN.read_text())["equivalent"]
+        for mutant in group["mutants"]
+    }
 
 
 def summary(verdicts: Sequence[Verdict]) -> dict[str, int]:

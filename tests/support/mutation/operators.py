@@ -142,6 +142,8 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
         return
     if isinstance(node, ast.expr):
         yield node
+    if _is_negative(node):
+        return  # -1 is one number
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr | ast.comprehension | ast.keyword):
             yield from _expressions(child)
@@ -167,6 +169,11 @@ def _changes(node: ast.AST, fields: dict[str, tuple[str, ...]]) -> Iterator[Chan
         elif not isinstance(node.left, ast.JoinedStr | ast.Tuple | ast.List):
             swapped = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
             yield "arithmetic", ast.BinOp(left=node.left, op=swapped, right=node.right)
+    elif isinstance(node, ast.UnaryOp) and _is_negative(node):
+        yield (
+            "off-by-one",
+            ast.Constant(value=1 - ast.literal_eval(node.operand)),
+        )
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         yield "off-by-one", ast.Constant(value=node.value + 1)
     elif isinstance(node, ast.Constant) and type(node.value) is bool:
@@ -179,6 +186,12 @@ def _changes(node: ast.AST, fields: dict[str, tuple[str, ...]]) -> Iterator[Chan
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         for other_name in fields.get(node.attr, ()):
             yield "field", ast.Attribute(value=node.value, attr=other_name, ctx=node.ctx)
+
+
+def _is_negative(node: ast.AST) -> bool:
+    if not isinstance(node, ast.UnaryOp) or not isinstance(node.op, ast.USub):
+        return False
+    return isinstance(node.operand, ast.Constant) and type(node.operand.value) is int
 
 
 def _dropped(node: ast.stmt) -> Iterator[Change]:
