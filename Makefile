@@ -14,7 +14,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging and no
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-proof test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft mutation
+.PHONY: demo test test-proof test-upgrade test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft mutation
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -37,6 +37,10 @@ check: lint
 # under kill -9, and the comparison with Spark's own connector. Run it after changes of the kit, and before a release.
 test-proof: install
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m proof --durations=10
+
+# Clusters of earlier releases, whose wheels are built from the history, are upgraded and downgraded under load.
+test-upgrade: install
+	$(BIN)/pytest -m proof tests/processes/test_upgrade.py
 
 # Wheels and the source archive, installed into environments of their own; the demo and the plugin run from them.
 test-packaging: install

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
+from moldau.blocking import Consumer, ShareConsumer
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
 
@@ -38,6 +39,8 @@ listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 metrics.listener=127.0.0.1:{metrics}
 log.dirs={home}/data
 offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
 log.flush.interval.messages=1
 """
     )
@@ -125,6 +128,38 @@ def test_requests_have_counts_and_times(traffic):
     assert samples["kafka_log_logflushstats_logflushrateandtimems_count"] >= 1
     assert samples["moldau_metadata_log_sync_ms_count"] >= 1
     assert samples["moldau_event_loop_lag_ms_count"] >= 1
+
+
+def test_groups_count_by_protocol_and_state(traffic):
+    """One empty group of each protocol, and a share group with a member."""
+    brokers = {"bootstrap.servers": traffic.bootstrap}
+    for protocol in ("classic", "consumer"):
+        settings = {**brokers, "group.id": f"of-{protocol}", "group.protocol": protocol}
+        with Consumer({**settings, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.subscribe(["seen"])
+            wait_until(lambda one=consumer: one.poll(500), "the group is given records")
+            consumer.commit()
+    with ShareConsumer({**brokers, "group.id": "of-shares"}) as sharing:
+        sharing.subscribe(["seen"])
+
+        def counted():
+            sharing.poll(100)
+            samples = scrape(traffic)
+            return {name: value for name, value in samples.items() if "group_coordinator_metrics" in name}
+
+        prefix = "kafka_server_group_coordinator_metrics_"
+        stable = prefix + 'share_group_count{state="Stable"}'
+        wait_until(lambda: counted().get(stable) == 1, "the share group has a member")
+        assert counted() == {
+            prefix + 'group_count{protocol="classic"}': 1,
+            prefix + 'group_count{protocol="consumer"}': 1,
+            prefix + 'group_count{protocol="share"}': 1,
+            prefix + 'classic_group_count{state="Empty"}': 1,
+            prefix + 'consumer_group_count{state="Empty"}': 1,
+            stable: 1,
+            prefix + 'num_partitions{state="active"}': 50,
+            prefix + 'num_partitions{state="loading"}': 0,
+        }
 
 
 def test_roles_and_process_are_described(traffic):

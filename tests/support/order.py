@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SECONDS: dict[str, float] = {
     "tests/pyspark_moldau": 200,
+    "tests/processes/test_upgrade.py": 300,
     "tests/interop/test_mirrormaker.py": 180,
     "tests/processes/test_chaos.py": 60,
     "tests/simulation/test_kit_convicts.py": 58,

@@ -72,13 +72,13 @@ class MetadataStateMachine:
     def apply(self, entry: CommittedEntry) -> bool:
         """Replays a committed entry.
 
-        Asks for a snapshot when ``metadata.version`` has gone down: earlier entries are of the higher level, and a node
-        of the older version that starts here must not have to read them.
+        Asks for a snapshot when the level of a feature has gone down: earlier entries and snapshots are of the higher
+        level, and a node of the older version that starts here refuses them.
 
         Raises:
             MetadataCorruptError: the entry cannot be replayed; this node must stop.
         """
-        before = self.image.metadata_level
+        before = self.image.features
         assert entry.index > self.image.offset, "entries are applied in order, once"
         image = self._expected_image(entry)
         if image is None:
@@ -88,7 +88,7 @@ class MetadataStateMachine:
             image = editor.finish_image(offset=entry.index, epoch=entry.epoch)
         self.epochs.take(image.offset, image.epoch)
         self._advance(image)
-        return image.metadata_level < before
+        return image.features != before and any(image.features.get(name, 0) < level for name, level in before.items())
 
     def leadership_changed(self, leadership: Leadership) -> None:
         """Passes it on."""

@@ -220,7 +220,7 @@ def test_an_old_broker_cannot_join_at_the_new_level() -> None:
 
 
 def test_a_downgrade_asks_for_a_snapshot() -> None:
-    """A downgrade asks for a snapshot, so that the old version need not read the earlier records."""
+    """A downgrade of any feature asks for a snapshot, so that the old version need not read the earlier records."""
     machine = MetadataStateMachine(1)
     asked = []
     for sequence, record in enumerate(
@@ -230,8 +230,11 @@ def test_a_downgrade_asks_for_a_snapshot() -> None:
             r.FeatureLevelRecord(name=r.METADATA_VERSION, level=1),
             r.TopicRecord(name="t", topic_id=UUID(int=700)),
             r.FeatureLevelRecord(name=r.METADATA_VERSION, level=2),
+            r.FeatureLevelRecord(name="share.version", level=1),
+            r.FeatureLevelRecord(name="share.version", level=0),
+            r.TopicRecord(name="u", topic_id=UUID(int=701)),
         )
     ):
         data = r.encode_command(r.Command(controller_epoch=1, sequence=sequence, records=(record,)))
         asked.append(machine.apply(CommittedEntry(index=sequence + 1, epoch=1, data=data)))
-    assert asked == [False, False, True, False, False]
+    assert asked == [False, False, True, False, False, False, True, False]

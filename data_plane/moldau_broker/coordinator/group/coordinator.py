@@ -7,7 +7,9 @@ request. `submit` never waits, so requests keep their order of arrival; the comp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -42,7 +44,7 @@ from moldau_broker.coordinator.runtime.effects import RequestContext
 from moldau_broker.coordinator.runtime.sharded import ShardedCoordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
@@ -56,12 +58,24 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _OFFSET_COMMIT_TOPIC_IDS_FROM = 10
+_COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")
+"""With this version, ListGroups has types and states."""
 _OF_SHARE_GROUPS = (
     ShareGroupHeartbeatRequest,
     ShareGroupDescribeRequest,
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """What a broker coordinates at the moment."""
+
+    groups: Mapping[tuple[str, str], int]
+    """The number of groups by type (``classic``, ``consumer``, ``share``) and state, as in ListGroups."""
+    partitions: Mapping[str, int]
+    """The number of led partitions of ``__consumer_offsets`` that are ``active`` or still ``loading``."""
 
 
 class GroupCoordinator(ShardedCoordinator[GroupShard]):
@@ -245,6 +259,21 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             assert isinstance(response, ListGroupsResponse)
             groups += response.groups
         return Completion(ListGroupsResponse(groups=groups))
+
+    def statistics(self) -> GroupStatistics:
+        """Counts the loaded groups; looks once at each of them."""
+        counts: Counter[tuple[str, str]] = Counter()
+        partitions: Counter[str] = Counter()
+        for shard in self._shards.values():
+            code = shard.refusal
+            if code is ErrorCode.NOT_COORDINATOR:
+                continue
+            partitions["active" if code is ErrorCode.NONE else "loading"] += 1
+            if code is ErrorCode.NONE:
+                response = shard.submit(ListGroupsRequest(), _COUNTING).response()
+                assert isinstance(response, ListGroupsResponse)
+                counts.update((group.group_type.lower(), group.group_state) for group in response.groups)
+        return GroupStatistics(groups=counts, partitions=partitions)
 
     def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> Completion:
         names = dict.fromkeys(request.groups)  # a description is much larger than its name in the request

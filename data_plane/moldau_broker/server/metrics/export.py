@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau_broker.server.metrics.clients import register_client_metrics
+from moldau_broker.server.metrics.groups import register_groups
 from moldau_broker.server.metrics.quotas import register_quotas
 from moldau_broker.server.metrics.replicas import replica_statistics
 
@@ -38,6 +39,7 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     _register_replicas(registry, broker)
     _register_listeners(registry, broker)
     _register_logs(registry, broker)
+    register_groups(registry, broker)
     register_quotas(registry, broker)
     if broker.context.client_metrics is not None:
         register_client_metrics(registry, broker.context.client_metrics)

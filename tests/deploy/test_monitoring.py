@@ -1,0 +1,106 @@
+"""Goal: Prometheus loads the alert rules and its example configuration, and each alert fires for what it names.
+
+Method: promtool, where it is installed, checks the files and evaluates every rule against series made for it: one set
+that is well, and one in which each rule finds its fault.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROMETHEUS = Path(__file__).parents[2] / "deploy" / "prometheus"
+RULES = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())
+ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return found
+
+
+def run(promtool, *words, cwd):
+    done = subprocess.run([promtool, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_prometheus_loads_rules_and_configuration(promtool):
+    assert f"{len(ALERTS)} rules found" in run(promtool, "check", "rules", "alerts.yml", cwd=PROMETHEUS)
+    assert "1 rule files found" in run(promtool, "check", "config", "prometheus.yml", cwd=PROMETHEUS)
+
+
+WELL = {
+    'up{job="moldau",instance="a"}': "1+0x60",
+    'kafka_controller_kafkacontroller_activecontrollercount{instance="a"}': "1+0x60",
+    'kafka_controller_kafkacontroller_activecontrollercount{instance="b"}': "0+0x60",
+    'kafka_controller_kafkacontroller_offlinepartitionscount{instance="a"}': "0+0x60",
+    'kafka_server_replicamanager_underminisrpartitioncount{instance="a"}': "0+0x60",
+    'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "0+0x60",
+    'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
+    'moldau_broker_fenced{instance="a"}': "0+0x60",
+    'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
+    'moldau_event_loop_lag_ms_bucket{instance="a",le="200"}': "0+100x60",
+    'moldau_event_loop_lag_ms_bucket{instance="a",le="+Inf"}': "0+100x60",
+    'moldau_metadata_log_sync_ms_bucket{instance="a",le="500"}': "0+100x60",
+    'moldau_metadata_log_sync_ms_bucket{instance="a",le="+Inf"}': "0+100x60",
+    'process_open_fds{job="moldau",instance="a"}': "100+0x60",
+    'process_max_fds{job="moldau",instance="a"}': "1000+0x60",
+}
+"""Series of a cluster without a fault, a value each minute."""
+
+FAULTS = {
+    "MoldauNodeDown": {'up{job="moldau",instance="a"}': "0+0x60"},
+    "MoldauNoActiveController": {
+        'kafka_controller_kafkacontroller_activecontrollercount{instance="b"}': "1+0x60",
+    },
+    "MoldauOfflinePartitions": {'kafka_controller_kafkacontroller_offlinepartitionscount{instance="a"}': "2+0x60"},
+    "MoldauUnderMinIsr": {'kafka_server_replicamanager_underminisrpartitioncount{instance="a"}': "1+0x60"},
+    "MoldauUnderReplicated": {'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "1+0x60"},
+    "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
+    "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},
+    "MoldauIsrFlapping": {'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "0+30x60"},
+    "MoldauEventLoopLag": {
+        'moldau_event_loop_lag_ms_bucket{instance="a",le="200"}': "0+50x60",
+        'moldau_event_loop_lag_ms_bucket{instance="a",le="500"}': "0+100x60",
+    },
+    "MoldauSlowSync": {
+        'moldau_metadata_log_sync_ms_bucket{instance="a",le="500"}': "0+50x60",
+        'moldau_metadata_log_sync_ms_bucket{instance="a",le="1000"}': "0+100x60",
+    },
+    "MoldauFileDescriptors": {'process_open_fds{job="moldau",instance="a"}': "900+0x60"},
+}
+"""For each alert the series that differ when its fault is there."""
+
+
+def fires(promtool, tmp_path, series):
+    """Returns the alerts that fire after half an hour of these series; promtool prints what was not expected."""
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{"eval_time": "30m", "alertname": name, "exp_alerts": []} for name in ALERTS],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(PROMETHEUS / "alerts.yml")], "tests": [case]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1), said
+    assert (done.returncode == 0) == ("SUCCESS" in said), said
+    return set(re.findall(r"alertname:\s*(\w+)", said))
+
+
+def test_no_alert_fires_while_all_is_well(promtool, tmp_path):
+    assert fires(promtool, tmp_path, WELL) == set()
+
+
+@pytest.mark.parametrize("alert", list(ALERTS))
+def test_each_alert_fires_for_its_fault(promtool, tmp_path, alert):
+    assert fires(promtool, tmp_path, {**WELL, **FAULTS[alert]}) == {alert}

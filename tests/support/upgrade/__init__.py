@@ -1,0 +1,1 @@
+"""Nodes of an older release beside nodes of the working copy."""
