@@ -2,9 +2,11 @@
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
 REPLACED = {
     "reign": "controller epoch",
     "reigning": "active",
@@ -44,13 +46,39 @@ PLAIN = {
     "anew": "again",
     "whoever": "the sender, the caller, any node that",
     "nobody": "no node, no client, none",
+    "somebody": "a node, a client, a principal",
     "told": "reported, answered, asked, refused",
+    "untold": "unreported",
+    "hitherto": "until then",
+    "whence": "from where",
+    "thence": "from there",
+    "lest": "so that ... not",
+    "henceforth": "from then on",
+    "whereupon": "and then",
+    "thereupon": "then",
+    "unto": "to",
+    "shall": "must, or the simple present",
+    "to be had": "available",
+    "none the worse": "unaffected",
+    "of late": "recently",
 }
-"""Words that hide the subject of a technical statement, in any case, with what to write instead."""
-PLAIN_FOLDERS = ("client", "data_plane", "metadata_quorum", "spark", "jepsen_like", "cli", "tests")
+"""Words that hide the subject of a technical statement or are archaic, in any case, with what to write instead."""
+PLAIN_SOURCES = ("*.py", "*.pyx", "*.pxi", "*.pyi", "*.md", "Makefile", "*.toml", "*.yml", "*.html", "*.js", "*.css")
+OPENING = re.compile(
+    r"(?:^ *(?:- )?|\"\"\"|# |[.:] )"
+    r"((?:Who|Whoever|Nobody|Somebody|What) (?:[a-z]+ )?"
+    r"(?:is|are|was|were|has|had|may|can|does|did|must)\b[^?.:\n]*)(?:[.:\n])",
+    re.MULTILINE,
+)
+"""A sentence whose subject is a clause with "what" or "who". Questions may begin so, and headings of pages."""
 EVENT = re.compile(r"(?:logger|_log|_logger)\.(?:debug|info|warning|error)\(\s*\"([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\"")
 TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 TEST_NAME_MAX = 60
+
+
+@cache
+def text_of(path):
+    return path.read_text(encoding="utf-8")
 
 
 def tracked(*patterns):
@@ -65,7 +93,7 @@ def test_replaced_words_do_not_come_back():
     found = [
         f"{path.relative_to(ROOT)}: {word}; write: {REPLACED[word]}"
         for path in tracked("*.py", "*.pyx", "*.pxi", "*.md")
-        for word in pattern.findall(path.read_text(encoding="utf-8"))
+        for word in pattern.findall(text_of(path))
     ]
     assert found == []
 
@@ -77,7 +105,7 @@ def test_planted_bugs_and_rules_have_their_new_names():
         f"{path.relative_to(ROOT)}: {name}; write: {RENAMED[name]}"
         for path in tracked("*.py", "*.md", "*.json", "Makefile")
         if path.name != "CHANGELOG.md"
-        for name in pattern.findall(path.read_text(encoding="utf-8"))
+        for name in pattern.findall(text_of(path))
     ]
     assert found == []
 
@@ -86,9 +114,19 @@ def test_technical_statements_have_a_subject():
     pattern = re.compile(r"(?<![a-z])(" + "|".join(PLAIN) + r")(?![a-z])", re.IGNORECASE)
     found = [
         f"{path.relative_to(ROOT)}: {word}; write: {PLAIN[word.lower()]}"
-        for folder in PLAIN_FOLDERS
-        for path in tracked(f"{folder}/*.py", f"{folder}/*.pyx")
-        for word in pattern.findall(path.read_text(encoding="utf-8"))
+        for path in tracked(*PLAIN_SOURCES)
+        for word in pattern.findall(text_of(path))
+    ]
+    assert found == []
+
+
+def test_no_sentence_begins_with_what_or_who():
+    found = [
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start(1)) + 1}: {match[1]}"
+        for path in tracked("*.py", "*.pyx", "*.md")
+        for text in [text_of(path)]
+        if "What " in text or "Who" in text or "body " in text
+        for match in OPENING.finditer(text if path.suffix != ".md" else HEADING.sub("", text))
     ]
     assert found == []
 
@@ -97,7 +135,7 @@ def test_names_of_log_events_have_hyphens():
     found = [
         f"{path.relative_to(ROOT)}: {event}"
         for path in tracked("client/**/*.py", "metadata_quorum/**/*.py", "data_plane/**/*.py", "cli/**/*.py")
-        for event in EVENT.findall(path.read_text(encoding="utf-8"))
+        for event in EVENT.findall(text_of(path))
     ]
     assert found == []
 
@@ -107,7 +145,7 @@ def test_names_of_tests_are_short():
     found = [
         f"{path.relative_to(ROOT)}: {name} has {len(name)} characters; write at most {TEST_NAME_MAX}"
         for path in tracked("tests/*.py")
-        for name in TEST.findall(path.read_text(encoding="utf-8"))
+        for name in TEST.findall(text_of(path))
         if len(name) > TEST_NAME_MAX
     ]
     assert found == []

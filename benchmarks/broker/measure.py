@@ -1,4 +1,4 @@
-"""What is measured on one configuration of clusters: rows, each taken on every peer in turn, several times.
+"""Rows that are measured on one configuration of clusters, each on every peer in turn, several times.
 
 Peers run side by side and take turns row by row, so that the noise of the machine meets all of them; a figure is the
 median of its rounds.
@@ -39,7 +39,7 @@ NOT_YET_LEADING = "answered a produce request with error 6"
 
 def touch_memory(directory: Path) -> None:
     """Writes and removes a file. A virtual machine gives free memory back to its host, and the first touch of a page
-    afterwards is slow (measured: 0.5 GB/s instead of 3 GB/s); no peer shall pay that for the other.
+    afterwards is slow (measured: 0.5 GB/s instead of 3 GB/s); no peer may pay that for the other.
     """
     path, block = directory / "moldau-bench-touch", b"\0" * MIB
     with path.open("wb") as file:

@@ -118,7 +118,7 @@ async def node(number: int, voters: dict[int, tuple[str, int]], directory: str, 
 
 
 async def announce(log: MetadataLog) -> None:
-    """Tells when this node has become the leader and has committed an operation."""
+    """Reports when this node has become the leader and has committed an operation."""
     seen = Leadership()
     while True:
         seen = await log.wait_leadership_change(seen)

@@ -25,7 +25,7 @@ class PlantedBug:
     name: str
     area: str
     text: str
-    """What is wrong, in one line."""
+    """The defect, in one line."""
     patches: Callable[[], list[Patch]]
     """The replacements, made when the bug is planted."""
     judges: tuple[str, ...] = ()

@@ -100,7 +100,7 @@ def run_each(
     ended: list[tuple[A, R | Exception]] = []
     try:
         while True:
-            yield from ended  # before others are begun, so that an interrupt finds as little as possible untold
+            yield from ended  # before others are begun, so that an interrupt leaves as little as possible unreported
             ended.clear()
             while more and len(busy) < count:
                 try:
@@ -172,7 +172,7 @@ class _Worker(Generic[A, R]):
         self.argument = argument
         self.ended.clear()
         self.seconds, self._has_begun = 0.0, False
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: listening to it will tell
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: listening to it will show it
             self.connection.send((function, argument))
 
     def left_s(self, seconds_max: float) -> float:
@@ -243,7 +243,7 @@ def _settle_in(*campaign: Connection) -> None:
 
 
 def _spare_the_collector() -> None:
-    """What was imported stays: the collector need not look at that before every seed."""
+    """Imported modules stay: the collector need not look at them before every seed."""
     gc.collect()
     gc.freeze()
 

@@ -3,7 +3,7 @@ its negative control, and leaves a folder with the verdict; also against a clust
 it found it.
 
 Method: the command line as a user calls it, in a process of its own, with plans of a few seconds whose faults leave a
-majority. What is asserted is read from the files that remain. No rates: what must have happened must have happened
+majority. The assertions read the files that remain. No rates: what must have happened must have happened
 once.
 """
 

@@ -206,7 +206,7 @@ class Endpoints:
         return self._console.sessions.find(request.cookies.get(self._console.cookie))
 
     async def session(self, request: Request) -> Response:
-        """Tells the page whether it has a session; opens one where neither token nor login is needed."""
+        """Answers the page whether it has a session; opens one where neither token nor login is needed."""
         sessions, session = self._console.sessions, self._session(request)
         if session is None and not sessions.wants_token and not sessions.wants_login:
             session = await sessions.open(token="", user="", password="", mechanism="")

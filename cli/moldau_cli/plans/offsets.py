@@ -30,7 +30,7 @@ OFFSET_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What is known of a partition: the offsets of its log, and the group's committed offset, if it has one."""
+    """The known state of a partition: the offsets of its log, and the group's committed offset, if it has one."""
 
     begin: int
     end: int

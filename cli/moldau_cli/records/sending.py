@@ -59,7 +59,7 @@ class Job:
 async def send_all(producer: Producer[Any, Any], job: Job, reading: trio.CancelScope) -> None:
     """Sends the records of a job and waits until each is acknowledged, and each transaction committed.
 
-    Cancelling ``reading`` ends the input, and so does an error in it. What was read before is then delivered within
+    Cancelling ``reading`` ends the input, and so does an error in it. The records read before are then delivered within
     ``FAREWELL_S``, or its transaction aborted.
 
     Raises:

@@ -399,7 +399,7 @@ class Admin(AsyncOnly):
     async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets start offsets of a share group without members, which begins if it does not exist.
 
-        What is known of the delivery of single records is forgotten.
+        The state of single deliveries is forgotten.
 
         Raises:
             AdminError: an offset was refused.

@@ -382,7 +382,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         a record could not be written. Call ``init_transactions`` once before.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` returns it.
         """
         return transaction(self, contextlib.nullcontext)
 

@@ -148,11 +148,11 @@ class Portal(Generic[C]):
             self._note_end()
 
     def _note_start(self) -> None:
-        """Tells the opening thread that the client is open, or has failed to open."""
+        """Signals the opening thread that the client is open, or has failed to open."""
         self._started.set()
 
     def _note_end(self) -> None:
-        """Tells a closing asyncio task that the thread ends."""
+        """Signals a closing asyncio task that the thread ends."""
 
     async def _serve(self) -> None:
         stop = self._stop = trio.Event()

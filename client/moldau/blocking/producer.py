@@ -341,7 +341,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         a record could not be written. Call ``init_transactions`` once before.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` returns it.
         """
         self.begin_transaction()
         try:

@@ -78,7 +78,7 @@ def on_acknowledgement(
     metadata: RecordMetadata | None,
     error: BaseException | None,
 ) -> None:
-    """Tells the outcome of a record."""
+    """Reports the outcome of a record."""
     for each in interceptors:
         _called(each.on_acknowledgement, None, record, metadata, error)
 
@@ -93,7 +93,7 @@ def on_consume(
 
 
 def on_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Tells of a commit."""
+    """Reports a commit."""
     for each in interceptors:
         _called(each.on_commit, None, offsets)
 

@@ -2,7 +2,7 @@
 
 A transaction takes what can be read within a short time or up to a number of bytes. If it fails, it is aborted, and its
 partitions are read again from the positions before it. If its outcome is unknown, the source starts again: a new
-producer ends the transaction, and the positions in the target tell whether it was committed. A producer that starts
+producer ends the transaction, and the positions in the target show whether it was committed. A producer that starts
 fences the earlier one, so two mirrors never write the same records.
 """
 

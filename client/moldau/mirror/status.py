@@ -53,7 +53,7 @@ class SourceStatus:
 
 
 async def source_status(environment: Environment, settings: SourceSettings) -> SourceStatus:
-    """Returns how far a source is mirrored, as the topics of both clusters tell.
+    """Returns how far a source is mirrored, by the topics of both clusters.
 
     Positions are stored every ``offset.flush.interval.ms``, so the lag may seem greater than it is.
 

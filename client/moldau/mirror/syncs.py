@@ -38,7 +38,7 @@ class SyncWriter:
         """Takes a span that the target has, from ``base_offset`` on; -1 if the offset is not known."""
         if not self._is_enabled or base_offset < 0:
             return
-        # Of a batch with gaps, the first and the last run tell enough.
+        # Of a batch with gaps, the first and the last run suffice.
         for run in span.runs if len(span.runs) <= 2 else (span.runs[0], span.runs[-1]):
             self._add(self._emitter.copied(span.partition, run.upstream, base_offset + run.index, run.count))
 

@@ -232,7 +232,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         return delivery
 
     def watch(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
-        """Tells interceptors the outcome of a record that they saw in ``on_send``."""
+        """Reports to interceptors the outcome of a record that they saw in ``on_send``."""
         self._encoding.watch(delivery, record)
 
     async def fetch_schema(self, topic: str, needed: SchemaNeeded) -> None:
@@ -474,7 +474,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         a record could not be written. Call ``init_transactions`` once before.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` tells it.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and ``commit_transaction`` returns it.
         """
         return transaction(self, _farewell)
 

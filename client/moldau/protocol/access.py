@@ -1,4 +1,4 @@
-"""Who may send a request of an API, and which quota it counts against: the rules in the rows of the servers' tables.
+"""Rights to send a request of an API, and the quota it counts against: the rules in the rows of the servers' tables.
 
 The operations and resources are those of Kafka's documentation ("Operations and resources on protocols"); the numbers
 are those of its ACL messages. A row states the rules; an authorizer and the quotas enforce them.

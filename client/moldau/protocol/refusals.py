@@ -67,10 +67,10 @@ CODE_AT_BOTH: Final[Mapping[int, int]] = {
 SOURCES: Final[Mapping[tuple[int, str], tuple[str, ...]]] = {
     (ApiKey.FETCH, "responses"): ("topics",),  # not the forgotten topics
     (ApiKey.ALTER_REPLICA_LOG_DIRS, "results"): ("dirs", "topics"),
-    (ApiKey.CREATE_ACLS, "results"): ("creations",),  # these two name nothing: the order tells
+    (ApiKey.CREATE_ACLS, "results"): ("creations",),  # these two name nothing: the order decides
     (ApiKey.DELETE_ACLS, "filter_results"): ("filters",),
 }
-"""Path to the request's entries, where roles do not tell it: API and array of the response."""
+"""Path to the request's entries, where roles do not show it: API and array of the response."""
 
 VALUES: Final[Mapping[int, Mapping[str, object]]] = {
     ApiKey.PRODUCE: {"base_offset": -1},

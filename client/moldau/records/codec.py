@@ -1,7 +1,7 @@
 """Chooses the implementation of the record loops: typed Cython where it was built, else its twin in Python.
 
-Everything else imports the loops from here. ``IMPLEMENTATION`` tells which one serves. ``MOLDAU_PURE_PYTHON=1`` in the
-environment makes the twin serve also where the extension was built (``moldau.implementation``).
+Everything else imports the loops from here. ``IMPLEMENTATION`` names the one that serves. ``MOLDAU_PURE_PYTHON=1`` in
+the environment makes the twin serve also where the extension was built (``moldau.implementation``).
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class ClientOptions:
         return CheckOptions(
             read_committed=transactional or isolation == "read_committed",
             idempotent=transactional or (acks in ("all", "-1") and idempotence != "false"),
-            subscribe=False,  # group readers tell when they were rebalanced, so nothing else may move a position
+            subscribe=False,  # group readers report when they were rebalanced, so nothing else may move a position
             pipes=((self.pipe.source, self.pipe.target),) if self.works(Workload.PIPE) else (),
             banks=(self.bank.bank,) if self.works(Workload.BANK) else (),
         )

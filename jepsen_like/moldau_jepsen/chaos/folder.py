@@ -103,7 +103,7 @@ class ChaosResult:
     document: Mapping[str, object]
     """What ``verdict.json`` holds."""
     content: ChaosReport
-    """What ``report.html`` tells."""
+    """The content of ``report.html``."""
     control: ControlRow | None = None
     """Set for a negative control: its verdict, beside which ``valid`` means nothing."""
     controls: tuple[ControlRow, ...] = ()

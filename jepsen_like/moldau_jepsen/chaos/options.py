@@ -54,7 +54,7 @@ class ChaosOptions:
     bootstrap: str | None = None
     """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
     command_config: str = ""
-    """The file with ``clients.connection``, to be named where the run tells how it is had once more."""
+    """The file with ``clients.connection``, to be named where the run says how to repeat it."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Configuration keys of the fresh cluster's nodes."""

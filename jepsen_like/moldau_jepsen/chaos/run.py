@@ -170,7 +170,7 @@ class _Run:
         The log of a node that did not start is left to be read.
         """
         if self.began:
-            self._remove_data()  # also because there may be no room left to tell anything
+            self._remove_data()  # also because there may be no room left to report anything
             self._keep_facts()
             note = f"moldau chaos report {self.options.directory} judges what was recorded"
             self._progress("end", self.options.duration_s, None, note=note)
@@ -220,7 +220,7 @@ class _Run:
         return cluster, links, cluster.bootstrap
 
     def _leave_out(self, links: LinkRules) -> None:
-        """Takes the kinds out of the plan that these links cannot carry out, and tells so."""
+        """Takes the kinds out of the plan that these links cannot carry out, and reports it."""
         self.kinds, self.notes = possible_kinds(self.options.kinds, links.lacks)
         for note in self.notes:
             self._progress("start", 0, None, note=note)

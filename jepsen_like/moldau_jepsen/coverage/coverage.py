@@ -272,7 +272,7 @@ def _replaced(owner: type, name: str, replacement: object) -> Iterator[None]:
 
 
 class PartitionChange(enum.Enum):
-    """What may happen to a partition in committed metadata; one change may be several."""
+    """The changes of a partition in committed metadata; one record may be several of them."""
 
     CREATED = "created"
     SHRUNK = "in-sync set shrinks"

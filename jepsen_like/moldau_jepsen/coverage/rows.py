@@ -56,7 +56,7 @@ def message_rows(
 
 
 def machine_rows(coverage: Coverage) -> tuple[MachineRows, ...]:
-    """What was taken, and what of the tables was not."""
+    """The transitions taken, and those of the tables that were not."""
     possible: dict[str, list[Transition]] = {}
     for transition in reachable_transitions():
         possible.setdefault(transition.machine, []).append(transition)

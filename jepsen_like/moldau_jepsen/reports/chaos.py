@@ -47,7 +47,7 @@ class ClusterSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosReport:
-    """All that the page tells."""
+    """The content of the page."""
 
     title: str
     origin: Origin
@@ -66,7 +66,7 @@ class ChaosReport:
     partitions: tuple[PartitionSeries, ...] = ()
     """Of the workload, one by one; empty where only sums are known."""
     active: tuple[Active, ...] = ()
-    """Who led the quorum."""
+    """The leaders of the quorum over time."""
     messages: tuple[MessageRow, ...] = ()
     messages_hint: str = ""
     messages_missing: str = ""
@@ -236,7 +236,7 @@ def _fault_table(faults: Sequence[FaultEvent], last: str) -> str:
 
 
 def _anomalies(report: ChaosReport) -> str:
-    """What was found: anomalies, and apart from them what the configuration allows."""
+    """The anomalies found, and apart from them those that the configuration allows."""
     verdict = report.verdict
     wrong = [one for one in verdict.anomalies if not one.allowed]
     allowed = [one for one in verdict.anomalies if one.allowed]
@@ -281,7 +281,7 @@ def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:
 
 
 def describe(operation: Operation, anomaly: Anomaly | None = None) -> str:
-    """One line that tells an operation; of long polls what is near the offsets that ``anomaly`` is about."""
+    """One line that describes an operation; of long polls what is near the offsets that ``anomaly`` is about."""
     parts = []
     for part in operation.operations:
         if isinstance(part, Send):

@@ -49,7 +49,7 @@ class MachineRows:
 
     @property
     def never(self) -> list[TransitionRow]:
-        """What was never reached."""
+        """The rows that were never reached."""
         return [row for row in self.transitions if not row.count]
 
 
@@ -76,7 +76,7 @@ def machines_section(machines: Sequence[MachineRows], hint: str = "") -> str:
 
 
 def messages_section(messages: Sequence[MessageRow], hint: str = "") -> str:
-    """What was asked and answered; ``hint`` says what else is to be known about the counts."""
+    """The requests and their answers; ``hint`` explains the counts."""
     seen = [row for row in messages if row.requests]
     unseen = [row for row in messages if not row.requests]
     rows = [

@@ -54,7 +54,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """All that the report tells."""
+    """The content of the report."""
 
     source: str
     records: int

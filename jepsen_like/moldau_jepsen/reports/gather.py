@@ -32,7 +32,7 @@ class PartitionsOverTime:
             states.append(state)
 
     def saw_high_watermark(self, name: str, at_s: float, offset: int | None) -> None:
-        """The leader of a partition tells its high watermark; None: no leader does."""
+        """The leader of a partition reports its high watermark; None: no leader does."""
         points = self._of(name).points
         if offset is None and (not points or points[-1][1] is None):
             return
@@ -49,7 +49,7 @@ class PartitionsOverTime:
         return found
 
     def series(self) -> tuple[PartitionSeries, ...]:
-        """What was gathered, by name."""
+        """The gathered values, by name."""
         return tuple(
             PartitionSeries(name=name, states=tuple(one.states), high_watermarks=tuple(one.points))
             for name, one in sorted(self._partitions.items())

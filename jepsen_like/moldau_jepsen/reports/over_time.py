@@ -54,7 +54,7 @@ class FaultSpan:
 
 
 class Active(NamedTuple):
-    """Who was the active controller from one moment on; -1 for none."""
+    """The active controller from one moment on; -1 for none."""
 
     since_s: float
     controller: int

@@ -92,7 +92,7 @@ class FaultRow:
     planned: int
     """How many had their time."""
     strikes: int
-    """How many of them struck somebody."""
+    """How many of them had a target."""
     runs: int
     """Runs in which it struck."""
 
@@ -110,7 +110,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignReport:
-    """All that the page tells. The JSON beside the page holds the same."""
+    """The content of the page. The JSON beside the page holds the same."""
 
     seeds: int
     seed_first: int
@@ -128,7 +128,7 @@ class CampaignReport:
     cores: int
     """Runs that came so far that a core of the nodes was healed first."""
     cores_without_some: int
-    """Of them: somebody stayed outside of it."""
+    """Of them: a node stayed outside of it."""
     fault_rows: tuple[FaultRow, ...]
     latency: Spread
     lag: Spread

@@ -64,7 +64,7 @@ class BankOptions:
     """Of each of these."""
     accounts: int = 10
     opening: int = 100
-    """What is on each account before the first record."""
+    """The balance of each account before the first record."""
     tellers: int = 2
     transactions_per_second: float = 4.0
     """Of each teller, on average."""

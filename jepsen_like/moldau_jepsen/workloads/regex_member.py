@@ -109,7 +109,7 @@ class RegexMember:
             await self._create(f"{PREFIX}{number}")
 
     async def _create(self, name: str) -> None:
-        """Asks for a topic; metadata tell the outcome."""
+        """Asks for a topic; metadata show the outcome."""
         topic = CreatableTopic(name=name, num_partitions=2, replication_factor=1)
         request = CreateTopicsRequest(timeout_ms=TIMEOUT_MS, topics=[topic])
         await self._questions.ask(self._any_broker(), CreateTopicsResponse, request)

@@ -134,7 +134,7 @@ class TopicsWorkload:
         while not self._stopping.is_set():
             await self._questions.ask(
                 self._any_broker(), CreateTopicsResponse, request
-            )  # what it brought, metadata will tell
+            )  # metadata will show its effect
             known = await self._metadata()
             if known is not None and known[0] not in self._deleted:
                 self._alive = known[0]

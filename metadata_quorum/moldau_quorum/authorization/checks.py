@@ -61,11 +61,11 @@ class Verdict(NamedTuple):
     """What becomes of a request."""
 
     remainder: Request | None
-    """What is served; None if nothing is."""
+    """The served part of the request; None if there is none."""
     refused: Response | None = None
     """The answer to the rest."""
     amend: Callable[[Response], Response] | None = None
-    """What must be done to the answer before ``refused`` joins it: filters, bit fields of operations."""
+    """The change of the answer before ``refused`` joins it: filters, bit fields of operations."""
 
     def answer(self, response: Response, version: int) -> Response:
         """Returns the answer to the whole request, given the one to the remainder."""

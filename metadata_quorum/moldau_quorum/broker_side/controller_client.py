@@ -89,7 +89,7 @@ class _Attempt:
 
 
 class ForwardedClient(NamedTuple):
-    """Who asked for a forwarded request."""
+    """The principal that sent a forwarded request."""
 
     principal: bytes
     """As in an Envelope, like ``address``."""

@@ -391,7 +391,7 @@ class QuorumSession(Protocol):
     """The messages of one accepted connection. The first one names the sender, from which all others must come."""
 
     def handle(self, body: Buffer) -> None:
-        """Takes a message, which is borrowed for the call. What does not fit into the inbox is dropped.
+        """Takes a message, which is borrowed for the call. A message that does not fit into the inbox is dropped.
 
         Raises:
             QuorumMessageRefusedError: the connection is to be closed.

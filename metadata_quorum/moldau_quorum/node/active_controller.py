@@ -114,7 +114,7 @@ class PendingAnswer:
     mutations: MutationAllowance | None = None
     """What the quota of the sender lets it change; None if no quota limits it."""
     requester: Identity | None = None
-    """Who sent the request, where that matters."""
+    """The sender of the request, where that matters."""
     decided: trio.Event = field(default_factory=trio.Event)
 
 

@@ -1,6 +1,6 @@
 """Joins two topics by a condition and a bound on the distance of their event times.
 
-The bound and the watermarks tell Spark how long it must keep a record of one side for one of the other. A left outer
+The bound and the watermarks limit how long Spark must keep a record of one side for one of the other. A left outer
 join writes a record without a partner when no partner can come any more.
 """
 

@@ -281,7 +281,7 @@ def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
 
 
 def _run(options: SinkOptions, main: Callable[[], Awaitable[T]]) -> T:
-    """Runs ``main``, and tells refused logins and missing rights by option."""
+    """Runs ``main``, and reports refused logins and missing rights by option."""
     try:
         return trio.run(main)
     except KafkaError as error:

@@ -140,7 +140,7 @@ def test_runs_on_a_cluster_started_elsewhere_share_no_name(tmp_path: Path) -> No
     assert len(plain) == 14
     assert names(one) == [f"one-{name}" for name in plain]
     assert not set(names(other)) & {*names(one), *plain}
-    # What is judged has the same names.
+    # The promises of the judge have the same names.
     assert one.promised.pipes == (("one-pipe-source", "one-pipe-target"),)
     assert one.promised.banks[0].topics == ("one-bank-east", "one-bank-west")
 

@@ -168,7 +168,7 @@ def test_a_stranger_cannot_speak_for_a_controller(engine, shakes_hands):
                 forged = encode_library_message(envelope, epoch, 1, {"type": "append_entries", **append})
                 assert await attacker.send(recipient, *greeting, forged)
         await unharmed(world, cluster, active, epoch)
-        # What was heard is not kept either: a controller that starts again is what it was.
+        # The forged messages are not kept either: a restarted controller has its former state.
         for controller in cluster.controllers.values():
             if controller is not active:
                 controller.kill()

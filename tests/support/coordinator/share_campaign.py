@@ -37,7 +37,7 @@ class StateCampaign:
         )
         self.open: dict[int, tuple[SharePartitionKey, Ask]] = {}
         self.done: dict[SharePartitionKey, dict[int, tuple[int, int]]] = {each: {} for each in KEYS}
-        """What is acknowledged of each offset: count and state of its delivery."""
+        """The acknowledgement of each offset: count and state of its delivery."""
         self.leader_epochs = dict.fromkeys(KEYS, -1)
         """The highest leader epoch that has read."""
         self.state_epochs = dict.fromkeys(KEYS, -1)

@@ -5,7 +5,7 @@
 The pipeline: a feeder writes numbered rows to the topic ``in``. Streaming queries in a driver process of their own copy
 them: one to the topic ``out``, exactly once, and one to a table of each format, as the job ``load`` does. At random
 moments a part dies by SIGKILL: the driver with its JVM, its Python processes, the leader of a partition of ``out``, or
-the transaction coordinator of the query. What died is started again, and a driver that starts compacts the tables. At
+the transaction coordinator of the query. The part is started again, and a driver that starts compacts the tables. At
 the end the queries catch up for as long as they make progress. Then every row must be there once: in ``out`` for a
 ``read_committed`` reader, in the tables for PyArrow and delta-rs, which know nothing of Spark.
 """

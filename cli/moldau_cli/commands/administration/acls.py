@@ -95,7 +95,7 @@ def add(
 ) -> None:
     """Add ACLs for each principal, host, operation and resource."""
     if not allow_principal and not deny_principal:
-        raise UsageError("name somebody: --allow-principal or --deny-principal")
+        raise UsageError("name a principal: --allow-principal or --deny-principal")
     rights = _rights(
         _named(topic, group, transactional_id, cluster=cluster),
         operation,

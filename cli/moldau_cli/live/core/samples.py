@@ -67,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown: rows of tables, the busiest first, and counts of troubles."""
+    """The content of the display: rows of tables, the busiest first, and counts of troubles."""
 
     brokers: list[Row]
     topics: list[Row]

@@ -67,7 +67,7 @@ class SyncEmitter:
 
 
 class _Emitted:
-    """What is known of one partition; -1 is nothing."""
+    """The known offsets of one partition; -1 means unknown."""
 
     __slots__ = ("downstream", "synced", "upstream")
 

@@ -1,7 +1,7 @@
 """Names of mirrored and internal topics, as MirrorMaker 2 gives them (KIP-382, KIP-690). Pure.
 
 The default policy puts the alias of the source cluster in front: ``orders`` of the cluster ``east`` is ``east.orders``
-in the target. So a name tells the way of its records, and a topic that came from the target is recognised by its name.
+in the target. So a name shows the way of its records, and a topic that came from the target is recognised by its name.
 The identity policy keeps names; only heartbeats keep their prefix.
 """
 
@@ -27,7 +27,7 @@ class ReplicationPolicy:
         return f"{source_alias}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """Returns the alias of the cluster that a topic was mirrored from; None if its name does not tell."""
+        """Returns the alias of the cluster that a topic was mirrored from; None if its name does not show it."""
         if not self.renames and not _ends_in_heartbeats(topic):
             return None
         alias, _, rest = topic.partition(self.separator)
@@ -48,7 +48,7 @@ class ReplicationPolicy:
         return topic
 
     def is_loop(self, topic: str, target_alias: str) -> bool:
-        """Returns whether the name of a source's topic tells that its records have been in the target cluster."""
+        """Returns whether the name of a source's topic shows that its records have been in the target cluster."""
         for _ in range(_HOPS_MAX):
             source = self.topic_source(topic)
             if source is None:

@@ -42,7 +42,7 @@ class SourceTopics:
         self._rules = rules
         self.known: dict[str, SourceTopic] = {}
         self.loops: tuple[str, ...] = ()
-        """Topics that match the filter and are refused, because their names tell that they came from the target."""
+        """Topics that match the filter and are refused, because their names show that they came from the target."""
 
     def look(self, listing: Iterable[TopicListing]) -> TopicChanges:
         """Takes the topics that the source has now."""

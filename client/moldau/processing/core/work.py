@@ -96,7 +96,7 @@ class Work:
             self._ready.append(key)
 
     def _lane_of(self, record: ConsumedRecord[Any, Any]) -> tuple[TopicPartition, object]:
-        """Returns the partition, and what tells the lanes of a partition apart."""
+        """Returns the partition, and what distinguishes the lanes of a partition."""
         within: object = None
         if self._order == "none":
             within = record.offset

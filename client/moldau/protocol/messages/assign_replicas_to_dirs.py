@@ -28,7 +28,7 @@ class DirectoryData(Struct):
 
 
 class AssignReplicasToDirsRequest(Request, api_key=73, versions="0", flexible="0+"):
-    """A broker tells the controller which log directories hold its replicas (KIP-858)."""
+    """A broker reports to the controller which log directories hold its replicas (KIP-858)."""
 
     broker_id: int = field.int32("0+")
     broker_epoch: int = field.int64("0+", default=-1)

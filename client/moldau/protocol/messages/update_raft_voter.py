@@ -23,7 +23,7 @@ class KRaftVersionFeature(Struct):
 
 
 class UpdateRaftVoterRequest(Request, api_key=82, versions="0", flexible="0+"):
-    """A voter tells the leader of the quorum its endpoints (KIP-853)."""
+    """A voter reports its endpoints to the leader of the quorum (KIP-853)."""
 
     cluster_id: str | None = field.string("0+", nullable="0+")
     current_leader_epoch: int = field.int32("0+")

@@ -45,7 +45,7 @@ class Login:
         """Returns the exchange for one authentication; may fetch a token.
 
         Raises:
-            SaslAuthenticationError: there is no token to be had, and a repetition does not help.
+            SaslAuthenticationError: no token is available, and a repetition does not help.
             OSError: the token could not be fetched this time.
         """
         if self.mechanism == "OAUTHBEARER":

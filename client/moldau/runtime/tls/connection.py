@@ -130,7 +130,7 @@ class TlsConnection:
                 heard = True
                 heard_peer()
             except ssl.SSLError as error:
-                await self._flush()  # the alert that tells the peer why
+                await self._flush()  # the alert that gives the peer the reason
                 raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {_reason(error)}") from error
         await self._flush()
         self._peer_certificate = dict(self._tls.getpeercert() or {}) or None
@@ -309,7 +309,7 @@ class TlsConnection:
         with contextlib.suppress(ssl.SSLError, ValueError):  # the answer to the goodbye is not waited for
             if not unread:
                 self._tls.unwrap()
-        with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream tells it the same
+        with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream means the same
             self._flush_nowait()
         self._connection.close()
 

@@ -1,4 +1,4 @@
-"""What serializers are: their protocols, the context of a call, and their errors. Pure.
+"""Basic types of serializers: their protocols, the context of a call, and their errors. Pure.
 
 Theory of operation: a serializer performs no I/O. If it needs something from a schema registry that is not in the
 registry's cache, it raises ``SchemaNeeded``. The client then asks the registry and calls the serializer again.

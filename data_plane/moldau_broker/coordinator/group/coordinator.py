@@ -100,7 +100,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     ) -> None:
         """Starts no task before `run`.
 
-        ``serves_consumers`` and ``serves_shares`` tell whether the cluster and the configuration allow such groups at
+        ``serves_consumers`` and ``serves_shares`` return whether the cluster and the configuration allow such groups at
         the moment. ``share_states`` are the share coordinators.
         """
         super().__init__(partition_count, self._led)

@@ -50,7 +50,7 @@ class ShareShard(ReplicatedShard[ShareCore]):
         self.perform(self.core.topics_deleted(self.moment()))
 
     def appended(self, effect: Append, end_offset: Offset) -> None:
-        """Tells the core where its write is: what comes before a snapshot may be deleted."""
+        """Reports to the core where its write is: what comes before a snapshot may be deleted."""
         assert self.core is not None
         self.core.appended(effect.append_id, end_offset - len(effect.records))
 

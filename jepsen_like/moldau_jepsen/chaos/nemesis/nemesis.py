@@ -53,7 +53,7 @@ CHURN_EVERY_S = (1.0, 5.0)
 ANSWERS_SHOWN = 4
 VOTERS_MIN = 3
 NOT_DONE = ("not asked", "not struck")
-"""How answers begin that tell of nothing done."""
+"""How answers begin that report that nothing was done."""
 BUSY = "not struck: other faults hold all nodes that were chosen"
 
 
@@ -172,7 +172,7 @@ class Nemesis:
         self.deaths.append(f"{node.role} {node.node_id} ended by itself; its log is {node.log}")
 
     def _may_end(self, node_id: int) -> bool:
-        """Somebody has struck it, its records are damaged, or an error of its disk may not have reached it yet."""
+        """A fault holds it, its records are damaged, or an error of its disk may not have reached it yet."""
         if node_id in self._taken or node_id in self._rotten:
             return True
         return trio.current_time() < self._failed_until.get(node_id, 0.0)
@@ -195,7 +195,7 @@ class Nemesis:
 
     async def _replace_controller(self, node_id: int) -> None:
         """A voter with an empty disk might vote twice in an epoch, and lacks the entries that it confirmed."""
-        assert self._voters is not None, "controllers rot only where somebody can take their vote away"
+        assert self._voters is not None, "controllers rot only where a client can take their vote away"
         if not await self._voters.surely_remove_voter(node_id, RESTORE_TIMEOUT_S):
             self.deaths.append(f"controller {node_id} could not be replaced: its vote could not be taken away")
             return

@@ -39,14 +39,14 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close sends RST
 
 
 def member_of(first_bytes: bytes) -> int | None:
-    """Tells who opened a connection by the start of its first frame.
+    """Identifies the opener of a connection by the start of its first frame.
 
     Args:
-        first_bytes: What has arrived so far: size (int32), API key (int16), version (int16), correlation id (int32),
+        first_bytes: The bytes received so far: size (int32), API key (int16), version (int16), correlation id (int32),
             client id (nullable string with an int16 length).
 
     Returns:
-        The node id, ``CLIENT`` for everything else, or None when more bytes are needed to tell.
+        The node id, ``CLIENT`` for everything else, or None when more bytes are needed.
     """
     if len(first_bytes) < 14:
         return None

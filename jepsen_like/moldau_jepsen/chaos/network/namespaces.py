@@ -263,7 +263,7 @@ class NamespaceLinks(LinkRules):
         self._shape(words.tc)
 
     def reset(self, members: Iterable[int]) -> int:
-        """See ``LinkRules``; the kernel ends them at the nodes, and tells the other ends with RST."""
+        """See ``LinkRules``; the kernel ends them at the nodes, and notifies the other ends with RST."""
         if RESET in self.lacks:
             raise ValueError(f"these links know no {RESET}: {self.lacks[RESET]}")
         count = 0

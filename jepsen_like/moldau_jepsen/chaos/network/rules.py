@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CLIENT = 0
 """Stands for all clients in link rules; node ids begin at 1."""
 DELAY, RATE, LOSS, RESET = "delay", "rate", "loss", "reset"
-"""What links may lack (``LinkRules.lacks``). Cuts they all know."""
+"""Rules that some links cannot carry out (``LinkRules.lacks``). All links can be cut."""
 
 
 @dataclass(frozen=True, slots=True)

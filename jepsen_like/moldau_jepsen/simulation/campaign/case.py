@@ -75,7 +75,7 @@ class Case:
     faults: tuple[PlannedFault, ...] | None = None
     """None: what the seed draws."""
     draws: Mapping[str, object] | None = None
-    """What is not left to the seed, by field of ``RunOptions``; see ``DRAWS``."""
+    """Values that the seed does not decide, by field of ``RunOptions``; see ``DRAWS``."""
 
     def options(self, seed: int) -> RunOptions:
         """Returns the options of the run of a seed."""
@@ -118,7 +118,7 @@ class CaseVerdict:
     seeds: int
     """How many were run."""
     text: str
-    """What was found, or that nothing was."""
+    """The finding, or that there was none."""
     seconds: float
     """Processor time of all runs."""
     result: Result

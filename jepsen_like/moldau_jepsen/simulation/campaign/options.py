@@ -115,7 +115,7 @@ class Result:
     steps: int
     events: int
     faults: int
-    """Those that struck somebody."""
+    """Those that had a target."""
     acknowledged: int
     polled: int
     faults_by_kind: Mapping[str, int] = field(default_factory=dict)

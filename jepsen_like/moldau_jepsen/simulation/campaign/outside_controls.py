@@ -4,7 +4,7 @@ Stock pysyncobj as the metadata quorum is one: it loses acknowledged commands (A
 run it, and its harness is a module of the test tree. A campaign in a working copy of the sources finds that module by
 its path, and runs it beside the other controls; an installed Moldau has no test tree, and says so instead.
 
-What is plugged in is a module with ``convict(seed)``, which returns the rule that was broken and how, or None. Only the
+A plug-in is a module with ``convict(seed)``, which returns the rule that was broken and how, or None. Only the
 absence of the module, or of a library that it needs, is a reason to skip it: a module that is there and breaks is a
 defect of the kit.
 """

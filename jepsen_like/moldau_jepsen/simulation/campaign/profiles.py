@@ -48,7 +48,7 @@ class Profile:
     """Faults that belong together, with begin and end in seconds; repeated, a little differently each time, while
     others strike."""
     story_seconds: float = 5.0
-    """From one telling to the next."""
+    """The time from one report to the next."""
     stream: str = ""
     """Name of the random stream, if it is not ``name``: a renamed profile keeps the runs of its seeds."""
 
@@ -269,7 +269,7 @@ REJOINS = Profile(
     lengths=(0.2, 1.5),
     story=(
         (FaultKind.HANG, 0.0, 1.9),  # a follower leaves the ISR, and stays registered
-        (FaultKind.BLIND, 1.05, 4.5),  # its leader cannot tell the controllers that it has caught up
+        (FaultKind.BLIND, 1.05, 4.5),  # its leader cannot report to the controllers that it has caught up
         # and when it can, the follower lives another life
     ),
 )

@@ -144,7 +144,7 @@ def folder_name(seed: int, mutant: str) -> str:
 def write_failure(result: Result, directory: Path) -> Path:
     """Writes the folder of a failed seed and returns it.
 
-    ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
+    ``timeline.txt`` shows what happened and what each node knew, ``verdict.json`` what was violated and by which
     operations, ``run.html`` draws the run over time, ``history`` holds all operations of the clients,
     ``schedule.json`` the run as a case for the corpus. A run that the kit itself did not bring to its end leaves no
     schedule, unless its draws are known all the same.

@@ -51,7 +51,7 @@ class Targets:
 
     @property
     def mark(self) -> Callable[[], None]:
-        """What the action that is beginning calls once it has struck somebody, now or later."""
+        """The function that the beginning action calls once it has hit a target, now or later."""
         number = self._under_way
 
         def mark() -> None:
@@ -114,7 +114,7 @@ class Targets:
     # --- deaths that are not in order
 
     def spares(self, node_id: int) -> bool:
-        """Whether the node must not die now; the timeline tells of it."""
+        """Whether the node must not die now; the timeline reports it."""
         if not self.safekeeping.needs(node_id):
             return False
         self.world.trace.note("spared", self.cluster.host(node_id))

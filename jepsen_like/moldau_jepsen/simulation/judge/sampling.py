@@ -87,7 +87,7 @@ class RunSampler:
         self._partitions.saw_high_watermark(str(key), now, offset)
 
     def series(self, history: Sequence[Operation], notes: Sequence[TraceEvent], struck: Sequence[bool]) -> RunSeries:
-        """The whole run, now that it has ended; ``struck`` tells of each fault, by time, whether it struck anybody."""
+        """The whole run, now that it has ended; ``struck`` holds for each fault, by time, whether it had a target."""
         until_s = self._clock.now
         phases = tuple((note.seconds, _phase(note.text)) for note in notes if note.kind == "phase")
         load_ends_s = next((at_s for at_s, name in phases if name == FINAL_READ), until_s)
@@ -111,7 +111,7 @@ def _phase(text: str) -> str:
 def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
     """A fault, its planned end, and the machines that the trace names at that moment.
 
-    The trace also tells of faults that found no target: they are left out.
+    The trace also names faults that found no target: they are left out.
     """
     found: list[FaultSpan] = []
     for note in notes:

@@ -45,7 +45,7 @@ async def read_in_group(
 
     Args:
         make_consumer: Makes an unopened consumer of the group, which reads from the earliest offset, commits nothing,
-            and tells of its rebalances.
+            and reports its rebalances.
         group: Its id, for the history.
         partitions: All partitions of the topics that are subscribed to.
         recorder: Gets every poll; none of them counts as part of the final phase.

@@ -437,7 +437,7 @@ class VirtualConnection:
             self._writers.unpark_all()
 
     def die(self, *, silent: bool) -> None:
-        """Ends the connection of a dead process; the kernel tells the peer, unless the power was lost (``silent``)."""
+        """Ends the connection of a dead process; the kernel resets the peer, unless power was lost (``silent``)."""
         if not self.closed and not self.dead:
             self.dead = True
             if not silent:

@@ -25,7 +25,7 @@ class NodeClock:
     __slots__ = ("_base_ms", "_base_seconds", "_clock", "_known_ms", "_known_seconds", "_rate", "_wall_offset_ms")
 
     def __init__(self, clock: VirtualClock, start_ms: float = 0.0) -> None:
-        """Runs at the rate of the world, whose time ``clock`` tells, from ``start_ms``."""
+        """Runs at the rate of the world, whose time ``clock`` gives, from ``start_ms``."""
         self._clock = clock
         self._base_ms = start_ms
         self._base_seconds = clock.now

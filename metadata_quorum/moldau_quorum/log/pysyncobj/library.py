@@ -1,6 +1,6 @@
 """The one module that imports pysyncobj: its subclass with an own journal, transport, snapshots, clock and filters.
 
-What is wrong in the library, and what closes it here (details are in docs/internals/pysyncobj.md):
+Defects of the library, and the code that closes each here (details are in docs/internals/pysyncobj.md):
 
     a snapshot chunk advances the commit index over an unverified log   chunks carry commit index 0
     a matching append truncates what follows                            appends are trimmed against the own log

@@ -308,7 +308,7 @@ class RaftNode:
         assert number is not None, "a sync ends once"
         self._sync_number = None
         self._wal.sync_done(work)
-        # What was handed out meanwhile and wrote nothing has nothing else to wait for: nothing more may come for long.
+        # Effects handed out meanwhile that wrote nothing wait for nothing else: nothing more may come for long.
         self._durable(number if self._wal.dirty else self._written_number)
 
     def _durable(self, number: int) -> None:

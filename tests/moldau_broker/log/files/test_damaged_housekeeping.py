@@ -73,7 +73,7 @@ def test_retention_continues_and_names_the_damaged_file(
     if index_points_behind:
         damaged.segments[2].time_index.maybe_append(START_MS + 1, base_offset + 7)
     now = START_MS + DAY_MS + 40_000
-    # What is hidden in the segment may be younger than what is seen: it was written to just now.
+    # Unreadable records may be younger than the readable ones: the segment was written to just now.
     machine.virtual_disk.lookup(path).modified_ms = now
     tick(manager, now)
     assert other.log_start_offset == 60

@@ -101,7 +101,7 @@ def test_a_log_that_forgot_producers_accepts_any_sequence(forget) -> None:
     assert not is_refused(log, (9, 0, 4))
 
 
-def test_a_log_without_its_snapshots_may_have_forgotten_somebody() -> None:
+def test_a_log_without_its_snapshots_may_lack_a_producer() -> None:
     machine = VirtualMachine(1)
     manager = open_manager(machine)
     log = create(manager)

@@ -1,7 +1,7 @@
 """Goal: worker processes end with the campaign that started them, at once when it is left early; one that dies or is
 late is reported; a campaign with more tasks than its workers may have is run to its end.
 
-Method: real worker processes. What they are given waits for ever, so that a test that waited for it would not end, or
+Method: real worker processes. Their task waits for ever, so that a test that waited for it would not end, or
 kills the worker that unpickles it.
 """
 

@@ -164,7 +164,7 @@ CLIENT_METRICS_KEYS = (
 
 
 def check_group(config: Config) -> list[str]:
-    """What does not fit together in the configuration of a group, or has no such form."""
+    """The settings of a group that contradict each other or have the wrong form."""
     problems: list[str] = []
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
@@ -196,7 +196,7 @@ def check_bounds(config: Config, broker: Config) -> list[str]:
 
 
 def check_client_metrics(config: Config) -> list[str]:
-    """What is no pattern in a subscription to clients' metrics."""
+    """The entries of a subscription to clients' metrics that are not patterns."""
     problems: list[str] = []
     for pattern in config.get_list(METRICS_MATCH):
         name, equals, expression = pattern.partition("=")

@@ -66,7 +66,7 @@ class ClientSession:
     """The client's side on one connection. ``peer`` is for messages."""
 
     def __init__(self, mechanism: str, peer: str, client_id: str | None, software: tuple[str, str]) -> None:
-        """``software`` are name and version that ApiVersions tells."""
+        """``software`` are name and version that ApiVersions carries."""
         self.mechanism = mechanism
         self.state = ClientState.NEW
         self.api_versions: ApiVersionsResponse | None = None

@@ -37,7 +37,7 @@ class Rejected:
 class Challenge:
     """The server answers with ``data`` and expects another token.
 
-    ``refusal`` is set where the decision has been made, and the answer only tells why; a client may leave then.
+    ``refusal`` is set where the decision has been made, and the answer only gives the reason; a client may leave then.
     """
 
     data: bytes

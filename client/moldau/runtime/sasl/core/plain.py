@@ -42,7 +42,7 @@ class PlainServer:
                 cause="the password is empty", message="Authentication failed: password not specified", claimed=user
             )
         expected = self._password_of(user)
-        # An unknown user costs one comparison too, so that the time of an answer tells nothing.
+        # An unknown user costs one comparison too, so that the time of an answer reveals nothing.
         known = _NO_USER if expected is None else expected.encode()
         if not hmac.compare_digest(known, password.encode()):
             return Rejected(

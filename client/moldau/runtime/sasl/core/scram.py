@@ -6,7 +6,7 @@
     server -> client   v=<signature>
 
 The server keeps a salt, an iteration count, StoredKey and ServerKey, never the password. An unknown user gets a salt
-that is derived from a secret of the server, so that the first answer does not tell whether the user exists; the proof
+that is derived from a secret of the server, so that the first answer does not reveal whether the user exists; the proof
 then fails as that of a wrong password does. Passwords are taken as UTF-8 and not normalised, as in Kafka.
 """
 

@@ -84,7 +84,7 @@ class Answer:
 
     response: Response
     authenticated: str | None = None  # the user, where this answer completes an exchange
-    failure: Rejected | None = None  # where it tells why the authentication has failed
+    failure: Rejected | None = None  # where it says why the authentication has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

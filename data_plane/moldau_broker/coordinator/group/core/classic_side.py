@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClassicSide:
-    """Tells which classic groups are in use, ends those that are not, and converts those that are."""
+    """Knows which classic groups are in use, ends those that are not, and converts those that are."""
 
     def __init__(
         self,

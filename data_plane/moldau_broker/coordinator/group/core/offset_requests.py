@@ -124,7 +124,7 @@ def fetch_offsets(
 ) -> OffsetFetchResponseGroup:
     """Returns the committed offsets of a group for the requested partitions, or for all if the topics are null.
 
-    ``is_gone`` tells whether the topic of an offset is deleted. Such an offset is left out, even before its tombstone
+    ``is_gone`` returns whether the topic of an offset is deleted. Such an offset is left out, even before its tombstone
     is written.
     """
     group_id = request.group_id

@@ -40,7 +40,7 @@ _NEVER: Final = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What subscriptions may select a client by, besides the id of its instance."""
+    """The properties by which subscriptions select a client, besides the id of its instance."""
 
     client_id: str
     client_software_name: str

@@ -126,7 +126,7 @@ class GroupRules:
     def offset(
         self, group_id: str, partition: TopicPartition, offset: int | None, topic_id: UUID | None = None
     ) -> None:
-        """An offset took effect, or was deleted (None). ``topic_id`` is None where the commit does not tell it."""
+        """An offset took effect, or was deleted (None). ``topic_id`` is None where the commit does not name it."""
         group = self._groups.setdefault(group_id, _Group())
         is_other = topic_id is not None and group.topic_ids.get(partition, topic_id) != topic_id
         former = group.topic_ids.get(partition)

@@ -272,7 +272,7 @@ class RuleWatcher:
             return  # its disk fails, which is a fault and no finding
 
     def _read_committed(self, key: PartitionKey, partition: Partition) -> None:
-        """Tells the judge of the records that became committed; those of a transaction when it is."""
+        """Reports to the judge the records that became committed; those of a transaction when it is."""
         position = max(self._records_read.get(key, 0), partition.log.log_start_offset)
         end = min(partition.replica.high_watermark, partition.log.log_end_offset)
         if position >= end:

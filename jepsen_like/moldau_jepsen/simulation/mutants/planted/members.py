@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def commits_fetch_position() -> list[Patch]:
-    """What is committed is how far the consumer has fetched, not how far the application has read."""
+    """A consumer commits how far it has fetched, not how far the application has read."""
 
     def consumed(self: ConsumerOffsets) -> dict[TopicPartition, CommittedOffset]:
         return {

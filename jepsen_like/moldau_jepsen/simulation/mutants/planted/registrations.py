@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def elr_ignored() -> list[Patch]:
-    """Who leaves a small ISR is forgotten."""
+    """A replica that leaves a small ISR is forgotten."""
     return [(PartitionChange, "_eligible", lambda self, replicas, isr: ())]
 
 

@@ -48,7 +48,7 @@ class EntryLog:
         return self._size_bytes
 
     def epoch_at(self, index: int) -> int | None:
-        """Epoch of the entry at ``index``; None where this log cannot tell."""
+        """Epoch of the entry at ``index``; None where this log does not know it."""
         position = index - self.base_index - 1
         if 0 <= position < len(self._entries):
             return self._entries[position].epoch

@@ -442,7 +442,7 @@ class RaftCore:
         return True
 
     def _hears_leader(self) -> bool:
-        """Whether a leader is alive as far as this node can tell (leader stickiness)."""
+        """Whether a leader is alive as far as this node knows (leader stickiness)."""
         if self.role is Role.LEADER:
             return True
         return self.leader_id is not None and self.now_ms - self._heard_ms < self.timing.election_timeout_ms_min
@@ -503,7 +503,7 @@ class RaftCore:
         log = self.log
         prev_index, entries = request.prev_index, request.entries
         if prev_index < self.commit_index:
-            # What is committed agrees with every leader: only what comes after is of interest.
+            # Committed entries agree with every leader: only later ones are of interest.
             entries = entries[self.commit_index - prev_index :]
         elif log.epoch_at(prev_index) != request.prev_epoch:
             self._refuse_append(sender, request)
@@ -517,7 +517,7 @@ class RaftCore:
         match_index = max(prev_index + len(request.entries), self.commit_index)
         self.commit_to(max(self.commit_index, min(request.commit_index, match_index)))
         if not request.entries and self.writes.is_hard_state_durable:
-            # A heartbeat is answered at once with what is durable: a slow disk shall not look like a dead node.
+            # A heartbeat is answered at once with what is durable: a slow disk must not look like a dead node.
             self.send_early(sender, self._acceptance(request, min(match_index, self.durable_index)))
         else:
             self.send(sender, self._acceptance(request, match_index))

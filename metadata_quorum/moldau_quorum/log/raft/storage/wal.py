@@ -244,7 +244,7 @@ class WriteAheadLog:
         if self.torn_bytes:
             file.truncate(segment.size)
         self._active, self._file = segment, file
-        # What was read may come from a cache that power loss empties: sync it first. If a sync of the process before
+        # The read bytes may come from a cache that power loss empties: sync it first. If a sync of the process before
         # has failed, the kernel counts these pages as written and no sync writes them: write them again.
         file.write_at(synced, buffer[synced : segment.size])
         self._dirty = True
