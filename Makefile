@@ -6,6 +6,7 @@ PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c 'import sys; 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.moldau-installed
+COMPILED := $(VENV)/.moldau-tests-compiled
 EXTRAS := jobs,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
@@ -20,17 +21,19 @@ demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
 
 # Linters run beside the tests, and what they say appears at once when the last of them has ended. Both parts always run;
-# the exit code is that of the linters if they failed, and pytest's closing line comes last.
+# the exit code is that of the linters if they failed, and pytest's closing line comes last. In a new clone one process
+# compiles all modules before several would do so at the same time.
 test: install
 	@( $(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1; lint=$$?; echo; cat $(VENV)/lint.log; \
 	if [ $$lint -ne 0 ]; then echo "lint failed; the tests run all the same"; fi; exit $$lint ) & linters=$$!; \
+	test -e $(COMPILED) || { $(BIN)/pytest $(PYTEST_ARGS) -n 0 --collect-only -q > /dev/null 2>&1; touch $(COMPILED); }; \
 	$(BIN)/pytest $(PYTEST_ARGS); tests=$$?; \
 	wait $$linters; lint=$$?; if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
 
-# For the inner loop, in less than a minute: linters, types, and the tests of the pure cores.
+# For the inner loop, in less than a minute once mypy has its cache: linters, types for Linux, and tests of pure cores.
 CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records tests/moldau_quorum/controller tests/moldau_quorum/metadata \
 	tests/moldau_broker/replication tests/moldau_broker/coordinator tests/moldau_jepsen/checkers
-check: lint
+check: lint-quick
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m 'not spark' $(CHECKED)
 
 # The long tests of the tests: planted bugs that campaigns must find, negative controls, kept runs with planted bugs, Spark
@@ -50,12 +53,16 @@ test-packaging: install
 test-pythons: install
 	$(BIN)/python tests/support/other_pythons.py
 
-lint: install
+# Types are checked for Linux everywhere, and for macOS in the files where they can differ.
+lint: lint-quick
+	@echo "mypy, for macOS"; $(BIN)/python tests/support/platform_files.py | xargs $(BIN)/mypy --platform darwin \
+	--follow-imports silent --cache-dir .mypy_cache/darwin
+
+.PHONY: lint-quick
+lint-quick: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@echo "mypy, for Linux and for macOS"; \
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin & darwin=$$!; \
-	$(BIN)/mypy; linux=$$?; wait $$darwin && exit $$linux
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: install

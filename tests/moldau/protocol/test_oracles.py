@@ -27,7 +27,7 @@ def snake(name: str) -> str:
 
 
 KIO = Path(importlib.util.find_spec("kio").origin).parent
-"""kio's folder. Collecting the tests looks for files only: kio's modules take longer to load than all others together."""
+"""kio's folder. Collecting tests looks for files only: its modules take longer to load than all others together."""
 
 
 def kio_module(cls: type[Message], version: int) -> str | None:

@@ -1,13 +1,21 @@
 """Maps groups and transactional ids to partitions of internal topics, with the hash that Kafka's clients assume."""
 
 import sys
+from functools import lru_cache
+from itertools import accumulate, repeat
 from operator import mul
 from typing import Final
 
 _UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _UNITS_MAX: Final = 32_767
 """UTF-16 code units of the longest name that a request can hold."""
-_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_UNITS_MAX - 1, -1, -1))
+_UNITS_FEW: Final = 256
+
+
+@lru_cache(maxsize=2)
+def _powers(count: int) -> tuple[int, ...]:
+    """Returns the first powers of 31, modulo 2**32. Few suffice for nearly all names, and many take 10 ms."""
+    return tuple(accumulate(repeat(31, count - 1), lambda power, factor: power * factor & 0xFFFFFFFF, initial=1))
 
 
 def java_string_hash(text: str) -> int:
@@ -17,7 +25,8 @@ def java_string_hash(text: str) -> int:
     """
     units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
     # Clients choose the length, so the loop over the units runs in C.
-    value: int = sum(map(mul, units, _POWERS[_UNITS_MAX - len(units) :])) & 0xFFFFFFFF
+    powers = _powers(_UNITS_FEW if len(units) <= _UNITS_FEW else _UNITS_MAX)
+    value: int = sum(map(mul, units[::-1], powers)) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 

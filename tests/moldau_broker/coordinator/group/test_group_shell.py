@@ -127,6 +127,11 @@ def test_java_hash_and_partition() -> None:
     assert partition_for("hello", 50) == 99162322 % 50
     assert java_string_hash("Hello World!") == -969099747
     assert partition_for("Hello World!", 50) == 47
+    for length in (255, 256, 257, 32_767):
+        value = 0
+        for unit in (text := "0\u20acz" * length)[:length]:
+            value = (31 * value + ord(unit)) & 0xFFFFFFFF
+        assert java_string_hash(text[:length]) & 0xFFFFFFFF == value
 
 
 def test_a_member_lives_in_real_time() -> None:
