@@ -75,7 +75,7 @@ class Crashes(threading.Thread):
         self.hit: list[str] = []
 
     def run(self) -> None:
-        """Works until it is told to end."""
+        """Works until it is asked to end."""
         while not self._ends.wait(self._random.uniform(*CALM_S)):
             node = self._random.choice([0, *CONTROLLERS, *BROKERS])
             if node == 0:

@@ -1,6 +1,6 @@
 """Clients that work while nodes restart: two producers, a transactional producer and a group.
 
-Every client is a thread that goes on until it is told to end. It keeps what was acknowledged to it, so that a test can
+Every client is a thread that goes on until it is asked to end. It keeps what was acknowledged to it, so that a test can
 compare that with what is in the topics afterwards.
 """
 
@@ -33,7 +33,7 @@ class Worker(threading.Thread):
         self.errors: list[BaseException] = []
 
     def run(self) -> None:
-        """Works until it is told to end, or an error reaches the application."""
+        """Works until it is asked to end, or an error reaches the application."""
         try:
             self.work()
         except (KafkaError, AssertionError, OSError) as error:
