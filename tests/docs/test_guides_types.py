@@ -29,6 +29,7 @@ PAGES = (
     "migrating",
     "processing",
     "serializers",
+    "simulate",
     "tuning",
 )
 UNTYPED = {"frameworks"}

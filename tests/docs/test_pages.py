@@ -41,6 +41,7 @@ PYTHON_PAGES = {
     "docs/guides/share-groups.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
+    "docs/guides/simulate.md",  # here
     "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
 }
 ADDRESS = '"127.0.0.1:9092"'
@@ -98,6 +99,18 @@ def test_code_of_the_application_guide_runs(local, capsys):
     for code in blocks(page, "python"):
         exec(compile(code, str(page), "exec"), {"BOOTSTRAP": local.bootstrap})
     assert "payments 0 0 b'25 EUR'" in re.sub(r"payments \d+ ", "payments 0 ", capsys.readouterr().out)
+
+
+def test_code_of_the_guide_to_simulation_runs():
+    """Its tests pass, the one that must find a bug included."""
+    page = ROOT / "docs" / "guides" / "simulate.md"
+    scope = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), scope)
+    tests = [value for name, value in scope.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()
 
 
 @pytest.mark.processes
