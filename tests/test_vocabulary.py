@@ -65,8 +65,8 @@ PLAIN = {
 """Words that hide the subject of a technical statement or are archaic, in any case, with what to write instead."""
 PLAIN_SOURCES = ("*.py", "*.pyx", "*.pxi", "*.pyi", "*.md", "Makefile", "*.toml", "*.yml", "*.html", "*.js", "*.css")
 OPENING = re.compile(
-    r"(?:^ *(?:- )?|\"\"\"|# |[.:] )"
-    r"((?:Who|Whoever|Nobody|Somebody|What) (?:[a-z]+ )?"
+    r"\"\"\"((?:Who|Whoever|What|Whatever) [^?.:\n]*)[.:\n]"
+    r"|(?:^ *(?:- )?|# |[.:] )((?:Who|Whoever|Nobody|Somebody|What) (?:[a-z]+ )?"
     r"(?:is|are|was|were|has|had|may|can|does|did|must)\b[^?.:\n]*)(?:[.:\n])",
     re.MULTILINE,
 )
@@ -122,7 +122,7 @@ def test_technical_statements_have_a_subject():
 
 def test_no_sentence_begins_with_what_or_who():
     found = [
-        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start(1)) + 1}: {match[1]}"
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.end() - 1) + 1}: {match[1] or match[2]}"
         for path in tracked("*.py", "*.pyx", "*.md")
         for text in [text_of(path)]
         if "What " in text or "Who" in text or "body " in text

@@ -1,4 +1,4 @@
-"""What authorization adds to one Produce or Fetch request:
+"""The cost that authorization adds to one Produce or Fetch request:
 
     python -m benchmarks.broker.authorization [--acls N] [--partitions P]
 

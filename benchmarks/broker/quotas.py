@@ -1,4 +1,4 @@
-"""What quotas add to one Produce or Fetch request, in the bare handler of a connection:
+"""The cost that quotas add to one Produce or Fetch request, in the bare handler of a connection:
 
     python -m benchmarks.broker.quotas [--requests N] [--rounds R]
 

@@ -35,7 +35,7 @@ SKEWED_PARTITIONS = 8
 SKEWED_BYTES = (100, 10, 1000, 100, 10_000, 10, 100, 1000)
 VALUE_BYTES = 100
 POLL_RECORDS = 500
-"""What one poll returns at most, of both clients: the default of Moldau's and of the Java client."""
+"""The most that one poll of both clients returns: the default of Moldau's and of the Java client."""
 READ_TIMEOUT_S = 120.0
 
 

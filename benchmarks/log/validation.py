@@ -1,4 +1,4 @@
-"""What a leader's checks of one batch cost, by codec and size of the batch.
+"""The cost of a leader's checks of one batch, by codec and size of the batch.
 
     python -m benchmarks.log.validation [--seconds 0.5]
 

@@ -1,4 +1,4 @@
-"""What TLS costs a connection: both ends in one process on loopback, CPU time of both together.
+"""The cost of TLS for a connection: both ends in one process on loopback, CPU time of both together.
 
     python -m benchmarks.network.tls [--megabytes 500] [--messages 20000] [--connections 100]
 

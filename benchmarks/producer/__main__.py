@@ -47,7 +47,7 @@ REFERENCE = "librdkafka"
 
 
 class Cost(NamedTuple):
-    """What one round took, per record: seconds of wall clock, of the client's processors and of the broker's."""
+    """The cost of one round, per record: seconds of wall clock, of the client's processors and of the broker's."""
 
     wall_s: float
     client_s: float

@@ -1,4 +1,4 @@
-"""What the metadata quorum achieves on this machine: three real processes on loopback, real files, real fdatasync.
+"""The rate of the metadata quorum on this machine: three real processes on loopback, real files, real fdatasync.
 
     python benchmarks/quorum/raft.py [--engine raft|pysyncobj] [--kills 10] [--directory D]
 

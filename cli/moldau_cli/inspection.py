@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What brokers and controllers reported, and the problems in it, the most serious first."""
+    """The reports of brokers and controllers, and the problems in them, the most serious first."""
 
     problems: list[Problem]
     cluster: ClusterDescription

@@ -71,7 +71,7 @@ class Status(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What the client did."""
+    """The client's action."""
 
     SEND = "send"  # one or more sends, each acknowledged on its own
     POLL = "poll"  # one poll of a consumer

@@ -79,7 +79,7 @@ def run_each(
 ) -> Generator[tuple[A, R | Exception], None, None]:
     """Calls a function with each of the arguments, in worker processes; yields outcomes as they come.
 
-    Arguments are taken as workers become free, so they may be without number. What the function raises is an outcome
+    Arguments are taken as workers become free, so they may be without number. An error of the function is an outcome
     like what it returns. When the iterator is closed, or interrupted, all workers are killed where they are.
 
     Args:

@@ -37,7 +37,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 
 class Role(enum.StrEnum):
-    """What a new node is."""
+    """The roles of a new node."""
 
     BROKER = "broker"
     CONTROLLER = "controller"

@@ -70,7 +70,7 @@ _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """What the application needs to answer."""
+    """The parts that the application answers with."""
 
     sessions: Sessions
     bootstrap: str

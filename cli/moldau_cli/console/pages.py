@@ -31,7 +31,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a page asks for, in whose name."""
+    """The request of a page, with its identity."""
 
     identity: Identity
     parameters: Mapping[str, str]

@@ -43,7 +43,7 @@ DELIVERY_TIMEOUT_MS: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What the message browser shows. ``value`` is an offset or Unix milliseconds, by ``origin``."""
+    """The position from which the message browser reads. ``value`` is an offset or Unix milliseconds, by ``origin``."""
 
     topic: str
     partition: int | None = None

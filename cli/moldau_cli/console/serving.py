@@ -36,7 +36,7 @@ GRACE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line decides."""
+    """The settings that the command line decides."""
 
     bootstrap: str
     settings: Mapping[str, str]

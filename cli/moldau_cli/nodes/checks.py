@@ -1,6 +1,6 @@
 """Checks a machine against the configuration of a node: ports, directories, file limits, the other voters, clocks.
 
-Nothing is changed; ports are bound for a moment. What cannot be known yet (voters that do not run) is a warning.
+Nothing is changed; ports are bound for a moment. A fact that cannot be known yet (voters that do not run) is a warning.
 """
 
 from __future__ import annotations

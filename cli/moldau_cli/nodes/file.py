@@ -40,7 +40,7 @@ HEAD: Final = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNode:
-    """What the operator decided about a new node."""
+    """The operator's decisions about a new node."""
 
     roles: tuple[str, ...]
     node_id: int

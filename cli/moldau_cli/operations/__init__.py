@@ -1,1 +1,1 @@
-"""What commands that operate a cluster do with it: surveys, moves of replicas, restarts of its nodes."""
+"""Actions of the commands that operate a cluster: surveys, moves of replicas, restarts of its nodes."""

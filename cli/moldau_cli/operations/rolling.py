@@ -50,7 +50,7 @@ class RollOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """What a roll did."""
+    """The outcome of a roll."""
 
     restarted: tuple[int, ...]
     elected: int

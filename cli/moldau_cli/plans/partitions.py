@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Trouble(enum.StrEnum):
-    """What ``kafka-topics --describe`` filters by."""
+    """The filters of ``kafka-topics --describe``."""
 
     UNDER_REPLICATED = "under-replicated-partitions"
     UNDER_MIN_ISR = "under-min-isr-partitions"

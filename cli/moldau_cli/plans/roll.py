@@ -44,7 +44,7 @@ class RollNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What the cluster reports at one time."""
+    """The cluster's report at one time."""
 
     quorum: QuorumDescription
     live: frozenset[int]

@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to read.
+    """The records to read.
 
     ``pattern`` is a regular expression for whole topic names, instead of ``topics``. Empty ``partitions`` are all.
     ``idle_ms`` ends reading after that time without a record.

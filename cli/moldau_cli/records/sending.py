@@ -32,7 +32,7 @@ FAREWELL_S: Final = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """What to send.
+    """The settings of sending.
 
     ``parse`` is None if each file is one record. ``transaction_records`` is None without transactions, and 0 for one
     transaction with all records. ``report`` receives each acknowledged record.

@@ -34,7 +34,7 @@ _EXAMPLE: Final = 'QuotaAlteration(entity=QuotaEntity(user="alice"), quotas={"pr
 
 
 class QuotaName(enum.Enum):
-    """What stands for a name where no single user, client id or address is meant."""
+    """The placeholder for a name where no single user, client id or address is meant."""
 
     DEFAULT = "default"
     """Those without a quota of their own."""

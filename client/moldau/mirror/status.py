@@ -1,4 +1,4 @@
-"""What the clusters say about a mirror: positions, lag and translated offsets. The mirror itself is not asked."""
+"""A mirror as the clusters see it: positions, lag and translated offsets. The mirror itself is not asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processors of the three faces share: their settings, and the way of a failed record."""
+"""Common parts of the processors of the three faces: their settings, and the way of a failed record."""
 
 from __future__ import annotations
 

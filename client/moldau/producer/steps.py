@@ -63,7 +63,7 @@ class TransactionalProducer(Protocol):
 
 
 class Positioned(Protocol):
-    """What a step needs of the consumer of any face."""
+    """The part of a consumer of any face that a step needs."""
 
     @property
     def commits_automatically(self) -> bool:
@@ -74,7 +74,7 @@ class Positioned(Protocol):
 
 
 class Source(Positioned, Protocol):
-    """What a step needs of a consumer for trio or asyncio."""
+    """The part of a consumer for trio or asyncio that a step needs."""
 
     async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch[Any, Any]]:
         """Returns records."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class AclOperation(IntEnum):
-    """What a principal does to a resource."""
+    """An operation of a principal on a resource."""
 
     READ = 3
     WRITE = 4

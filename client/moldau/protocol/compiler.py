@@ -168,7 +168,7 @@ def _too_long(what: str, length: int) -> EncodeError:
 
 STRING_BYTES_MAX = 32767
 STRING_BYTES_PER_ENTRY = 256
-"""Names have up to 249 bytes. What handlers do with a name (hash it, look it up, quote it) takes time by its length."""
+"""Names have up to 249 bytes. Handlers hash, look up and quote a name, which takes time by its length."""
 _CUT_MARK = b"..."
 
 

@@ -53,7 +53,7 @@ ROLES: Final[Mapping[str, str]] = {
         )
     },
 }
-"""What a field says about the entry that it is in. Requests and responses name the same thing differently."""
+"""The role of a field in its entry. Requests and responses name the same thing differently."""
 
 CODE_AT_BOTH: Final[Mapping[int, int]] = {
     ApiKey.FETCH: 12,

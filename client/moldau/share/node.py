@@ -38,7 +38,7 @@ Taken = dict[ShareKey, list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What a fetch asks for, from the configuration."""
+    """The limits of a fetch, from the configuration."""
 
     max_wait_ms: int
     min_bytes: int

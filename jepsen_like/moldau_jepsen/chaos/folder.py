@@ -64,11 +64,11 @@ class RunFacts:
     deaths: tuple[str, ...] = ()
     """Nodes that ended without a fault, nodes that did not come back, and a register that is stuck."""
     register: tuple[RegisterOperation, ...] = ()
-    """What the clients of the register saw."""
+    """The observations of the register's clients."""
     topics: TopicsMade = field(default_factory=TopicsMade)
-    """What the client saw that deletes topics and makes them again."""
+    """The observations of the client that deletes topics and makes them again."""
     copies: Copies = field(default_factory=Copies)
-    """What the topics of Spark's query held at the end."""
+    """The content of the topics of Spark's query at the end."""
     control: ControlFacts | None = None
     """Set for a negative control."""
     observed: Observed = field(default_factory=Observed)
@@ -101,7 +101,7 @@ class ChaosResult:
     deaths: tuple[str, ...]
     unavailable_s: float
     document: Mapping[str, object]
-    """What ``verdict.json`` holds."""
+    """The content of ``verdict.json``."""
     content: ChaosReport
     """The content of ``report.html``."""
     control: ControlRow | None = None

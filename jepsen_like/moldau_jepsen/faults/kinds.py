@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class FaultKind(enum.Enum):
-    """What a fault does. The order of the members is part of the seeds: append new kinds, do not insert them."""
+    """The kinds of faults. The order of the members is part of the seeds: append new kinds, do not insert them."""
 
     KILL = "kill"  # a process dies, and starts again at the end
     KILL_LEADER = "kill-leader"  # the active controller, or a broker that leads something

@@ -22,7 +22,7 @@ READ_TRIES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What a node's disk and clocks do; the defaults are those of a healthy machine. Times in milliseconds."""
+    """The behaviour of a node's disk and clocks; the defaults are those of a healthy machine. Times in milliseconds."""
 
     disk_full: float = 0.0
     """1: nothing more can be written (ENOSPC)."""
@@ -66,7 +66,7 @@ class ControlWriter:
             os.close(descriptor)
 
     def read(self) -> Control:
-        """What holds now."""
+        """The current faults."""
         return _read(self._map)
 
     def write(self, control: Control) -> None:
@@ -100,7 +100,7 @@ class ControlReader:
         self._control = HEALTHY
 
     def read(self) -> Control:
-        """What holds now."""
+        """The current faults."""
         if self._map[:] != self._bytes:  # Decodes changes only: clocks are read far more often than the file changes.
             control = _read(self._map)
             self._bytes, self._control = _pack(self._map, control), control

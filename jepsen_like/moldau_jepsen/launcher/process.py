@@ -26,7 +26,7 @@ LOG_TAIL_BYTES = 8_192
 
 
 class ProcessState(enum.Enum):
-    """What a node's process is doing."""
+    """The state of a node's process."""
 
     RUNNING = "running"
     PAUSED = "paused"

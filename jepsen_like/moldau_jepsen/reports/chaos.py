@@ -37,7 +37,7 @@ ANOMALIES_SHOWN = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSample:
-    """What the brokers said about the workload's partitions at one moment."""
+    """The brokers' reports on the workload's partitions at one moment."""
 
     at_ms: float
     in_sync_min: int  # smallest in-sync set
@@ -59,7 +59,7 @@ class ChaosReport:
     duration_s: float
     settings: Mapping[str, str]
     reads: GroupFigures | None = None
-    """What groups noticed, if it was measured."""
+    """The observations of groups, if they were measured."""
     operations: Mapping[int, Operation] = field(default_factory=dict)
     """The operations that anomalies name."""
     notes: Sequence[str] = ()
@@ -76,7 +76,7 @@ class ChaosReport:
     deaths: Sequence[str] = ()
     """Nodes that ended without a fault, and nodes that did not come back."""
     control: ControlRow | None = None
-    """What this run is a control for, if it is one."""
+    """The purpose of this run as a control, if it is one."""
     controls: Sequence[ControlRow] = ()
     """The negative controls of this run."""
     judged: Origin | None = None

@@ -1,4 +1,4 @@
-"""What readers in groups noticed of a run: how soon they had what was acknowledged, and how often they were given it.
+"""The observations of readers in groups: how soon they had what was acknowledged, and how often they were given it.
 
 The realtime lag of a record is the time from its acknowledgement at its sender to the first poll by a member
 of any group that returned it; where the poll came first, it is 0. A rebalance sets a group
@@ -56,7 +56,7 @@ class GroupReads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """What the groups of a run noticed."""
+    """The observations of the groups of a run."""
 
     lag_ms: Mapping[str, float]
     """p50, p99, p99.9 and max of the realtime lags."""
@@ -136,7 +136,7 @@ class Consumption:
         counts[value] = min(counts[value] + 1, MORE)
 
     def groups(self) -> tuple[GroupReads, ...]:
-        """What each group was given, by its name."""
+        """The records that each group was given, by its name."""
         return tuple(
             GroupReads(
                 group=group,

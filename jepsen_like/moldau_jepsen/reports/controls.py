@@ -16,7 +16,7 @@ class ControlRow(NamedTuple):
 
     name: str
     text: str
-    """What goes wrong in it."""
+    """Its defect."""
     wanted: tuple[str, ...]
     """Anomalies that convict it; others are found by the way."""
     found: tuple[tuple[str, int], ...]

@@ -1,4 +1,4 @@
-"""What a run or a campaign has reached, as parts of a page: messages by API and version, and transitions of states."""
+"""The coverage of a run or a campaign, as parts of a page: messages by API and version, and transitions of states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MachineRows:
 
 
 def machines_section(machines: Sequence[MachineRows], hint: str = "") -> str:
-    """What state machines did; ``hint`` says how that is known."""
+    """The transitions of state machines; ``hint`` says how they are known."""
     parts = ["<h2>State transitions</h2>", f"<p class='hint'>{escape(hint)}</p>" if hint else ""]
     for machine in machines:
         never = machine.never

@@ -1,4 +1,4 @@
-"""What clients noticed of a run, over time: writes acknowledged, how long that took, and when there were none."""
+"""The observations of clients over time: writes acknowledged, how long that took, and when there were none."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def _state_text(state: PartitionState) -> str:
 
 
 def _key() -> str:
-    """What the colours of partitions say."""
+    """The meaning of the colours of partitions."""
     kinds = (("whole", "all in sync"), ("shrunk", "some in sync"), ("alone", "one in sync"), ("", "no leader"))
     boxes = "".join(
         f'<span class="key"><svg viewBox="0 0 14 10"><rect class="lane {kind}" width="14" height="10"/></svg>'

@@ -67,7 +67,7 @@ class ControlRow:
     seeds: int
     found_by: str
     detail: str
-    """What convicted it at which seed, or what broke in the kit."""
+    """The finding that convicted it and its seed, or the failure of the kit."""
     skipped: str = ""
     """Why it was not run; empty if it was."""
 
@@ -147,7 +147,7 @@ class CampaignReport:
     """Some that passed, to be drawn."""
     notes: tuple[str, ...] = field(default=())
     unfinished: str = ""
-    """What the campaign is instead of ended: still running, or interrupted. Empty if it has run to its end."""
+    """The state of a campaign that has not ended: still running, or interrupted. Empty if it has run to its end."""
 
     @property
     def virtual_hours(self) -> float:

@@ -45,7 +45,7 @@ class PipelineError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineVerdict:
-    """What ``check`` found."""
+    """The findings of ``check``."""
 
     log: Verdict
     """Judgement of the log: what was sent against what was read."""

@@ -390,7 +390,7 @@ class PipeWorkload:
 
 
 def _by_partition(batches: Sequence[ConsumedBatch]) -> dict[TopicPartition, list[Record]]:
-    """What a poll returned, in the order in which the history has it."""
+    """The records of a poll, in the order in which the history has them."""
     records: dict[TopicPartition, list[Record]] = {}
     for batch in batches:
         records.setdefault(TopicPartition(batch.topic, batch.partition), []).extend(batch.records)

@@ -55,7 +55,7 @@ class RegexMember:
         self._owned: frozenset[tuple[UUID, int]] = frozenset()
         self._coordinator: int | None = None
         self.stuck: str | None = None
-        """What the member lacked at the end, if it lacked something."""
+        """The topics that the member lacked at the end, if any."""
 
     def stop(self) -> None:
         """Creates no more topics; the member ends once it owns what it must own."""

@@ -85,7 +85,7 @@ class _Transaction(OpenTransaction):
 
 
 class _Client:
-    """What one life of a client works with."""
+    """The parts of one life of a client."""
 
     __slots__ = ("consumer", "draw", "process", "producer")
 

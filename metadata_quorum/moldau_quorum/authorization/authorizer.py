@@ -67,7 +67,7 @@ OPERATIONS: Final = {
         AclOperation.IDEMPOTENT_WRITE,
     ),
 }
-"""What responses list as authorized operations, per kind of resource."""
+"""The authorized operations that responses list, per kind of resource."""
 
 
 class Decision(NamedTuple):
@@ -78,7 +78,7 @@ class Decision(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What a peer tried, for the audit log."""
+    """A peer's attempt, for the audit log."""
 
     identity: Identity
     api: ApiKey | None
@@ -181,7 +181,7 @@ def _permits(allowed: int, operation: int) -> bool:
 
 
 class Permissions:
-    """What the peer of one connection may do. Remembers decisions until an ACL changes."""
+    """The rights of the peer of one connection. Remembers decisions until an ACL changes."""
 
     __slots__ = ("_acls", "_authorizer", "_decisions", "_raw", "api", "identity")
 

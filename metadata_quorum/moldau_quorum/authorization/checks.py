@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a request."""
+    """The outcome of a request's check."""
 
     remainder: Request | None
     """The served part of the request; None if there is none."""

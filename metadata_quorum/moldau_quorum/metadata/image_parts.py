@@ -117,11 +117,11 @@ class TopicImage:
 
 
 _STATE: Final = tuple(field.name for field in fields(PartitionImage))
-"""What a partition's record and image hold in common, by name: all of the image."""
+"""The fields that a partition's record and image have in common, by name: all of the image."""
 _CHANGEABLE: Final = tuple(
     field.name for field in fields(r.PartitionChangeRecord) if field.name in _STATE and field.default is None
 )
-"""What a change may leave as it was."""
+"""The fields that a change may leave as they were."""
 
 
 def partition_image(record: r.PartitionRecord) -> PartitionImage:

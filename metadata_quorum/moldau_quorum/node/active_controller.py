@@ -110,9 +110,9 @@ class PendingAnswer:
     unconfirmed_epoch: int | None = None
     """The controller epoch to confirm before ``response`` is sent; None if a commit does that, or nothing must."""
     controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
-    """What the other voters support, where the request changes levels."""
+    """The levels that the other voters support, where the request changes levels."""
     mutations: MutationAllowance | None = None
-    """What the quota of the sender lets it change; None if no quota limits it."""
+    """The changes that the quota of the sender allows; None if no quota limits it."""
     requester: Identity | None = None
     """The sender of the request, where that matters."""
     decided: trio.Event = field(default_factory=trio.Event)

@@ -73,7 +73,7 @@ QUORUM_APIS: Final[tuple[ControllerApi, ...]] = (
         cost=Cost.NONE,
     ),
 )
-"""What a controller answers without a decision."""
+"""The APIs that a controller answers without a decision."""
 
 CONTROLLER_APIS: Final[tuple[ControllerApi, ...]] = tuple(
     sorted(

@@ -68,11 +68,11 @@ READ_TIMEOUT_MS: Final = 10_000.0
 
 _PRIVATE_KEYS: Final = (QUORUM_MESSAGE_KEY, METADATA_FETCH_KEY, LEADERSHIP_TRANSFER_KEY)
 NOT_FORWARDED: Final = (ApiKey.ENVELOPE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-"""What concerns a connection itself."""
+"""APIs that concern a connection itself."""
 
 
 TOKEN_APIS: Final = (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN)
-"""Decided by who asks."""
+"""APIs whose decision depends on the sender."""
 
 
 class _Answer:

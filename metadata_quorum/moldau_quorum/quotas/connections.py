@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """What happens to a connection that has arrived."""
+    """The treatment of a connection that has arrived."""
 
     accept_after_ms: int
     """The listener accepts nothing for so long, and then serves this connection."""

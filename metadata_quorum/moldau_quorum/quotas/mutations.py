@@ -23,7 +23,7 @@ STRICT_SINCE: Final[Mapping[int, int]] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE
 
 
 class MutationAllowance:
-    """What one request may still change."""
+    """The changes that one request may still make."""
 
     __slots__ = ("_bucket", "_limit", "_strict", "_throttle_ms", "_throttled_at_ms")
 

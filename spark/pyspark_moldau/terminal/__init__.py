@@ -1,1 +1,1 @@
-"""What a user sees of a running query: a table in the terminal, a picture at its end."""
+"""The display of a running query: a table in the terminal, a picture at its end."""

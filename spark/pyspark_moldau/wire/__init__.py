@@ -1,1 +1,1 @@
-"""What the source says to brokers: connections, metadata, decoding of fetched batches, offsets of groups."""
+"""The source's communication with brokers: connections, metadata, decoding of fetched batches, offsets of groups."""

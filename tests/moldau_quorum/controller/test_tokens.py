@@ -187,7 +187,7 @@ def test_tokens_for_others() -> None:
     periods=st.lists(st.tuples(st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, DAY)), max_size=6),
 )
 def test_no_token_outlives_its_greatest_life(life_ms: int, periods) -> None:
-    """Whatever periods a client sends, expiry stays within the life, and an ended token never comes back."""
+    """Expiry, with any period that a client sends, stays within the life, and an ended token never comes back."""
     cluster = Cluster()
     token = cluster.create(max_lifetime_ms=life_ms)
     longest = WEEK if life_ms <= 0 else min(life_ms, WEEK)

@@ -42,7 +42,7 @@ SEEDS_FIRST = 700_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one mutant."""
+    """The fate of one mutant."""
 
     mutant: Mutant
     outcome: str

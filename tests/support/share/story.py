@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Story:
-    """What a run shows."""
+    """The observations of a run."""
 
     verdict: ShareVerdict
     kills: int

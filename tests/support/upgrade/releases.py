@@ -24,7 +24,7 @@ class Revision:
     """A release in the history."""
 
     version: str
-    """What its wheel says."""
+    """The version in its wheel."""
     commit: str
 
 

@@ -50,7 +50,7 @@ class _Segment:
 
 
 class Timeline:
-    """What a watcher saw in the last minute.
+    """The observations of a watcher in the last minute.
 
     Invariant: times never decrease within a list, and a lane's neighbouring segments differ.
     """

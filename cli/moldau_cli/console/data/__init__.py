@@ -1,1 +1,1 @@
-"""What the console's pages show: functions from an admin client to JSON values."""
+"""The content of the console's pages: functions from an admin client to JSON values."""

@@ -44,7 +44,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the plan must keep to."""
+    """The constraints of the plan."""
 
     emptied: frozenset[int] = frozenset()
     """Brokers that lose all replicas."""

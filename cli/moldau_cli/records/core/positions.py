@@ -45,7 +45,7 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What to read of each partition.
+    """The range to read of each partition.
 
     ``number`` belongs to OFFSET (the offset), LAST and SKIP (counts of records) and TIME (milliseconds). The ends are
     exclusive: an offset, a time, and the end of the log when the command began, which limits the others.

@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest:
-    """What to send: ``partitions`` to add or change, ``forgotten`` to drop, with the topic id that the broker knows."""
+    """A request: ``partitions`` to add or change, ``forgotten`` to drop, with the topic id that the broker knows."""
 
     session_id: int
     epoch: int

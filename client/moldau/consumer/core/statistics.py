@@ -1,4 +1,4 @@
-"""What a consumer counts, under the names of Kafka's consumer metrics. Pure."""
+"""Counters of a consumer, under the names of Kafka's consumer metrics. Pure."""
 
 from __future__ import annotations
 

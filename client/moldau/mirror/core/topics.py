@@ -1,4 +1,4 @@
-"""What a mirror does to the topics of its target, and what happened to those of its source. Pure."""
+"""A mirror's changes of the topics of its target, and events of those of its source. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChanges:
-    """What a look at the source's topics found."""
+    """The findings of a look at the source's topics."""
 
     added: tuple[str, ...] = ()
     grown: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class SourceTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What the target lacks."""
+    """The topics and partitions that the target lacks."""
 
     creations: tuple[NewTopic, ...] = ()
     growth: Mapping[str, int] = field(default_factory=dict)

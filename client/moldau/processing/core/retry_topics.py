@@ -38,7 +38,7 @@ Headers = tuple[tuple[str, "bytes | None"], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What the headers of a record in a retry topic or among the dead letters say.
+    """The content of the headers of a record in a retry topic or among the dead letters.
 
     ``topic``, ``partition`` and ``offset`` are those of the record that failed first, ``attempts`` counts failures,
     ``due_ms`` is in milliseconds since the Unix epoch and None for a dead letter, ``error`` is the last error's text.

@@ -84,7 +84,7 @@ class Call:
     request: Request | None = None
     version_max: int = 0
     subject: object = None
-    """What the request is about, for the core."""
+    """The subject of the request, for the core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

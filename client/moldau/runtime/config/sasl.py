@@ -29,7 +29,7 @@ _FIELD: Final = re.compile(r'(name|password|salt|saltedpassword|iterations)=("[^
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a listener demands of tokens (OAUTHBEARER)."""
+    """A listener's demands on tokens (OAUTHBEARER)."""
 
     jwks_url: str | None
     issuer: str | None
@@ -45,7 +45,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSasl:
-    """What a listener with SASL demands. Passwords never show in ``repr``."""
+    """The demands of a listener with SASL. Passwords never show in ``repr``."""
 
     listener_name: str
     mechanisms: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the connections of one listener with SASL share: mechanisms, credentials, and the log of attempts."""
+"""The shared parts of the connections of one listener with SASL: mechanisms, credentials, and the log of attempts."""
 
 from __future__ import annotations
 

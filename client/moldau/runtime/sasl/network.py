@@ -34,7 +34,7 @@ class Authenticated:
 
     @property
     def api_versions(self) -> ApiVersionsResponse | None:
-        """What the server serves, as it said before the authentication."""
+        """The versions that the server advertised before the authentication."""
         return self.session.api_versions
 
     def done(self, lifetime_ms: int) -> None:

@@ -12,7 +12,7 @@ from moldau.runtime.config.declaration import ConfigError
 
 
 class StoreTexts(NamedTuple):
-    """What a store holds, as PEM texts."""
+    """The content of a store, as PEM texts."""
 
     certificate_and_key: str | None
     """The private key and its certificate chain; None if the store has no key."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AcquiredRecords:
-    """What a partition's part of an answer holds."""
+    """The content of a partition's part of an answer."""
 
     records: list[tuple[Record, int]] = field(default_factory=list)
     """The acquired records in order, with their delivery counts."""

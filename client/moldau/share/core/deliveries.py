@@ -41,7 +41,7 @@ class _Held:
 
 
 class Deliveries:
-    """What the application holds. Invariant: an offset of a partition is held at most once."""
+    """The deliveries that the application holds. Invariant: an offset of a partition is held at most once."""
 
     __slots__ = ("_held", "_unacknowledged")
 

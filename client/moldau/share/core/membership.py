@@ -31,7 +31,7 @@ _ELSEWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 
 
 class Next(Enum):
-    """What follows an answer."""
+    """The consequence of an answer."""
 
     GO_ON = auto()
     RETRY = auto()

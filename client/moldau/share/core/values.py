@@ -10,7 +10,7 @@ from moldau.serialization.core.values import KeyOut, ValueOut
 
 
 class AcknowledgeType(IntEnum):
-    """What the application says about a record; the numbers are Kafka's."""
+    """The application's verdict on a record; the numbers are Kafka's."""
 
     ACCEPT = 1
     """The record is processed, and is never delivered again."""

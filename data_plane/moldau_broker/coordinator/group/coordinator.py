@@ -70,7 +70,7 @@ _OF_SHARE_GROUPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
-    """What a broker coordinates at the moment."""
+    """The groups that a broker coordinates at the moment."""
 
     groups: Mapping[tuple[str, str], int]
     """The number of groups by type (``classic``, ``consumer``, ``share``) and state, as in ListGroups."""

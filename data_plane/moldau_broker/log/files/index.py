@@ -185,7 +185,7 @@ class _SortedFile(ReopenedFile):
 
 
 class _SparseIndex(ABC, Generic[_Entry]):
-    """What both indexes of a segment share: entries relative to its base offset, in a file in their own layout."""
+    """Common part of a segment's indexes: entries relative to its base offset, in a file in their own layout."""
 
     LAYOUT: ClassVar[struct.Struct]
 

@@ -62,7 +62,7 @@ class Call:
     """Principal, mechanism, address and listener of the peer."""
 
     verdict: Verdict | None = None
-    """What authorization left of the request, and how the answer is completed; None if it left all."""
+    """The part of the request that authorization left, and the completion of the answer; None if it left all."""
 
     @property
     def forwarded(self) -> ForwardedClient:

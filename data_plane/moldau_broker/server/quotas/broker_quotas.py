@@ -33,7 +33,7 @@ def quota_windows(config: Config) -> Windows:
 
 
 class BrokerQuotas:
-    """What all connections of a broker share. Invariant: ``is_active`` if the index limits any client."""
+    """The quotas that all connections of a broker share. Invariant: ``is_active`` if the index limits any client."""
 
     def __init__(self, clock: Clock, windows: Windows) -> None:
         """No quota is set."""

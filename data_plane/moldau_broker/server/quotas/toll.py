@@ -1,4 +1,4 @@
-"""What one request costs its client: bytes, and the time of its handler.
+"""The cost of one request for its client: bytes, and the time of its handler.
 
 The toll is due when the answer is about to be encoded, because the answer names the pause (KIP-219). The time that the
 handler takes afterwards is charged too, and delays only later requests. A handler that waits is not charged for the

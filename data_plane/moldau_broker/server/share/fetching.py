@@ -31,7 +31,7 @@ WATCHED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareQuery:
-    """What one ShareFetch asks for."""
+    """The content of one ShareFetch."""
 
     group_id: str
     member: str
@@ -45,7 +45,7 @@ class ShareQuery:
 
 @dataclass(slots=True)
 class Fetched:
-    """What a fetch has found, by partition."""
+    """The records that a fetch has found, by partition."""
 
     acquired: dict[PartitionKey, Acquisition] = field(default_factory=dict)
     errors: dict[PartitionKey, ErrorCode] = field(default_factory=dict)

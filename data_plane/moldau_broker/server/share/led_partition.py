@@ -52,7 +52,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What one member asks of a share-partition."""
+    """The request of one member to a share-partition."""
 
     member: str
     records_max: int

@@ -64,7 +64,7 @@ class ShareKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """What the share coordinator knows of a share-partition."""
+    """The share coordinator's state of a share-partition."""
 
     state_epoch: int
     start_offset: int  # -1: the group has not begun to read the partition

@@ -3,11 +3,11 @@
 The router is one more namespace. A veth pair leads from it to each node, and one to the namespace of this process,
 where the clients are. Nodes have their own addresses (``routes.Subnet``) and are reached at their own listeners: a cut
 loses packets, the two ends send them again by their own clocks, connects and handshakes are lost too, and a one-way cut
-loses the acknowledgements of the other direction. What the kernel cannot do (``netem``, ``htb``, ending a socket) is
-found out at the start and listed in ``lacks``.
+loses the acknowledgements of the other direction. Rules that the kernel cannot carry out (``netem``, ``htb``, ending a
+socket) are found out at the start and listed in ``lacks``.
 
-Names carry the process id of the run and the start mark of that process. Whatever a killed run has left is removed by
-the next one, and nothing of a run that lives.
+Names carry the process id of the run and the start mark of that process. The next run removes all that a killed
+run has left, and nothing of a run that lives.
 """
 
 from __future__ import annotations

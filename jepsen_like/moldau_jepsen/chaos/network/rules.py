@@ -44,7 +44,7 @@ class LinkRules(ABC):
     """The contract of everything that rules the links of one cluster: one rule per directed link, the last one set."""
 
     lacks: Mapping[str, str]
-    """What cannot be done to these links, with the reason in a few words."""
+    """The rules that these links cannot carry out, with the reason in a few words."""
     blocks: ClassVar[bool]
     """Calls take long and may come from any thread; otherwise they return at once and belong to one ``trio.run``."""
 

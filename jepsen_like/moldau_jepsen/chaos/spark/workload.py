@@ -125,7 +125,7 @@ class SparkWorkload:
         self.kills: list[FaultEvent] = []
         """The kills; times are the recorder's."""
         self.copies = Copies(source=options.source, target=options.target)
-        """What the topics held at the end; complete after ``final_read``."""
+        """The content of the topics at the end; complete after ``final_read``."""
         self.stuck: str | None = None
         """Why the query did not come to the end of its source, or the topics could not be read."""
 

@@ -29,7 +29,7 @@ Place = tuple["TopicPartition", int]
 
 
 class ShareAnomalyKind(Enum):
-    """What a share group must not do."""
+    """Violations of a share group."""
 
     TWO_HOLDERS = "share-two-holders"
     DELIVERED_AGAIN = "share-delivered-again"
@@ -39,7 +39,7 @@ class ShareAnomalyKind(Enum):
 
 
 class Acknowledgement(Enum):
-    """What a member said about a record."""
+    """A member's verdict on a record."""
 
     ACCEPT = 1
     RELEASE = 2

@@ -42,7 +42,7 @@ class CopiedRow(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """What the two topics held at the end; an empty ``target`` means that no pipeline ran."""
+    """The content of the two topics at the end; an empty ``target`` means that no pipeline ran."""
 
     source: str = ""
     target: str = ""

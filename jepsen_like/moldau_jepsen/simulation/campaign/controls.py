@@ -56,7 +56,7 @@ class ControlVerdict:
     convicted_by: str
     """The checker; empty if the control was acquitted."""
     detail: str
-    """What convicted it at which seed, or what broke in the kit."""
+    """The finding that convicted it and its seed, or the failure of the kit."""
     skipped: str = ""
     """Why it was not run; empty if it was. Only an outside control may be skipped, and it is not convicted then."""
 

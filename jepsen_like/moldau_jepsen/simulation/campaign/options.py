@@ -126,12 +126,12 @@ class Result:
     figures: RunFigures = field(default_factory=RunFigures)
     coverage: Coverage = field(default_factory=Coverage)
     anomalies: tuple[Anomaly, ...] = ()
-    """What the checkers found in the history; ``violations`` holds their text."""
+    """The checkers' findings in the history; ``violations`` holds their text."""
     history: tuple[Operation, ...] = ()
     """Of a failed run: all that the clients did."""
     plan: tuple[PlannedFault, ...] = ()
     draws: Mapping[str, object] = field(default_factory=dict)
-    """What the seed drew of the fields of ``RunOptions`` that can be set."""
+    """The values that the seed drew for the fields of ``RunOptions`` that can be set."""
     series: RunSeries | None = None
     """The run over time; None if it was not looked at."""
     mutant: str = ""

@@ -67,7 +67,7 @@ class Run:
         self.options = options
         draw = world.random("run")
         self.acks_all = str(options.workload.producer.get("acks", "all")) in ("all", "-1")
-        # What options set is drawn all the same, so that a plan with its draws written out is the same run again.
+        # Values set by options are drawn all the same, so that a plan with its draws written out is the same run again.
         synced = draw.random() < SYNCED_PROBABILITY
         self.synced = synced if options.synced is None else options.synced
         settings = {**draw_settings(draw), **options.shape.settings}

@@ -45,7 +45,7 @@ class DiskFaults:
             machine.clock.jump_wall(-self._jumped_ms.pop(node_id, 0.0))
 
     def _mend(self, node_id: int) -> None:
-        """What an operator does with a node whose disk works again: a directory that failed needs a restart."""
+        """Acts as an operator of a node whose disk works again: a directory that failed needs a restart."""
         if self._cluster.shape.directories > 1 and self._cluster.offline_directories(node_id):
             self._world.nursery.start_soon(self._cluster.restart, node_id)
         else:

@@ -21,7 +21,7 @@ LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Trouble:
-    """What one fault does to one directed link: it makes it slow, or lossy."""
+    """The effect of one fault on one directed link: slow, or lossy."""
 
     link: tuple[str, str]
     extra_delay: float = 0.0  # seconds

@@ -1,4 +1,4 @@
-"""What a run heals first when its faults are over: a core of the nodes, while all others stay down or cut off.
+"""The part that a run heals first when its faults are over: a core of the nodes, while all others stay down or cut off.
 
 A cluster that works again only once every node is back waits for a node that it need not wait for. The core is a
 majority of the voters, and brokers that have of each partition an in-sync replica and as many replicas as

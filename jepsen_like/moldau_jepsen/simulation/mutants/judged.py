@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a rule is shown."""
+    """The observations that a rule gets."""
 
     mutant: str
     """The planted bug, by name."""

@@ -52,7 +52,7 @@ class MutantVerdict:
     area: str
     text: str
     profile: str
-    """What the seeds were drawn from."""
+    """The profile that the seeds were drawn from."""
     found: bool
     seeds: int
     """How many were run, the convicting one included."""

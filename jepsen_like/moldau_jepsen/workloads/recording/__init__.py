@@ -1,1 +1,1 @@
-"""What workloads share to record a history: records, operations, transactions."""
+"""Parts that workloads share to record a history: records, operations, transactions."""

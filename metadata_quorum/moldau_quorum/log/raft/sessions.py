@@ -10,7 +10,7 @@ A, and waits until that number comes back over the accepted connection:
 
 So a stranger that knows ids, cluster and epochs still cannot speak for a controller, unless it owns the controller's
 address. With mutual TLS the certificate must fit that address as well (``node_principals``). From
-the hello on the sender of a connection is fixed. Whatever else comes is refused, and the connection is closed.
+the hello on the sender of a connection is fixed. Any other frame is refused, and the connection is closed.
 
 A hello of a node that is no member waits: it may be one that is about to join.
 """

@@ -1,1 +1,1 @@
-"""What the file of a job says, and the checks of its cluster before Spark starts."""
+"""The content of a job's file, and the checks of its cluster before Spark starts."""

@@ -71,7 +71,7 @@ class SinkConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """What all jobs share. ``root`` is the whole file; a job takes its own sections and then calls ``root.finish``."""
+    """Settings of all jobs. ``root`` is the whole file; a job takes its own sections and then calls ``root.finish``."""
 
     cluster: ClusterKeys
     checkpoint: Path

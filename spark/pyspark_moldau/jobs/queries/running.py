@@ -36,7 +36,7 @@ SLOW_START: Final = "connect back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What the queries of one run did. ``late_rows`` came after the watermark, as Spark's state operators count."""
+    """The results of a run's queries. ``late_rows`` came after the watermark, as Spark's state operators count."""
 
     rows: Mapping[str, int]
     batches: Mapping[str, int]

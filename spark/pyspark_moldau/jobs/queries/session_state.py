@@ -24,7 +24,7 @@ class SessionTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step did: the closed sessions, the open ones, and how many events were late."""
+    """The result of one step: the closed sessions, the open ones, and how many events were late."""
 
     closed: list[list[Event]]
     open: list[list[Event]]

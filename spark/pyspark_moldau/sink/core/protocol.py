@@ -57,7 +57,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """What a task did with its rows."""
+    """A task's report on its rows."""
 
     PREPARED = "prepared"
     EMPTY = "empty"

@@ -201,7 +201,7 @@ def test_incremental_fetches_name_what_changed():
 
 @pytest.mark.parametrize("fault", ["forgotten", "refused", "cut", "swallowed"])
 def test_lost_sessions_are_opened_again(fault):
-    """Whatever the broker and the client think of a session, every record comes once and in order."""
+    """Every record comes once and in order, even if broker and client disagree about a session."""
 
     async def scenario(cluster, open_consumer):
         parts = cluster.add_topic("t", 3)

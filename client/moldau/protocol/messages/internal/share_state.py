@@ -49,7 +49,7 @@ class ShareUpdateKey(Data, versions="1"):
 
 
 class ShareUpdateValue(Data, versions="0", flexible="0+"):
-    """What changed since the last snapshot; a start offset of -1 leaves it as it is."""
+    """The changes since the last snapshot; a start offset of -1 leaves it as it is."""
 
     snapshot_epoch: int = field.int32("0+")
     leader_epoch: int = field.int32("0+")

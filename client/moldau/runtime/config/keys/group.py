@@ -56,7 +56,7 @@ def _group_boolean(name: str, doc: str) -> ConfigKey:
 
 
 def _common(kind: str) -> tuple[ConfigKey, ...]:
-    """What consumer, share and streams groups have alike."""
+    """The keys that consumer, share and streams groups have alike."""
     # Of served groups the range is a matter of the brokers' keys, which are declared.
     is_served = kind in _BOUNDED
     session: tuple[int, int | None] = (1, None) if is_served else (45 * SECOND_MS, 60 * SECOND_MS)
@@ -181,7 +181,7 @@ def check_group(config: Config) -> list[str]:
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
-    """What the brokers' ``group.consumer.`` and ``group.share.`` keys do not allow to a group."""
+    """The settings of a group that the brokers' ``group.consumer.`` and ``group.share.`` keys do not allow."""
     problems: list[str] = []
     for kind in _BOUNDED:
         for key in ("session.timeout.ms", "heartbeat.interval.ms"):

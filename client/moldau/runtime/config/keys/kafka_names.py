@@ -170,7 +170,7 @@ _SECRETS: Final = (".password", ".passphrase", ".secret", ".secret.key")
 """Ends of the names of keys whose values are never shown."""
 
 KAFKA_PREFIXES: Final = ("rsm.config.", "rlmm.config.")
-"""What follows these is for the plugins of Kafka's tiered storage."""
+"""Prefixes of keys for the plugins of Kafka's tiered storage."""
 
 
 def unserved_key(name: str, dynamic: DynamicScope = DynamicScope.READ_ONLY) -> ConfigKey:

@@ -76,7 +76,7 @@ class Preparation(ABC):
 
 
 Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None
-"""What ``ConnectionHandler.handle`` returns; a list or tuple of parts is an answer that is ready."""
+"""The result of ``ConnectionHandler.handle``; a list or tuple of parts is an answer that is ready."""
 
 
 class ConnectionHandler(Protocol):

@@ -62,7 +62,7 @@ REQUESTS_PER_TURN = 256
 """Requests of one connection before the others have their turn; only those without an answer can be so many."""
 
 GATE_KEY = "sasl.server.max.receive.size"
-"""What bounds frames before the authentication."""
+"""The limit of frames before the authentication."""
 
 _PRODUCE = b"\0\0"
 """API key 0."""

@@ -34,7 +34,7 @@ REAUTHENTICATE_AFTER: Final = 0.85
 
 
 class ClientState(enum.Enum):
-    """What the client waits for."""
+    """The answer that the client waits for."""
 
     NEW = enum.auto()
     VERSIONS = enum.auto()

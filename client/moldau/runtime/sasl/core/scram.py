@@ -45,7 +45,7 @@ _SERVER_FIRST = re.compile(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([1
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ScramKeys:
-    """What a server keeps of a password."""
+    """The part of a password that a server keeps."""
 
     salt: bytes
     iterations: int
@@ -113,7 +113,7 @@ def _decode64(text: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TokenKeys:
-    """What a server knows of a delegation token, whose id and secret a client gives as user and password."""
+    """A delegation token as a server knows it, whose id and secret a client gives as user and password."""
 
     keys: ScramKeys
     owner: str

@@ -46,7 +46,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What the client sent."""
+    """The client's message."""
 
     VERSIONS = enum.auto()
     HANDSHAKE = enum.auto()
@@ -110,7 +110,7 @@ Effect = PassOn | Answer | RawAnswer | Refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """What a listener demands. Mechanisms are in the order in which answers list them."""
+    """The demands of a listener. Mechanisms are in the order in which answers list them."""
 
     exchanges: Mapping[str, Callable[[], ServerExchange]]
     reauthentication_ms: Mapping[str, int]  # by mechanism; 0: sessions have no end of their own

@@ -82,7 +82,7 @@ class Summarize:
 
 
 Ask = Initialize | Read | Write | Delete | Summarize
-"""What a request asks of one share-partition."""
+"""The part of a request for one share-partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

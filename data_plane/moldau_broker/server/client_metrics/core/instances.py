@@ -67,7 +67,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What one instance is to push: sorted beginnings of names, and the milliseconds between two pushes."""
+    """The metrics that one instance must push: sorted beginnings of names, and the milliseconds between two pushes."""
 
     metrics: tuple[str, ...]
     interval_ms: int

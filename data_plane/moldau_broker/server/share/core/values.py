@@ -30,7 +30,7 @@ class RecordState(IntEnum):
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says about a record that it has acquired; the numbers are those of the wire."""
+    """A member's verdict on a record that it has acquired; the numbers are those of the wire."""
 
     GAP = 0  # the offset holds no record
     ACCEPT = 1
@@ -108,7 +108,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the shell must do after a call: write, answer operations, wake waiting fetches."""
+    """The actions of the shell after a call: write, answer operations, wake waiting fetches."""
 
     persist: Persist | None = None
     settled: tuple[Settled, ...] = ()

@@ -48,7 +48,7 @@ def follower_acks_before_append() -> list[Patch]:
 
 
 def produce_completed_twice() -> list[Patch]:
-    """What leaves the purgatory by its condition leaves its deadline behind."""
+    """An operation that leaves the purgatory by its condition leaves its deadline behind."""
 
     def complete(self: Purgatory[object, object], delayed: Delayed[object, object]) -> bool:
         self._forget(delayed)
@@ -58,7 +58,7 @@ def produce_completed_twice() -> list[Patch]:
 
 
 def deposed_leader_acknowledges() -> list[Patch]:
-    """What waits when leadership ends is answered as if it were committed."""
+    """An operation that waits when leadership ends is answered as if it were committed."""
     original = Replica.acknowledgement
 
     def acknowledgement(self: Replica, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
@@ -90,7 +90,7 @@ def answers_sent_ahead_and_queued() -> list[Patch]:
 
 
 def produce_answered_twice() -> list[Patch]:
-    """What leaves the purgatory by its condition leaves its deadline behind, and each of them has the answer sent."""
+    """An operation that leaves the purgatory by its condition leaves its deadline behind; both send the answer."""
     dispatch_once = ConnectionLoop._dispatch
     connections: dict[int, tuple[ConnectionLoop, Operation]] = {}
 

@@ -21,7 +21,7 @@ NO_NODE: Final = -1
 """In messages and files: no leader, no vote."""
 
 ENTRY_OVERHEAD_BYTES: Final = 16
-"""What an entry costs in a message beside its data; for flow control only."""
+"""The cost of an entry in a message beside its data; for flow control only."""
 
 
 class EntryKind(enum.IntEnum):

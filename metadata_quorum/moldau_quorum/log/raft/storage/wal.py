@@ -79,7 +79,7 @@ class _Segment:
     slots: int | None = None
     """Position of the two slots; None in segments of format 1."""
     durable: int = 0
-    """What the newest slot says to be durable."""
+    """The durable end, by the newest slot."""
     followed: bool = False
     """Whether the newest slot says that another segment follows."""
     mark_count: int = 0

@@ -66,7 +66,7 @@ class Draft:
     group: ConsumerGroup
     changes: list[Change] = field(default_factory=list)
     rights: dict[str, DescribeRight] = field(default_factory=dict)
-    """What the clients of members with a regular expression may describe, as far as this coordinator has heard."""
+    """The topics that clients of members with a regular expression may describe, by their last heartbeats."""
     before: tuple[StateRecord, ...] = ()
     """Records of the classic group that ends, which precede the changes in the write."""
     after: tuple[StateRecord, ...] = ()

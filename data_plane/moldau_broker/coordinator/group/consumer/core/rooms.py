@@ -1,4 +1,4 @@
-"""What a coordinator knows of a consumer group beyond the log: its write in flight, and what waits for it. Pure."""
+"""State of a consumer group beyond the log: its write in flight, and the requests that wait for it. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC_BYTES = 64
 MemberRequest = ConsumerGroupHeartbeatRequest | ClassicRequest
-"""What members of either protocol ask of a consumer group."""
+"""Requests of members of either protocol to a consumer group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Room:
     looked_version: int | None = None
     """The version of the topics at the last look of a committed write."""
     rights: dict[str, DescribeRight] = field(default_factory=dict)
-    """What the clients of members with a regular expression may describe; at most one entry for each member."""
+    """The topics that clients of members with a regular expression may describe; at most one entry for each member."""
     held: dict[str, int] = field(default_factory=dict)
     """The approximate memory of each member."""
     held_bytes: int = 0

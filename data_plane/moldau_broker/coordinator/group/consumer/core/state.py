@@ -54,7 +54,7 @@ class ConsumerGroupState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMetadata:
-    """What a member of the classic protocol said of itself in its last JoinGroup."""
+    """The content of a classic member's last JoinGroup."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 AdminRequest = AlterShareGroupOffsetsRequest | DeleteShareGroupOffsetsRequest | DeleteGroupsRequest
 Codes = dict[tuple["UUID", int], ErrorCode]
-"""What the share coordinator answered for each share-partition."""
+"""The share coordinator's answer for each share-partition."""
 NO_STATE = "There is no offset information to delete."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the share coordinator is asked for; ``offsets`` are the new start offsets, if states begin."""
+    """A request to the share coordinator; ``offsets`` are the new start offsets, if states begin."""
 
     partitions: ByTopic
     offsets: Mapping[tuple[UUID, int], int] = field(default_factory=dict)
