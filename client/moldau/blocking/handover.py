@@ -12,6 +12,7 @@ import trio
 from moldau.cluster.interceptors import on_acknowledgement
 from moldau.producer import AbortableTransactionError, BufferExhaustedError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records.codec import PendingRecord
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import Buffer
 
@@ -32,17 +33,14 @@ _RECORDS_PER_STEP = 256
 """Records after which the trio thread's other tasks run, which send the batches."""
 
 
-class PendingDelivery(Generic[OwnerT]):
+class PendingDelivery(PendingRecord, Generic[OwnerT]):
     """The outcome of one record that waits for the trio thread, or that the trio producer has taken."""
 
-    __slots__ = ("_error", "_owner", "intercepted", "taken")
-
-    def __init__(self, owner: OwnerT) -> None:
-        """Takes the producer that made the delivery."""
-        self._owner = owner
-        self.taken: Delivery | None = None
-        self.intercepted: OutputRecord[Any, Any] | None = None  # as interceptors saw it
-        self._error: BaseException | None = None
+    __slots__ = ()
+    _owner: OwnerT
+    taken: Delivery | None
+    intercepted: OutputRecord[Any, Any] | None
+    _error: BaseException | None
 
     @property
     def is_done(self) -> bool:
@@ -216,15 +214,20 @@ class Handover:
 
     async def _pass_on(self) -> None:
         """Passes records of the queue, at most ``_RECORDS_PER_STEP``, to the trio producer."""
-        queue = self._queue
-        append = self._producer.intake.append
-        now_ms = self._producer.intake.wall_ms()  # once for these records, which take less than a millisecond
-        for _ in range(min(len(queue), _RECORDS_PER_STEP)):
-            topic, value, key, headers, partition, timestamp, delivery = record = queue.popleft()
+        intake = self._producer.intake
+        popleft = self._queue.popleft
+        now_ms = intake.wall_ms()  # once for these records, which take less than a millisecond
+        left = min(len(self._queue), _RECORDS_PER_STEP)
+        while left > 0:
+            count, record = intake.appender.append_handed(popleft, left, now_ms)
+            left -= count
+            if record is None:
+                return
+            topic, value, key, headers, partition, timestamp, delivery = record
             if timestamp is None:
                 timestamp = now_ms
             try:
-                taken = append(topic, value, key, headers, partition, timestamp)
+                taken = intake.append(topic, value, key, headers, partition, timestamp)
             except (LookupError, BufferExhaustedError):
                 await self._pass_on_waiting(record)
                 continue

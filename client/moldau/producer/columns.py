@@ -119,7 +119,7 @@ class RowAppender:
                 chosen = self._keyless.choose(self._available, len(self._queues), self._draw)
                 target = self._queues[chosen]
             admit(target)
-            last = target.batches[-1] if target.batches and target.batches[-1].data is None else None
+            last = target.open_batch if target.open_batch is not None and target.open_batch.data is None else None
             before = 0 if last is None else last.builder.size_bytes
             appended = self._accumulator.append_rows(target, self._columns, rows, at, timestamp, now_ms())
             if appended is None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.records.codec import RecordPlace
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -26,33 +28,30 @@ class RecordMetadata:
     timestamp: int  # milliseconds since the Unix epoch: the record's, or the broker's with LogAppendTime
 
 
-class Delivery:
+class Delivery(RecordPlace):
     """The outcome of one record: ``await delivery`` returns its ``RecordMetadata`` or raises its error.
 
     Several tasks may await it, any number of times, or drop it. Cancelling the wait does not recall the record.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp")
-
-    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
+    __slots__ = ()
 
     @property
     def is_done(self) -> bool:
         """Whether the outcome is known."""
-        return self._batch.is_settled
+        return bool(self._batch.is_settled)
 
     @property
     def topic(self) -> str:
         """The record's topic."""
-        return self._batch.partition.topic
+        batch: ProducerBatch = self._batch
+        return batch.partition.topic
 
     @property
     def partition(self) -> int:
         """The record's partition."""
-        return self._batch.partition.partition
+        batch: ProducerBatch = self._batch
+        return batch.partition.partition
 
     @property
     def acknowledged_by(self) -> tuple[int, int] | None:
@@ -60,7 +59,7 @@ class Delivery:
 
         None before the acknowledgement, for a record that failed, and with acks=0.
         """
-        batch = self._batch
+        batch: ProducerBatch = self._batch
         return batch.leader if batch.is_settled and batch.error is None else None
 
     def result(self) -> RecordMetadata:
@@ -69,7 +68,7 @@ class Delivery:
         Raises:
             RuntimeError: the outcome is not known yet.
         """
-        batch = self._batch
+        batch: ProducerBatch = self._batch
         if not batch.is_settled:
             raise RuntimeError("the record has not been delivered yet; await the delivery")
         if batch.error is not None:
@@ -83,7 +82,7 @@ class Delivery:
 
     async def wait(self) -> RecordMetadata:
         """Waits for the outcome, at most ``delivery.timeout.ms`` after ``send``."""
-        batch = self._batch
+        batch: ProducerBatch = self._batch
         if batch.is_settled:
             await trio.lowlevel.checkpoint()
         else:

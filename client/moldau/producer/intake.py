@@ -1,8 +1,9 @@
 """The intake of a producer: where records pass the checks, get their partitions and enter the batches.
 
-``append`` is the hot path of ``send`` and makes few calls for a record. It never waits: it raises ``LookupError`` while
-the topic's metadata is missing and ``BufferExhaustedError`` while the memory is full. ``append_waiting`` and
-``append_columns`` wait for both, at most ``max.block.ms``.
+The ``appender`` takes most records: those without headers that go into a batch which is open and does not become full.
+It runs in compiled code and returns None for every other record. ``append`` takes these. It never waits: it raises
+``LookupError`` while the topic's metadata is missing and ``BufferExhaustedError`` while the memory is full.
+``append_waiting`` and ``append_columns`` wait for both, at most ``max.block.ms``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from moldau.producer.columns import RowAppender, partitions_of
 from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.delivery import Delivery
-from moldau.producer.topics import ProducerTopics
+from moldau.producer.topics import LOAD_INTERVAL_RECORDS, ProducerTopics
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
     EMPTY_RECORD_BYTES,
     Compression,
     CorruptRecordError,
     InvalidRecordError,
+    RecordAppender,
     TimestampType,
     check_batch_crc,
     parse_batch_header,
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
 
 
-_LOAD_INTERVAL_RECORDS = 256
-"""Records of a topic after which the producer reads the loads of its partitions again."""
+PAUSE_INTERVAL_RECORDS = 256
+"""Records after which ``send`` executes a checkpoint, so that other tasks have their turn."""
 
 
 class BufferExhaustedError(KafkaError):
@@ -114,7 +116,7 @@ class RecordIntake:
     ) -> None:
         """``partitioner`` chooses the partition of each record that names none."""
         self.topics = ProducerTopics(config, accumulator, batch_size=limits.batch_size)
-        self.is_closed = False
+        self._is_closed = False
         self._limits = limits
         self._accumulator = accumulator
         self._caller = caller
@@ -127,6 +129,29 @@ class RecordIntake:
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
         self.wall_ms: Callable[[], int] = self._no_time
+        self.appender: RecordAppender[Delivery] = RecordAppender(
+            Delivery,
+            self.topics.known,
+            size_limit=self._batch_size,
+            record_bytes_max=self._record_bytes_max,
+            interval=PAUSE_INTERVAL_RECORDS,
+            ignores_keys=self._ignores_keys,
+            is_custom=partitioner is not None,
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the producer takes no more records."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Refuses further records."""
+        self._is_closed = True
+        self._shut()
+
+    def _shut(self) -> None:
+        """Makes every record pass through ``append``, which knows why it must be refused."""
+        self.appender.is_open = False
 
     @staticmethod
     def _no_time() -> NoReturn:
@@ -138,6 +163,10 @@ class RecordIntake:
         self._sender = sender
         self._transactions = transactions
         self.wall_ms = client.environment.clock.wall_ms
+        if transactions is not None:
+            self.appender.check = transactions.check_sending
+        self.appender.open(client.cluster_metadata, client.environment.clock.wall_ns, get_ident, self._caller)
+        sender.on_failure = self._shut
 
     def opened(self) -> tuple[ClusterClient, Sender]:
         """Returns the client and the sender of an open producer.
@@ -186,6 +215,7 @@ class RecordIntake:
             transactions.check_sending()
         if state is None or self.topics.version != client.cluster_metadata.version:
             state = self.topics.look_up(client, topic)
+        self.appender.version = self.topics.version
         is_keyless = False
         if partition is not None:
             if not 0 <= partition < len(state.queues):
@@ -197,7 +227,7 @@ class RecordIntake:
             queue = state.queues[partition_for_key(key, len(state.queues))]
         else:
             is_keyless = True
-            queue = state.kept or state.choose(self._draw)
+            queue = state.choose(self._draw) if state.kept is None else state.kept
         if timestamp is None:
             timestamp = self.wall_ms()
         elif timestamp < 0:
@@ -205,7 +235,7 @@ class RecordIntake:
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         if size + 128 > self._record_bytes_max or headers:
             self._check_size(key, value, headers)
-        batch = queue.batches[-1] if queue.batches else None
+        batch = queue.open_batch
         index = -1
         if batch is not None and batch.data is None:
             index = batch.write(timestamp, key, value, headers, self._batch_size)
@@ -220,11 +250,13 @@ class RecordIntake:
             # ``BatchBuilder.is_full``, without the two calls
             is_news = batch.writer.size + EMPTY_RECORD_BYTES > self._batch_size
         state.sent += 1
+        self.appender.counted()
         if is_keyless:
             state.kept_bytes += size + 16
             if is_news or state.kept_bytes >= state.kept_bytes_max:
                 state.report(began_batch=index == 0, is_full=is_news and index > 0)
-            if not state.sent % _LOAD_INTERVAL_RECORDS:
+            if state.sent >= state.load_at:
+                state.load_at = state.sent + LOAD_INTERVAL_RECORDS
                 self.topics.refresh_load(topic, state, sender)
         if is_news:
             sender.wake()

@@ -14,6 +14,7 @@ pending records.
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import trio
@@ -31,7 +32,7 @@ from moldau.producer.core.output import OutputRecord
 from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.encoding import Encoding
-from moldau.producer.intake import BufferExhaustedError, RecordIntake, limits_of
+from moldau.producer.intake import PAUSE_INTERVAL_RECORDS, BufferExhaustedError, RecordIntake, limits_of
 from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -40,7 +41,7 @@ from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -54,10 +55,6 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import SerializerLike
     from moldau.values import Buffer
-
-
-CHECKPOINT_INTERVAL_RECORDS = 256
-"""Records after which ``send`` executes a checkpoint, so that other tasks have their turn."""
 
 
 class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
@@ -98,7 +95,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self._accumulator = Accumulator(self._limits)
         self._caller = Caller("Producer")
         self._intake = RecordIntake(self._config, self._limits, self._accumulator, self._caller, partitioner)
-        self._since_checkpoint = 0
+        self._append = self._intake.appender.append if self._is_plain else _leave
         self._background = Background()
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
@@ -155,7 +152,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             return
         accumulator, sender = self._accumulator, self._intake.opened()[1]
         await self._abort_open_transaction(timeout_ms)
-        self._intake.is_closed = True
+        self._intake.close()
         accumulator.is_closing = True
         sender.wake()
         with trio.move_on_after(timeout_ms / 1000):
@@ -179,7 +176,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
         Pending records fail; an open transaction stays open until its timeout. Leave the block afterwards.
         """
-        self._intake.is_closed = True
+        self._intake.close()
         closed = KafkaError(
             ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before the record was delivered"
         )
@@ -215,21 +212,14 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             RegistryError: the schema registry does not answer within ``max.block.ms``.
             TypeError: an argument is of a wrong type.
         """
+        delivery = self._append(topic, value, key, headers, partition, timestamp)
+        if delivery is not None:
+            return delivery
         if not self._is_plain:
             self._intake.opened()
             record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
             return await self._encoding.send(record, self.send_bytes)
-        if headers.__class__ is not tuple:
-            headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
-        try:
-            delivery = self._intake.append(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]  # bytes
-        except (LookupError, BufferExhaustedError):
-            return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]
-        self._since_checkpoint += 1
-        if self._since_checkpoint >= CHECKPOINT_INTERVAL_RECORDS:
-            self._since_checkpoint = 0
-            await trio.lowlevel.checkpoint()
-        return delivery
+        return await self._send_other(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]  # bytes
 
     def watch(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
         """Reports to interceptors the outcome of a record that they saw in ``on_send``."""
@@ -250,15 +240,28 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         timestamp: int | None = None,
     ) -> Delivery:
         """Sends a record whose key and value are serialized already; otherwise works like ``send``."""
+        delivery = self._intake.appender.append(topic, value, key, headers, partition, timestamp)
+        if delivery is not None:
+            return delivery
+        return await self._send_other(topic, value, key, headers, partition, timestamp)
+
+    async def _send_other(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Delivery:
+        """Sends a record that the appender has left."""
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
             delivery = self._intake.append(topic, value, key, headers, partition, timestamp)
         except (LookupError, BufferExhaustedError):
             return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)
-        self._since_checkpoint += 1
-        if self._since_checkpoint >= CHECKPOINT_INTERVAL_RECORDS:
-            self._since_checkpoint = 0
+        if self._intake.appender.take_turn():
             await trio.lowlevel.checkpoint()
         return delivery
 
@@ -286,6 +289,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             SerializationError: a serializer refuses key or value.
             KafkaError: as for ``send``.
         """
+        delivery = self._append(topic, value, key, headers, partition, timestamp)
+        if delivery is not None:
+            return delivery
         if self._is_plain:
             return self._intake.append(
                 topic,
@@ -316,10 +322,37 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         Raises:
             ValueError: there are more or fewer keys than values.
         """
-        if keys is None:
-            return [await self.send(topic, value, partition=partition) for value in values]
-        pairs = zip(values, keys, strict=True)
-        return [await self.send(topic, value, key, partition=partition) for value, key in pairs]
+        if not self._is_plain:
+            if keys is None:
+                return [await self.send(topic, value, partition=partition) for value in values]
+            pairs = zip(values, keys, strict=True)
+            return [await self.send(topic, value, key, partition=partition) for value, key in pairs]
+        self._intake.opened()
+        deliveries: list[Delivery] = []
+        rest: Iterator[Any] = iter(values) if keys is None else zip(values, keys, strict=True)
+        is_over = False
+        while not is_over:
+            block: list[Any] = []
+            try:
+                block.extend(islice(rest, PAUSE_INTERVAL_RECORDS))
+                is_over = len(block) < PAUSE_INTERVAL_RECORDS
+            finally:  # also when the iterator raises: the records before are sent
+                await self._send_block(topic, block, partition, deliveries, has_keys=keys is not None)
+        return deliveries
+
+    async def _send_block(
+        self, topic: str, block: list[Any], partition: int | None, deliveries: list[Delivery], *, has_keys: bool
+    ) -> None:
+        values = [value for value, _ in block] if has_keys else block
+        keys = [key for _, key in block] if has_keys else None
+        sent: list[Delivery] = []
+        while len(sent) < len(values):
+            self._intake.appender.append_many(topic, values, keys, partition, sent)
+            at = len(sent)
+            if at < len(values):
+                key = None if keys is None else keys[at]
+                sent.append(await self._send_other(topic, values[at], key, (), partition, None))
+        deliveries += sent
 
     async def send_columns(
         self, topic: str, columns: RowColumns, *, partitions: Buffer | None = None
@@ -561,6 +594,10 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         """Returns whether the partition's leader is known now."""
         info = self._intake.opened()[0].cluster_metadata.partition_info(TopicPartition(topic, partition))
         return info is not None and info.leader != NO_LEADER
+
+
+def _leave(*_: object) -> None:
+    """Takes no record: with serializers or interceptors all pass through ``Encoding``."""
 
 
 def _real_environment() -> Environment:

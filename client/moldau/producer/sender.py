@@ -28,7 +28,7 @@ from moldau.protocol.messages.produce import (
 from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from moldau.cluster.client import ClusterClient
     from moldau.producer.core.batches import ProducerBatch
@@ -59,6 +59,7 @@ class Sender:
         self._is_wanted = False
         self.memory_freed = Signal()
         self.fatal_error: KafkaError | None = None
+        self.on_failure: Callable[[], object] | None = None
         self.transactions: Transactions | None = None
         self.counters = ProducerCounters()
         self._nursery: trio.Nursery | None = None
@@ -321,6 +322,8 @@ class Sender:
     def fail(self, error: KafkaError) -> None:
         """Fails every record from now on."""
         self.fatal_error = error
+        if self.on_failure is not None:
+            self.on_failure()
         self.wake()
 
     # --- producer id

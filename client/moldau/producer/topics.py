@@ -14,6 +14,7 @@ from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.partitioner import make_keyless
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records.codec import TopicRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,30 +27,34 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
 
 
-class TopicState:
+LOAD_INTERVAL_RECORDS = 256
+"""Records of a topic after which the producer reads the loads of its partitions again."""
+
+
+class TopicState(TopicRoute):
     """The data that ``send`` needs for each record of a topic; rebuilt when the topic's metadata changes.
 
-    ``available`` are the partitions that keyless records may go to; ``sent`` counts records. ``kept`` is the queue that
-    the partitioner has chosen for keyless records until a batch begins or is full, or ``kept_bytes`` reaches
-    ``kept_bytes_max``. Then ``report`` gives it the bytes, and it chooses again: two calls per batch, not per record.
+    ``available`` are the partitions that keyless records may go to. ``kept`` is the queue that the partitioner has
+    chosen for keyless records until a batch begins or is full, or ``kept_bytes`` reaches ``kept_bytes_max``. Then
+    ``report`` gives it the bytes, and it chooses again: two calls per batch, not per record.
     """
 
-    __slots__ = ("available", "info", "kept", "kept_bytes", "kept_bytes_max", "keyless", "queues", "sent")
+    __slots__ = ("available", "info", "keyless", "load_at")
 
     def __init__(self, info: TopicInfo, queues: list[PartitionQueue], keyless: KeylessPartitioner) -> None:
         """Starts with all partitions that have a leader."""
+        super().__init__(queues)
         self.info = info
-        self.queues = queues
         self.keyless = keyless
         self.available = info.available_partitions
-        self.sent = 0
-        self.kept: PartitionQueue | None = None
-        self.kept_bytes = 0
-        self.kept_bytes_max = 0.0
+        self.load_at = (
+            LOAD_INTERVAL_RECORDS  # the value of ``sent`` from which the loads of the partitions are read again
+        )
 
     def choose(self, draw: Callable[[], int]) -> PartitionQueue:
         """Returns the queue of the next keyless record; ``draw`` returns a non-negative random number."""
-        self.kept = queue = self.queues[self.keyless.choose(self.available, len(self.queues), draw)]
+        queue: PartitionQueue = self.queues[self.keyless.choose(self.available, len(self.queues), draw)]
+        self.kept = queue
         self.kept_bytes_max = self.keyless.bytes_to_stay()
         return queue
 

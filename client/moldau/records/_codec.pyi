@@ -1,7 +1,7 @@
 """Signatures and documentation of the record loops; ``_codec.pyx`` and ``_codec_py.py`` both obey them."""
 
-from collections.abc import Iterable
-from typing import Generic, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, final
 
 from typing_extensions import TypeVar
 
@@ -14,6 +14,7 @@ Header = tuple[str, bytes | None]
 
 _K = TypeVar("_K", default=bytes)
 _V = TypeVar("_V", default=bytes)
+_P = TypeVar("_P", bound="RecordPlace")
 
 @final
 class Record(Generic[_K, _V]):
@@ -195,6 +196,128 @@ class RecordWriter:
 
     def take(self) -> bytearray:
         """Returns the buffer without copying it; the writer is used up."""
+
+class RecordPlace:
+    """The batch of a record, its number in the batch, and its timestamp: the base of the producer's deliveries."""
+
+    _batch: Any
+    _index: int
+    _timestamp: int
+    def __init__(self, batch: object, index: int, timestamp: int) -> None: ...
+
+class PendingRecord:
+    """A record on its way to another thread: the base of the deliveries of blocking and asyncio producers."""
+
+    _owner: Any
+    taken: Any
+    """The record's place, once the other thread has taken it."""
+    intercepted: Any
+    """The record as interceptors saw it, None without any; the caller must append such a record."""
+    _error: Any
+    def __init__(self, owner: object) -> None: ...
+
+class BatchSlot:
+    """The open batch of one partition: the base of the producer's queues."""
+
+    open_batch: Any
+    """The batch that takes the next records, None without one."""
+
+    def open(self, batch: object, writer: RecordWriter) -> None:
+        """Sets the batch that takes the next records, and its writer. It ends when the writer's bytes are taken."""
+
+    def shut(self) -> None:
+        """Removes the batch."""
+
+class TopicRoute:
+    """The partitions of one topic: the base of the producer's topics.
+
+    ``kept`` takes the records without a key until ``kept_bytes`` reaches ``kept_bytes_max``; None while the caller must
+    choose. ``sent`` counts records.
+    """
+
+    queues: list[Any]
+    kept: Any
+    kept_bytes: int
+    kept_bytes_max: float
+    sent: int
+    def __init__(self, queues: list[Any]) -> None: ...
+
+class _Versioned(Protocol):
+    version: int
+
+class _Threaded(Protocol):
+    thread_id: int
+
+@final
+class RecordAppender(Generic[_P]):
+    """Appends records without headers to batches that are open and do not become full: most records of a producer.
+
+    All others are left to the caller: ``append`` then changes nothing and returns None. So each check and each error
+    exists once, with the caller. ``counted`` tells of a record that the caller appended. The caller is asked for one
+    record of ``interval`` at least, and ``take_turn`` then says once that the interval is over.
+    """
+
+    check: Callable[[], object] | None
+    """Called before a record is appended; its exception refuses the record."""
+    is_open: bool
+    version: int
+    """The version of the metadata that the routes agree with."""
+
+    def __init__(
+        self,
+        place: type[_P],
+        routes: Mapping[str, TopicRoute],
+        *,
+        size_limit: int,
+        record_bytes_max: int,
+        interval: int,
+        ignores_keys: bool = False,
+        is_custom: bool = False,
+    ) -> None:
+        """``place`` is the class to return, ``routes`` the topics by name, ``size_limit`` the bytes of a batch.
+
+        Records of more than about ``record_bytes_max`` bytes are left to the caller. ``ignores_keys`` chooses no
+        partition by key, ``is_custom`` none at all.
+        """
+
+    @property
+    def left(self) -> int:
+        """Records until the interval is over."""
+
+    def open(
+        self, metadata: _Versioned, now_ns: Callable[[], int], thread: Callable[[], int], caller: _Threaded
+    ) -> None:
+        """Begins to take records while ``thread()`` is ``caller.thread_id``.
+
+        ``now_ns`` is the timestamp of records without one, in nanoseconds.
+        """
+
+    def append(
+        self, topic: object, value: object, key: object, headers: object, partition: object, timestamp: object
+    ) -> _P | None:
+        """Appends a record and returns its place; None if the caller must append it.
+
+        Raises:
+            InvalidRecordError: the timestamp is too far from that of the batch's first record.
+        """
+
+    def append_many(
+        self, topic: object, values: list[Any], keys: list[Any] | None, partition: object, places: list[_P]
+    ) -> None:
+        """Appends the records from number ``len(places)`` on, and their places, until the caller must append one."""
+
+    def append_handed(self, popleft: Callable[[], Any], count: int, now_ms: int) -> tuple[int, Any]:
+        """Takes up to ``count`` records from a queue, and sets ``taken`` of their deliveries to their places.
+
+        Records are (topic, value, key, headers, partition, timestamp, delivery). Returns the number taken, and the last
+        of them if the caller must append it, else None.
+        """
+
+    def counted(self) -> None:
+        """Counts a record that the caller appended."""
+
+    def take_turn(self) -> bool:
+        """Returns whether the interval is over, once."""
 
 @final
 class ColumnBuilder:

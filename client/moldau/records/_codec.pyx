@@ -2,8 +2,8 @@
 """The loops over records of a batch (format v2, KIP-98), in typed Cython.
 
 ``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
-``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns), ``_codec_rows.pxi`` (rows to encode) and ``_codec_walk.pxi``
-(checks) are parts of this module.
+``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns), ``_codec_rows.pxi`` (rows to encode), ``_codec_append.pxi``
+(records one by one) and ``_codec_walk.pxi`` (checks) are parts of this module.
 """
 
 cimport cython
@@ -302,6 +302,11 @@ cdef class RecordWriter:
         return self.at
 
     def append(self, int64_t timestamp, key, value, headers=(), Py_ssize_t size_limit=INT32_LIMIT, int64_t offset_delta=-1):
+        return self.write(timestamp, key, value, headers, size_limit, offset_delta)
+
+    cdef int64_t write(
+        self, int64_t timestamp, key, value, headers, Py_ssize_t size_limit, int64_t offset_delta
+    ) except? -2:
         cdef Py_ssize_t key_size = field_size(key)
         cdef Py_ssize_t value_size = field_size(value)
         cdef list prepared = None
@@ -558,6 +563,7 @@ cdef class RecordWriter:
         return buffer
 
 
+include "_codec_append.pxi"
 include "_codec_walk.pxi"
 
 

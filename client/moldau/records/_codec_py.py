@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, final
 
+from moldau.records._codec_append_py import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
 from moldau.records._codec_rows_py import RowColumns, group_rows, murmur2
 from moldau.records._codec_walk_py import RecordWalker
 from moldau.records._wire_py import (
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IMPLEMENTATION",
+    "BatchSlot",
     "ColumnBuilder",
+    "PendingRecord",
     "Record",
+    "RecordAppender",
+    "RecordPlace",
     "RecordWalker",
     "RecordWriter",
     "RowColumns",
+    "TopicRoute",
     "decode_records",
     "find_timestamp",
     "group_rows",

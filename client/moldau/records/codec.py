@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moldau.records._codec import (
         IMPLEMENTATION,
+        BatchSlot,
         ColumnBuilder,
+        PendingRecord,
         Record,
+        RecordAppender,
+        RecordPlace,
         RecordWalker,
         RecordWriter,
         RowColumns,
+        TopicRoute,
         decode_records,
         find_timestamp,
         group_rows,
@@ -49,13 +54,23 @@ else:
             murmur2,
         )
 
+    try:
+        from moldau.records._codec import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+    except ImportError:  # no extension, or one of an earlier version
+        from moldau.records._codec_append_py import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+
 __all__ = [
     "IMPLEMENTATION",
+    "BatchSlot",
     "ColumnBuilder",
+    "PendingRecord",
     "Record",
+    "RecordAppender",
+    "RecordPlace",
     "RecordWalker",
     "RecordWriter",
     "RowColumns",
+    "TopicRoute",
     "decode_records",
     "find_timestamp",
     "group_rows",

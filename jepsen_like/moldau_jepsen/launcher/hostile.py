@@ -65,6 +65,10 @@ class SkewedClock:
         drift_ms = control.monotonic_ms(real_ms) - real_ms
         return int(time.time_ns() // 1_000_000 + drift_ms + control.wall_offset_ms)
 
+    def wall_ns(self) -> int:
+        """See ``Clock.wall_ns``."""
+        return self.wall_ms() * 1_000_000
+
 
 class HostileFile:
     """The ``File`` port for writers; readers get the real file."""

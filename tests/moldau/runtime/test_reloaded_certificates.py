@@ -33,6 +33,9 @@ class StoppedClock:
     def wall_ms(self) -> int:
         return int(self.now_ms)
 
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
+
 
 def pem(number: int) -> str:
     chain, key = authority(number).issue("node")

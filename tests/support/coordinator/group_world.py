@@ -338,6 +338,9 @@ class TrioClock:
     def wall_ms(self) -> int:
         return WALL_START_MS + int(trio.current_time() * 1000)
 
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
+
 
 @dataclass
 class MemoryPartition:

@@ -32,6 +32,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
     NO_LEADER_EPOCH,
     BatchBuilder,
+    BatchSlot,
     Compression,
     add_sequence,
     set_base_offset,
@@ -62,8 +63,11 @@ _NOT_WRITTEN = (
 them: a leader that is deposed while it waits for its followers gives it too."""
 
 
-class PartitionQueue:
-    """The batches of one partition."""
+class PartitionQueue(BatchSlot):
+    """The batches of one partition.
+
+    Invariant: ``open_batch`` is the last batch while that takes records one by one; sending it ends this.
+    """
 
     __slots__ = (
         "batches",
@@ -78,6 +82,7 @@ class PartitionQueue:
     )
 
     def __init__(self, partition: TopicPartition) -> None:
+        super().__init__()
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []  # sent at least once, not settled
@@ -189,13 +194,11 @@ class Accumulator:
         Raises:
             InvalidRecordError: a record cannot be encoded.
         """
-        batches = queue.batches
-        if batches:
-            batch = batches[-1]
-            if batch.data is None:
-                index = batch.write(timestamp, key, value, headers, self.limits.batch_size)
-                if index >= 0:
-                    return batch, index, batch.builder.is_full
+        batch = queue.open_batch
+        if batch is not None and batch.data is None:
+            index = batch.write(timestamp, key, value, headers, self.limits.batch_size)
+            if index >= 0:
+                return batch, index, batch.builder.is_full
         return self.append_new(queue, timestamp, key, value, headers, now_ms)
 
     def append_new(
@@ -230,8 +233,8 @@ class Accumulator:
             InvalidRecordError: a record cannot be encoded.
         """
         limits = self.limits
-        if queue.batches and queue.batches[-1].data is None:
-            batch = queue.batches[-1]
+        batch = queue.open_batch
+        if batch is not None and batch.data is None:
             taken = batch.builder.writer.append_rows(columns, rows, start, timestamp, limits.batch_size)
             if taken:
                 return batch, taken
@@ -274,6 +277,10 @@ class Accumulator:
         """Puts a batch that holds its first record into the queue."""
         queue.last_size = max(queue.last_size, batch.builder.size_bytes)
         queue.batches.append(batch)
+        if batch.data is None:
+            queue.open(batch, batch.writer)
+        else:
+            queue.shut()  # records that follow an encoded batch must not go into one before it
         self.incomplete[batch] = None
         self.memory_used += batch.reserved_bytes
 

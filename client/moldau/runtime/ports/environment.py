@@ -39,6 +39,10 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch; may jump. For timestamps that users see."""
         ...
 
+    def wall_ns(self) -> int:
+        """The time of ``wall_ms`` in nanoseconds, for hot loops."""
+        ...
+
 
 class Connection(Protocol):
     """A reliable ordered byte stream (TCP, or TLS on top of it).

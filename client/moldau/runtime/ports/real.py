@@ -100,6 +100,8 @@ class RealClock:
         """Milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
+    wall_ns = staticmethod(time.time_ns)
+
 
 def _host_and_port(name: object) -> tuple[str, int]:
     """Takes host and port out of a socket name, which has two or four members."""

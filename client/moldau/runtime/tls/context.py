@@ -244,6 +244,10 @@ class _NoClock:
         """See ``Clock.wall_ms``."""
         return 0
 
+    def wall_ns(self) -> int:
+        """See ``Clock.wall_ns``."""
+        return self.wall_ms() * 1_000_000
+
 
 class ListenerTls:
     """Secures the accepted connections of one listener; the argument ``secure`` of ``serve``."""

@@ -47,6 +47,10 @@ class NodeClock:
         """See ``Clock.wall_ms``."""
         return int(self.monotonic_ms() + self._wall_offset_ms)
 
+    def wall_ns(self) -> int:
+        """See ``Clock.wall_ns``."""
+        return self.wall_ms() * 1_000_000
+
     def set_rate(self, rate: float) -> None:
         """Makes the clock run ``rate`` times as fast as the world (1.001 gains 86 s a day)."""
         assert rate > 0, "time does not stand still or go back"
