@@ -41,6 +41,16 @@ def test_rates_of_addresses():
     assert index.limit(PRODUCER_BYTE_RATE, "alice", "app") is None
 
 
+def test_uses_count_the_entities_that_set_each_quota():
+    """A quota that no entity sets costs a request one look-up."""
+    entities = [{"ip": "10.0.0.1"}, {"ip": None}]
+    image = image_of([(parts, CONNECTION_CREATION_RATE, 3.0) for parts in entities])
+    index = QuotaIndex().changed(image.quotas, [entity(parts) for parts in entities])
+    assert index.uses == {CONNECTION_CREATION_RATE: 2}
+    without = image_of([(parts, CONNECTION_CREATION_RATE, None) for parts in entities], image)
+    assert index.changed(without.quotas, [entity(parts) for parts in entities]).uses == {}
+
+
 changes = st.lists(
     st.tuples(
         st.sampled_from([*ORDER, {"ip": None}]),

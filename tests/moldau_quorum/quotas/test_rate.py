@@ -41,6 +41,13 @@ def test_a_first_window_counts_as_all_but_one():
     assert rate.window_ms(7_300.0) == 10_300.0  # the elapsed part of a window counts beside those that are missing
 
 
+def test_an_idle_group_may_use_all_windows_but_one():
+    """A single window is its own allowance, and every group may use at least one unit."""
+    for number, burst in ((1, 200), (2, 200), (11, 2_000)):
+        assert ClientQuotas(Windows(number, 2_000.0)).burst(limit(100.0)) == burst
+    assert ClientQuotas(Windows(2, 1_000.0)).burst(limit(0.5)) == 1
+
+
 def test_windows_that_are_too_old_do_not_count():
     rate = Rate(Windows(3, 1_000.0))
     for second in range(6):
