@@ -10,6 +10,7 @@ import pytest
 from support.mutation.areas import AREAS, ROOT, module_name
 from support.mutation.campaign import draw, known_survivors
 from support.mutation.operators import mutants_of
+from support.mutation.report import page
 from support.mutation.swap import NotSwappable, swap_in
 
 SAMPLE = dedent('''
@@ -114,6 +115,13 @@ def test_known_survivors_are_mutants_of_the_present_code():
         for mutant in mutants_of(module_name(path), path.read_text())
     }
     assert not set(known_survivors()) - keys
+
+
+def test_page_counts_and_lists_survivors():
+    row = {"test": 17, "seed": 2, "survived": 1, "uncalled": 0, "equivalent": 3, "seconds": 5}
+    text = page({"replica": {**row, "survivors": [{"key": "a.b:f: 1 -> 2", "line": 3, "outcome": "survived"}]}}, "Now.")
+    assert "| replica | 23 | 17 | 2 | 3 | 1 | 95% |" in text
+    assert text.endswith("## Open\n- replica: `a.b:f: 1 -> 2`\n")
 
 
 @pytest.mark.proof

@@ -244,5 +244,7 @@ def test_isr_changes_travel_together_and_one_request_at_a_time() -> None:
     assert queue.next_deadline_ms() == 60
     assert queue.next_request(60) == {keys[2]: proposals[2], keys[0]: proposals[3]}
     queue.answered()
+    assert queue.next_request(60) == {keys[1]: proposals[1]}, "the other proposal of the failed request"
+    queue.failed(70)
     queue.withdraw(keys[1])
-    assert queue.next_request(60) == {}
+    assert queue.next_request(200) == {}

@@ -136,6 +136,13 @@ def test_a_laggard_outside_the_isr_delays_no_commit() -> None:
 # --- in-sync replicas ----------------------------------------------------------------------------------------------
 
 
+def test_a_laggard_outside_the_isr_causes_no_proposal() -> None:
+    subject = leader(isr=(1, 2))
+    subject.log_end_moved(10, 0, ALIVE)
+    fetched(subject, 2, 10, now_ms=3 * LAG)
+    assert subject.tick(3 * LAG, ALIVE) == NO_EFFECTS
+
+
 def test_a_lagging_member_counts_until_its_removal_is_committed() -> None:
     """The leader proposes to remove a lagging member, which counts until the removal is committed."""
     subject = leader()
@@ -331,6 +338,23 @@ def test_leader_epochs_are_compared() -> None:
     assert subject.check_leader_epoch(4) is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
+def test_access_depends_on_epoch_and_role() -> None:
+    """Followers serve requests that do not need the leader; a wrong epoch is reported before a wrong role."""
+    nothing, following = replica(), replica(2)
+    following.apply(state(leader_epoch=3), 0, 0)
+    leading = leader()
+    wrong = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for subject, for_leader, for_any in (
+        (nothing, wrong, wrong),
+        (following, wrong, ErrorCode.NONE),
+        (leading, ErrorCode.NONE, ErrorCode.NONE),
+    ):
+        assert subject.check_access(-1, leader_only=True) is for_leader
+        assert subject.check_access(-1, leader_only=False) is for_any
+    assert following.check_access(2, leader_only=True) is ErrorCode.FENCED_LEADER_EPOCH
+    assert following.check_access(4, leader_only=False) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
 def test_old_metadata_is_ignored() -> None:
     subject = leader()
     assert subject.apply(state(partition_epoch=1, isr=(1,)), 0, 0) is Applied.UNCHANGED
@@ -370,6 +394,7 @@ def test_truncation_takes_the_high_watermark_along() -> None:
     assert (subject.log_end_offset, subject.high_watermark) == (9, 8)
     subject.truncated(5)
     assert (subject.log_end_offset, subject.high_watermark) == (5, 5)
+    assert subject.settled_end_offset == 5, "what was cut away is not settled"
 
 
 def test_a_follower_that_restarts_its_log() -> None:

@@ -18,6 +18,7 @@ import sys
 import time
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ import pytest
 
 from support.mutation.areas import AREAS, ROOT, Area, module_name
 from support.mutation.operators import Mutant, mutants_of
+from support.mutation.report import page
 from support.mutation.trial import FOUND, SURVIVED, UNSWAPPABLE, end_group, forked, record, simulated, tried
 
 if TYPE_CHECKING:
@@ -167,7 +169,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--work", default="/tmp", help="folder for files of a run")
-    parser.add_argument("--result", help="file that gets the result as JSON, area by area")
+    parser.add_argument("--result", help="file that gets the result as JSON, area by area; areas not run are kept")
+    parser.add_argument("--page", help="file that gets a page with all areas of the result")
     return parser
 
 
@@ -175,7 +178,8 @@ def main() -> int:
     """Runs the campaign and prints a table."""
     args = parser().parse_args()
     os.chdir(ROOT)
-    rows: dict[str, object] = {}
+    result = Path(args.result) if args.result else None
+    rows: dict[str, dict[str, object]] = json.loads(result.read_text()) if result and result.exists() else {}
     failed = False
     for area in AREAS:
         if args.area and area.name not in args.area:
@@ -192,8 +196,12 @@ def main() -> int:
         ]
         rows[area.name] = {**counts, "survivors": survivors, "seconds": round(time.monotonic() - started)}
         print(json.dumps({area.name: counts}), flush=True)
-        if args.result:
-            Path(args.result).write_text(json.dumps(rows, indent=1))
+        if result:
+            result.write_text(json.dumps(rows, indent=1))
+    if args.page:
+        drawn = f"{args.mutants} bugs of each core, {args.seeds} seeds, draw {args.seed}"
+        shown = {area.name: rows[area.name] for area in AREAS if area.name in rows}
+        Path(args.page).write_text(page(shown, f"Measured on {datetime.now(UTC):%Y-%m-%d}: {drawn}."))
     return 1 if failed else 0
 
 
