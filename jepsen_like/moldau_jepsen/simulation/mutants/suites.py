@@ -18,6 +18,7 @@ _MODULES = (
     ("log", "support.log.mutants"),
     ("quotas", "support.quotas.mutants"),
     ("share groups", "support.coordinator.share_mutants"),
+    ("short histories", "support.histories.bugs"),
 )
 """Area and module below ``tests``; the module names its bugs in ``BUGS``."""
 
