@@ -70,8 +70,13 @@ class FetchPartition:
         return self.topic, self.partition
 
     def update(self, other: FetchPartition) -> None:
-        """Applies the fields of a later request."""
+        """Applies the fields of a later request.
+
+        A follower drops an answer about a leader epoch that has ended meanwhile. What was sent in it is sent again.
+        """
         self.agreed_epoch = -1
+        if other.current_leader_epoch != self.current_leader_epoch:
+            self.sent_high_watermark = self.sent_log_start_offset = -1
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
