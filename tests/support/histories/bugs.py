@@ -6,7 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.planted_bug import PlantedBug, planted
-from support.histories import classic_group, group_bugs, quorum, quorum_bugs, transaction_bugs, transactions
+from support.histories import (
+    classic_group,
+    consumer_group,
+    consumer_group_bugs,
+    group_bugs,
+    member_bugs,
+    members,
+    quorum,
+    quorum_bugs,
+    replica_bugs,
+    replicas,
+    session_bugs,
+    sessions,
+    transaction_bugs,
+    transactions,
+)
 from support.histories.explorer import ViolationError, explore
 
 if TYPE_CHECKING:
@@ -22,13 +37,14 @@ class Hunt:
 
     scene: Callable[[], World]
     depth: int
-    copies: bool = False
+    copies: bool
+    settle_depth: int | None
 
     def find(self, bug: PlantedBug) -> str:
         """Returns the shortest history that shows the bug; empty if there is none."""
         with planted(bug):
             try:
-                explore(self.scene, self.depth, copies=self.copies, settle_depth=1 if self.copies else None)
+                explore(self.scene, self.depth, copies=self.copies, settle_depth=self.settle_depth)
             except ViolationError as error:
                 return str(error)
             except AssertionError as error:
@@ -54,7 +70,8 @@ def _bugs(
         name = each.__name__.replace("_", "-")
         text = (each.__doc__ or "").strip().rstrip(".")
         found.append(PlantedBug(name=name, area=area, text=text[0].lower() + text[1:], patches=each, judges=(judge,)))
-        HUNTS[name] = Hunt(scene=scene, depth=depth, copies=copies)
+        settle_depth = 1 if scene in (*quorum.SCENES, *consumer_group.SCENES) else None  # whose end takes long
+        HUNTS[name] = Hunt(scene=scene, depth=depth, copies=copies, settle_depth=settle_depth)
     return found
 
 
@@ -68,6 +85,14 @@ def _transactions(scene: Callable[[], World], depth: int, *patches: Callable[[],
 
 def _group(scene: Callable[[], World], depth: int, *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
     return _bugs("groups", "short histories of a classic group", scene, depth, *patches)
+
+
+def _replica(scene: Callable[[], World], depth: int, *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
+    return _bugs("replication", "short histories of a partition", scene, depth, *patches, copies=True)
+
+
+def _session(scene: Callable[[], World], *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
+    return _bugs("fetch sessions", "short histories of fetch sessions", scene, 3, *patches, copies=True)
 
 
 BUGS: tuple[PlantedBug, ...] = (
@@ -99,4 +124,53 @@ BUGS: tuple[PlantedBug, ...] = (
         group_bugs.leaver_wakes_nobody,
     ),
     *_group(classic_group.twice_synced_pair, 2, group_bugs.late_write_completes_next_generation),
+    *_bugs(
+        "groups",
+        "short histories of a consumer group",
+        consumer_group.stable_pair,
+        2,
+        consumer_group_bugs.former_epoch_commits,
+    ),
+    *_bugs(
+        "groups",
+        "short histories of a consumer group",
+        consumer_group.releasing_pair,
+        4,
+        consumer_group_bugs.lost_partitions_are_free,
+    ),
+    *_bugs(
+        "client",
+        "short histories of members",
+        members.lost_member,
+        2,
+        member_bugs.lost_partitions_are_committed,
+        member_bugs.loss_not_counted,
+        member_bugs.sync_takes_over,
+    ),
+    *_replica(
+        replicas.shrunk_isr,
+        4,
+        replica_bugs.admission_counts_for_min_isr,
+        replica_bugs.resolved_proposal_kept,
+        replica_bugs.answer_counts_as_appended,
+        replica_bugs.returned_follower_stays_outside,
+    ),
+    *_replica(
+        replicas.admission_committed,
+        5,
+        replica_bugs.admission_not_waited_for,
+        replica_bugs.accepted_admission_dropped,
+    ),
+    *_replica(replicas.admission_unanswered, 5, replica_bugs.unknown_outcome_drops_proposal),
+    *_replica(replicas.new_leader, 2, replica_bugs.new_follower_counts_as_fetched),
+    *_session(
+        sessions.open_session,
+        session_bugs.refusal_counts_as_answer,
+        session_bugs.recreated_topic_keeps_entry,
+        session_bugs.evicted_session_still_counts,
+    ),
+    *_session(
+        sessions.open_follower_session, session_bugs.told_once_for_all_epochs, session_bugs.dropped_partition_fetched_on
+    ),
+    *_session(sessions.advanced_session, session_bugs.lower_offset_ignored),
 )

@@ -93,7 +93,9 @@ def returned_follower_stays_outside() -> list[Patch]:
     """A follower with a newer broker epoch is not proposed for the ISR."""
     original = Replica._may_join
 
-    def may_join(self: Replica, broker_id: BrokerId, follower: FollowerProgress, eligible: Mapping[BrokerId, int]) -> bool:
+    def may_join(
+        self: Replica, broker_id: BrokerId, follower: FollowerProgress, eligible: Mapping[BrokerId, int]
+    ) -> bool:
         return follower.broker_epoch <= 10 and original(self, broker_id, follower, eligible)
 
     return [(Replica, "_may_join", may_join)]

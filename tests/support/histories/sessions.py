@@ -299,8 +299,13 @@ class Sessions:
 
     def key(self) -> object:
         sessions = tuple(
-            (each.session_id, each.epoch, self.now - each.last_used_ms, each.privileged)
-            + tuple((key, part.fetch_offset, part.sent_high_watermark) for key, part in each.partitions.items())
+            (
+                each.session_id,
+                each.epoch,
+                self.now - each.last_used_ms,
+                each.privileged,
+                *tuple((key, part.fetch_offset, part.sent_high_watermark) for key, part in each.partitions.items()),
+            )
             for each in self.cache._sessions.values()
         )
         return (
@@ -336,4 +341,12 @@ def open_follower_session() -> Sessions:
     return world
 
 
-SCENES = (Sessions, follower_sessions, open_session, open_follower_session)
+def advanced_session() -> Sessions:
+    """Returns a world whose consumer has moved a position in an open session."""
+    world = open_session()
+    world.advance(0)
+    world.fetch("answered")
+    return world
+
+
+SCENES = (Sessions, follower_sessions, open_session, open_follower_session, advanced_session)
