@@ -72,7 +72,7 @@ class FetchPartition:
     def update(self, other: FetchPartition) -> None:
         """Applies the fields of a later request.
 
-        A follower drops an answer about a leader epoch that has ended meanwhile. What was sent in it is sent again.
+        A follower drops an answer about a leader epoch that has ended meanwhile, so its contents are sent again.
         """
         self.agreed_epoch = -1
         if other.current_leader_epoch != self.current_leader_epoch:

@@ -25,7 +25,7 @@ def test_longer_sessions_fetch_what_is_wanted(scene):
     assert explore(scene, 5).states > 5_000
 
 
-def test_a_new_leader_epoch_is_told_the_high_watermark_again():
+def test_a_new_leader_epoch_gets_the_high_watermark_again():
     """A follower drops the answer to a fetch of a former leader epoch, and what it said is repeated."""
     cache = FetchSessionCache(slots_max=1)
 

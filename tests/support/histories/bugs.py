@@ -70,7 +70,7 @@ def _bugs(
         name = each.__name__.replace("_", "-")
         text = (each.__doc__ or "").strip().rstrip(".")
         found.append(PlantedBug(name=name, area=area, text=text[0].lower() + text[1:], patches=each, judges=(judge,)))
-        settle_depth = 1 if scene in (*quorum.SCENES, *consumer_group.SCENES) else None  # whose end takes long
+        settle_depth = 0 if scene in (*quorum.SCENES, *consumer_group.SCENES) else None  # whose end takes long
         HUNTS[name] = Hunt(scene=scene, depth=depth, copies=copies, settle_depth=settle_depth)
     return found
 
@@ -121,7 +121,7 @@ BUGS: tuple[PlantedBug, ...] = (
         group_bugs.last_generation_commits,
         group_bugs.replaced_member_commits,
         group_bugs.session_not_renewed_by_sync,
-        group_bugs.leaver_wakes_nobody,
+        group_bugs.departure_ends_no_join_phase,
     ),
     *_group(classic_group.twice_synced_pair, 2, group_bugs.late_write_completes_next_generation),
     *_bugs(
@@ -170,7 +170,9 @@ BUGS: tuple[PlantedBug, ...] = (
         session_bugs.evicted_session_still_counts,
     ),
     *_session(
-        sessions.open_follower_session, session_bugs.told_once_for_all_epochs, session_bugs.dropped_partition_fetched_on
+        sessions.open_follower_session,
+        session_bugs.news_of_former_epoch_not_repeated,
+        session_bugs.dropped_partition_fetched_on,
     ),
     *_session(sessions.advanced_session, session_bugs.lower_offset_ignored),
 )

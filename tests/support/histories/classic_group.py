@@ -202,7 +202,7 @@ class ClassicGroup:
         consumer.join(session_ms=SESSION_MS, rebalance_ms=REBALANCE_MS)
 
     def _learn(self) -> None:
-        """What is due at once happens, and members take their answers."""
+        """Runs the timers that are due, and lets members take their answers."""
         self.driver.pass_time(0)
         for request_id, offset in list(self.commits):
             answer = self.driver.answers.get(request_id)

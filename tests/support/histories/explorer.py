@@ -87,7 +87,7 @@ def explore(make: Callable[[], World], depth: int, *, settle_depth: int | None =
                 world.check()
                 key = world.key()
             except AssertionError as error:
-                raise ViolationError(told(longer, error)) from error
+                raise ViolationError(as_text(longer, error)) from error
             if key in seen:
                 continue
             seen.add(key)
@@ -118,10 +118,10 @@ def _settle(world: World, history: Sequence[Action]) -> None:
     try:
         settle()
     except AssertionError as error:
-        raise ViolationError(told((*history, ("settle",)), error)) from error
+        raise ViolationError(as_text((*history, ("settle",)), error)) from error
 
 
-def told(history: Sequence[Action], error: AssertionError) -> str:
+def as_text(history: Sequence[Action], error: AssertionError) -> str:
     """Returns a history as text, one action a line, and what is wrong at its end."""
     lines = [f"  {name}({', '.join(map(repr, arguments))})" for name, *arguments in history]
     return "\n".join([f"{error}", "after", *lines])

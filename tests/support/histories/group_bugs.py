@@ -78,7 +78,7 @@ def session_not_renewed_by_sync() -> list[Patch]:
     return [(Rebalancer, "remove", remove)]
 
 
-def leaver_wakes_nobody() -> list[Patch]:
+def departure_ends_no_join_phase() -> list[Patch]:
     """The departure of the last member that had not joined does not end the join phase."""
     original = Rebalancer.complete_join_if_ready
 

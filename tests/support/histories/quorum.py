@@ -223,7 +223,7 @@ class Quorum:
                 self.held.append((node, peer, message))
 
     def arrive(self) -> None:
-        """What was held back arrives, and is answered."""
+        """The request that was held back arrives, and is answered."""
         held, self.held = self.held, []
         for sender, recipient, message in held:
             self._receive(recipient, sender, message)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
 
 
-def told_once_for_all_epochs() -> list[Patch]:
+def news_of_former_epoch_not_repeated() -> list[Patch]:
     """The broker does not repeat a high watermark to a follower whose leader epoch has changed."""
 
     def update(self: FetchPartition, other: FetchPartition) -> None:

@@ -63,8 +63,8 @@ class ConsumerSide:
         forgotten = tuple((topic_id.bytes, key.partition) for key, topic_id in asked.forgotten.items())
         return asked.session_id, asked.epoch, parts, forgotten
 
-    def answered(self, context: FetchContext, told: Mapping[PartitionKey, int]) -> None:
-        del told
+    def answered(self, context: FetchContext, sent_news: Mapping[PartitionKey, int]) -> None:
+        del sent_news
         if context.error is ErrorCode.NONE:
             self.session.answered(context.session_id)
         else:
@@ -128,7 +128,7 @@ class FollowerSide:
         forgotten = tuple((each.topic_id.bytes, each.key.partition) for each in asked.forgotten)
         return asked.session_id, asked.session_epoch, parts, forgotten
 
-    def answered(self, context: FetchContext, told: Mapping[PartitionKey, int]) -> None:
+    def answered(self, context: FetchContext, sent_news: Mapping[PartitionKey, int]) -> None:
         assert self.asked is not None
         answers = [
             PartitionAnswer(
@@ -139,7 +139,7 @@ class FollowerSide:
                 log_start_offset=0,
                 records=b"",
             )
-            for (topic, number), high_watermark in told.items()
+            for (topic, number), high_watermark in sent_news.items()
         ]
         steps = self.fetcher.answered(context.error, context.session_id, answers, self.asked, 0.0)
         if context.error is ErrorCode.NONE:
@@ -169,7 +169,7 @@ class Sessions:
         self.made = 0
         self.changes = 0
         self.high_watermarks: dict[PartitionKey, int] = {}
-        self.told: dict[PartitionKey, int] = {}
+        self.learned: dict[PartitionKey, int] = {}
         """The high watermarks that the fetcher knows."""
 
     # --- actions
@@ -250,7 +250,7 @@ class Sessions:
             now_ms=self.now,
             fresh_id=self._fresh(),
         )
-        told = {} if context.error is not ErrorCode.NONE else self._serve(context)
+        sent_news = {} if context.error is not ErrorCode.NONE else self._serve(context)
         if fate == "answer lost":
             self.side.lost()
             return
@@ -261,15 +261,15 @@ class Sessions:
                 self.changes += 1
                 key = (self.side.ids[replaced].bytes, replaced)
                 served.pop(key)
-                told.pop(key, None)  # the answer was about the former leader epoch
+                sent_news.pop(key, None)  # the answer was about the former leader epoch
                 offset = self.side.offsets[replaced]
                 self.side.remove(replaced)
                 self.side.add(replaced, offset)
-            self.told |= told
+            self.learned |= sent_news
             for key in served:
                 newest = self.high_watermarks.get(key, 0)
-                assert self.told.get(key) == newest, f"{key}: {self.told.get(key)} is known, {newest} is true"
-        self.side.answered(context, told)
+                assert self.learned.get(key) == newest, f"{key}: {self.learned.get(key)} is known, {newest} is true"
+        self.side.answered(context, sent_news)
 
     def settle(self) -> None:
         """All disturbances end: within two requests the fetcher knows all high watermarks."""
@@ -277,7 +277,7 @@ class Sessions:
             self.fetch("answered")
         for key in self.side.wanted():
             newest = self.high_watermarks.get(key, 0)
-            assert self.told.get(key) == newest, f"{key}: {self.told.get(key)} stays known, {newest} is true"
+            assert self.learned.get(key) == newest, f"{key}: {self.learned.get(key)} stays known, {newest} is true"
 
     # --- what follows
 
@@ -287,30 +287,27 @@ class Sessions:
 
     def _serve(self, context: FetchContext) -> dict[PartitionKey, int]:
         """Returns the high watermarks that the answer holds."""
-        told = {}
+        sent_news = {}
         for part in context.partitions:
             high_watermark = self.high_watermarks.get(part.key, 0)
             changed = part.has_changes(high_watermark, 0, has_news=False)
             if changed or not context.incremental:
-                told[part.key] = high_watermark
-        return told
+                sent_news[part.key] = high_watermark
+        return sent_news
 
     # --- rules
 
     def key(self) -> object:
         sessions = tuple(
             (
-                each.session_id,
-                each.epoch,
-                self.now - each.last_used_ms,
-                each.privileged,
-                *tuple((key, part.fetch_offset, part.sent_high_watermark) for key, part in each.partitions.items()),
+                *(each.session_id, each.epoch, self.now - each.last_used_ms, each.privileged),
+                *((key, part.fetch_offset, part.sent_high_watermark) for key, part in each.partitions.items()),
             )
             for each in self.cache._sessions.values()
         )
         return (
             *(self.side.key(), sessions, self.changes),
-            *(tuple(sorted(self.told.items())), tuple(sorted(self.high_watermarks.items()))),
+            *(tuple(sorted(self.learned.items())), tuple(sorted(self.high_watermarks.items()))),
         )
 
     def check(self) -> None:

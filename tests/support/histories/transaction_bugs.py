@@ -96,7 +96,7 @@ def abort_keeps_epoch() -> list[Patch]:
 
 
 def decision_answered_when_appended() -> list[Patch]:
-    """EndTxn is answered when the decision is appended, before it is committed."""
+    """An EndTxn is answered when the decision is appended, before it is committed."""
     original = TransactionLifecycle.write
 
     def write(self, transactional_id, after, moment, request_id=-1, respond=None):  # type: ignore[no-untyped-def]

@@ -130,7 +130,7 @@ class Transactions:
         self._learn()
 
     def end_again(self, who: int) -> None:
-        """A copy of the last EndTxn arrives late; nobody waits for its answer."""
+        """A copy of the last EndTxn arrives late; no client waits for its answer."""
         sent = self.last_end[who]
         assert sent is not None
         self.driver.send(end_request(sent[0], sent[1], commit=sent[2]), 5)

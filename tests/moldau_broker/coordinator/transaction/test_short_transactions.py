@@ -1,4 +1,4 @@
-"""Goal: every transaction of two producers ends once, as its producer was told, whatever happens in between.
+"""Goal: every transaction of two producers ends once, as its producer learned, whatever happens in between.
 
 Method: all histories of requests, late copies, refused and lost writes, markers, a timeout and failovers, up to a
 depth. The partition applies markers by the rules of a leader; from every state the world must come to rest.
