@@ -72,10 +72,13 @@ def start(
         bool,
         typer.Option("--secure", help="TLS, SCRAM and ACLs that deny by default; the login is in client.properties."),
     ] = False,
+    links: Annotated[
+        bool, typer.Option("--links", help="Put a proxy before each node, for `cluster cut` and the console's buttons.")
+    ] = False,
     timeout: TimeoutS = 120.0,
 ) -> None:
     """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
-    from moldau.runtime.config import BROKER_CONFIG
+    from moldau_jepsen.chaos.network.panel import resume_links
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
     from moldau_jepsen.launcher.cluster import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
@@ -89,18 +92,25 @@ def start(
             if parsed or base_port is not None:
                 raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")
             cluster = open_cluster(directory)
+            if links and not any(node.advertised_port for node in cluster.nodes):
+                raise UsageError(f"{directory} holds a cluster without --links; start a new one in another --dir")
             if secure and cluster.client_config is None:
                 raise UsageError(f"{directory} holds a cluster without --secure; start a new one in another --dir")
             if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
+            resume_links(cluster.directory)
             cluster.start_all(ready_timeout_ms=timeout * 1000)
+        elif links:
+            cluster = _start_with_links(
+                directory, brokers, controllers, base_port, secure=secure, settings=parsed, timeout_s=timeout
+            )
         else:
             spec = ClusterSpec(
                 brokers=brokers,
                 controllers=controllers,
                 base_port=usual_base_port(brokers + controllers) if base_port is None else base_port,
                 secure=secure,
-                settings={"node.watchdog.ms": str(BROKER_CONFIG.key("node.watchdog.ms").default), **parsed},
+                settings=_with_watchdog(parsed),
             )
             cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
     took_ms = (time.monotonic() - began) * 1000
@@ -121,6 +131,52 @@ def start(
         )
         if cluster.client_config is not None:
             output.note(f"the administrator's login is in {cluster.client_config} (--command-config)")
+
+
+def _with_watchdog(settings: dict[str, str]) -> dict[str, str]:
+    """Adds the watchdog, which clusters of the test kit do without."""
+    from moldau.runtime.config import BROKER_CONFIG
+
+    return {"node.watchdog.ms": str(BROKER_CONFIG.key("node.watchdog.ms").default), **settings}
+
+
+def _start_with_links(
+    directory: Path,
+    brokers: int,
+    controllers: int,
+    base_port: int | None,
+    *,
+    secure: bool,
+    settings: dict[str, str],
+    timeout_s: float,
+) -> LocalCluster:
+    """Starts a cluster whose nodes are reached through proxies; the proxies have the ports that are asked for."""
+    from moldau_jepsen.chaos.network.panel import start_links, stop_links
+    from moldau_jepsen.launcher import ClusterSpec, start_cluster
+    from moldau_jepsen.launcher.cluster import refuse_used
+    from moldau_jepsen.launcher.ports import choose_ports, take_free_ports, usual_base_port
+    from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
+
+    count = brokers + controllers
+    refuse_used(directory)
+    advertised = choose_ports(count, usual_base_port(count) if base_port is None else base_port)
+    own = [port for port in take_free_ports(2 * count) if port not in advertised][:count]
+    spec = ClusterSpec(
+        brokers=brokers,
+        controllers=controllers,
+        ports=tuple(own),
+        advertised_ports=tuple(advertised),
+        secure=secure,
+        settings=_with_watchdog(settings),
+    )
+    ids = [*range(1, brokers + 1), *range(CONTROLLER_ID_FIRST, CONTROLLER_ID_FIRST + controllers)]
+    beside = directory.absolute()
+    start_links(beside, dict(zip(ids, own, strict=True)), dict(zip(ids, advertised, strict=True)))
+    try:
+        return start_cluster(directory, spec, ready_timeout_ms=timeout_s * 1000, tied_to_parent=False)
+    except BaseException:
+        stop_links(beside)
+        raise
 
 
 def _report_health(bootstrap_server: str) -> None:
@@ -176,6 +232,7 @@ def status(
     if bootstrap_server is not None:
         _report_health(bootstrap_server)
         return
+    from moldau_jepsen.chaos.network.panel import cut_nodes
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.process import ProcessState
 
@@ -183,6 +240,7 @@ def status(
         cluster = open_cluster(directory)
         nodes = cluster.status()
         quorum = cluster.quorum()
+        cuts = cut_nodes(cluster.directory) or ()
     leader = quorum.leader_id if quorum else None
     rows: list[dict[str, output.Json]] = [
         {
@@ -190,7 +248,7 @@ def status(
             "role": node.role,
             "address": node.address,
             "pid": node.pid,
-            "state": node.state.value,
+            "state": "cut" if node.node_id in cuts and node.state is ProcessState.RUNNING else node.state.value,
             "fenced": node.fenced,
             "leader": node.node_id == leader if node.role == "controller" else None,
             "rss_mb": round(node.rss_bytes / 1_000_000, 1),
@@ -207,7 +265,7 @@ def status(
         output.answer(document, "")
     else:
         output.answer_rows("nodes", ["node", "role", "address", "pid", "state", "fenced", "leader", "rss_mb"], rows)
-    if any(node.state is not ProcessState.RUNNING for node in nodes):
+    if cuts or any(node.state is not ProcessState.RUNNING for node in nodes):
         raise typer.Exit(1)
 
 
@@ -217,8 +275,11 @@ def stop(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a node that does not end is killed.")] = 330.0,
 ) -> None:
     """Stop all nodes in order (controlled shutdown). The data stays, and ``start`` uses it again."""
+    from moldau_jepsen.chaos.network.panel import stop_links
+
     with _changing(directory) as cluster:
         killed = cluster.stop_all(timeout_ms=timeout * 1000)
+        stop_links(cluster.directory)
     output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, "")
     if killed:
         raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
@@ -246,6 +307,27 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     with _changing(directory) as cluster:
         cluster.resume(node)
     output.answer({"node": node, "state": "running"}, "")
+
+
+@commands.command()
+def cut(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Cut a node off from all others and from clients; the cluster was begun with --links."""
+    _change_links(directory, node, cut=True)
+    output.answer({"node": node, "links": "cut"}, "")
+
+
+@commands.command()
+def heal(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Mend the links of a node that was cut off."""
+    _change_links(directory, node, cut=False)
+    output.answer({"node": node, "links": "whole"}, "")
+
+
+def _change_links(directory: Path, node: int, *, cut: bool) -> None:
+    from moldau_jepsen.chaos.network.panel import change_cuts
+
+    with _changing(directory) as cluster:
+        change_cuts(cluster.directory, node, cut=cut)
 
 
 @commands.command()

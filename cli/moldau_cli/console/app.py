@@ -226,6 +226,7 @@ class Endpoints:
             "can_sign_out": console.sessions.wants_token or console.sessions.wants_login,
             "read_only": console.read_only,
             "local": console.local is not None,
+            "links": console.local is not None and console.local.nodes.has_links,
             "avro": console.avro is not None,
             "bootstrap": console.bootstrap,
             "version": VERSION,

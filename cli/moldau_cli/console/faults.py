@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau_jepsen.chaos.network.panel import change_cuts, cut_nodes
 from moldau_jepsen.launcher import LauncherError, open_cluster, process
 from moldau_jepsen.launcher.cluster import exclusive
 
@@ -25,6 +26,8 @@ DONE: Final = {
     "resume": "You resumed",
     "start": "You started",
     "restart": "You restarted",
+    "cut": "You cut off",
+    "heal": "You healed the links of",
 }
 """The actions, with the words of the timeline."""
 
@@ -45,12 +48,19 @@ class LocalNodes:
         self._turn = trio.CapacityLimiter(1)
 
     async def states(self) -> dict[int, str]:
-        """Returns the state of each node's process: running, paused or stopped."""
+        """Returns the state of each node: running, cut (off from all others), paused or stopped."""
         return await trio.to_thread.run_sync(self._states)
 
     def _states(self) -> dict[int, str]:
         cluster = open_cluster(self.directory)
-        return {node.node_id: cluster.state(node.node_id).value for node in cluster.nodes}
+        cuts = cut_nodes(self.directory) or ()
+        states = {node.node_id: cluster.state(node.node_id).value for node in cluster.nodes}
+        return {node: "cut" if state == "running" and node in cuts else state for node, state in states.items()}
+
+    @property
+    def has_links(self) -> bool:
+        """Returns whether links can be cut."""
+        return cut_nodes(self.directory) is not None
 
     async def rows(self) -> dict[str, Json]:
         """Returns the nodes with their addresses and states."""
@@ -92,6 +102,8 @@ class LocalNodes:
                 cluster.pause(node_id)
             elif action == "resume":
                 cluster.resume(node_id)
+            elif action in ("cut", "heal"):
+                change_cuts(self.directory, node_id, cut=action == "cut")
             else:
                 if action == "restart":
                     cluster.stop_node(node_id, timeout_ms=STOP_TIMEOUT_MS)

@@ -45,7 +45,7 @@ class Nodes(Protocol):
         """``broker`` or ``controller`` of each node."""
 
     async def states(self) -> Mapping[int, str]:
-        """Returns the state of each node's process: running, paused or stopped."""
+        """Returns the state of each node: running, cut, paused or stopped."""
 
 
 class ReplicationProbe:

@@ -53,6 +53,8 @@ STOP_TIMEOUT_MS = 330_000  # A broker gives up its controlled shutdown after fiv
 SIGNAL_TIMEOUT_MS = 60_000  # A process that is killed during a sync ends only after the sync.
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
+LINK_FILES = frozenset({"links.json", "links.log"})
+"""What proxies that were started before the nodes have written into the cluster's directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,10 +442,7 @@ def start_cluster(
         LauncherError: A node did not start; no process is left running.
     """
     directory = directory.absolute()
-    if directory.exists() and not directory.is_dir():
-        raise LauncherUsageError(f"{directory} is not a directory")
-    if directory.is_dir() and any(directory.iterdir()):
-        raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
+    refuse_used(directory)
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
     texts = _checked_properties(nodes, spec, directory)
     try:
@@ -467,6 +466,18 @@ def start_cluster(
         cluster.shut_down()
         raise
     return cluster
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuses a directory that holds other files than the lock and the links of a cluster that is about to start.
+
+    Raises:
+        LauncherUsageError: It holds others, or is none.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise LauncherUsageError(f"{directory} is not a directory")
+    if directory.is_dir() and any(one.name not in LINK_FILES for one in directory.iterdir()):
+        raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
 
 
 def _administrator(path: Path) -> tuple[ssl.SSLContext, LoginSettings]:

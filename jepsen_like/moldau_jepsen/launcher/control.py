@@ -32,6 +32,8 @@ class Control:
     """Share of syncs that fail with EIO and make nothing durable."""
     sync_delay_ms: float = 0.0
     """Delay added to every sync."""
+    write_delay_ms: float = 0.0
+    """Time for which every write blocks its caller, as the kernel does when a disk takes nothing any more."""
     wall_offset_ms: float = 0.0
     """Offset added to the wall clock."""
     rate: float = 1.0

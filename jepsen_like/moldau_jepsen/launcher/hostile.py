@@ -174,8 +174,10 @@ class HostileDisk:
     # -- injected errors -----------------------------------------------------------------------------------------------
 
     def may_write(self, path: str) -> None:
-        """Fails a write with the error that the control file demands."""
+        """Blocks, and fails a write with the error, as the control file demands."""
         control = self._reader.read()
+        if control.write_delay_ms > 0:
+            time.sleep(control.write_delay_ms / 1000)
         if control.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._fail(control.write_error_share, path)

@@ -222,7 +222,7 @@ class Campaign:
     def _chaos(self) -> Iterator[subprocess.Popen[str]]:
         """Clients of all workloads that can work on a running cluster, with reassignments and elections."""
         command = [sys.executable, "-m", "moldau_cli", "chaos", "run", "--json", "--dir", str(self.directory / "chaos")]
-        command += ["--bootstrap", self.nodes.bootstrap, "--workload", "queue,transactions,pipe,bank"]
+        command += ["--bootstrap", self.nodes.bootstrap, "--workload", "all"]
         command += ["--faults", "elect", "--no-controls", "--seed", str(self.seed), "--duration", str(self.seconds)]
         with (self.directory / "chaos.log").open("w") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -19,8 +19,9 @@ export function replication(root) {
   root.replaceChildren(h("h1", {}, "Replication at work"),
     explain("The console writes ten small records a second with acks=all to one partition with three replicas, topic moldau-console-probe, while this page is open. Kill the leader: writes stop for a moment, a replica that has every acknowledged record takes over, and nothing acknowledged is lost. Start the node again: it copies what it missed and joins the in-sync replicas. Kill controllers too: a majority of them must live for elections."),
     head, cards,
+    session.links ? explain("Cut takes a node off the network: its connections stay open and carry nothing. The others wait for its heartbeats until broker.session.timeout.ms (9 s) is over, then another replica leads; Heal brings it back.") : explain("To cut nodes off from each other as well, begin the cluster with `moldau cluster start --links`."),
     h("section", { class: "card" }, h("h2", {}, "The last minute"), canvas,
-      h("p", { class: "legend" }, [["ack", "acknowledged write, height is latency"], ["gap", "no acknowledgement"], ["leader", "leader, or active controller"], ["in-sync", "in sync"], ["behind", "out of sync"], ["paused", "paused"], ["stopped", "down"]].map(([kind, text]) => h("span", {}, h("i", { class: `key ${kind}` }), text)))),
+      h("p", { class: "legend" }, [["ack", "acknowledged write, height is latency"], ["gap", "no acknowledgement"], ["leader", "leader, or active controller"], ["in-sync", "in sync"], ["behind", "out of sync"], ["paused", "paused"], ["cut", "cut off"], ["stopped", "down"]].map(([kind, text]) => h("span", {}, h("i", { class: `key ${kind}` }), text)))),
     h("section", { class: "card" }, h("h2", {}, "What happened"), log));
 
   async function act(node, action) {
@@ -35,11 +36,11 @@ export function replication(root) {
   function card(lane) {
     const is = lane.state, waits = busy.get(lane.node);
     const button = (action, text, possible) => h("button", { type: "button", class: action === "kill" ? "danger" : "", disabled: !possible || waits !== undefined, "aria-label": `${text} ${lane.kind} ${lane.node}`, onclick: () => act(lane.node, action) }, text);
-    const role = is === "running" ? ROLES[lane.role] : is === "paused" ? "paused" : is === "stopped" ? "down" : "looking";
+    const role = is === "running" ? ROLES[lane.role] : is === "paused" ? "paused" : is === "cut" ? "cut off" : is === "stopped" ? "down" : "looking";
     return h("div", { class: `machine ${is} ${lane.role}`, "data-node": lane.node },
       h("div", { class: "title" }, h("strong", {}, `${lane.kind === "broker" ? "Broker" : "Controller"} ${lane.node}`),
         badge(role, is !== "running" ? "bad" : lane.role === "leader" || lane.role === "active" ? "lead" : lane.role === "out-of-sync" ? "warn" : lane.role === "in-sync" ? "good" : "")),
-      h("div", { class: "buttons" }, waits ? h("span", { class: "quiet waits" }, `${waits}…`) : is === "stopped" ? [button("start", "Start", true)] : [button("kill", "Kill", true), is === "paused" ? button("resume", "Resume", true) : button("pause", "Pause", is === "running"), is === "running" ? button("restart", "Restart", true) : null]));
+      h("div", { class: "buttons" }, waits ? h("span", { class: "quiet waits" }, `${waits}…`) : is === "stopped" ? [button("start", "Start", true)] : [button("kill", "Kill", true), is === "paused" ? button("resume", "Resume", true) : button("pause", "Pause", is === "running"), is === "running" ? button("restart", "Restart", true) : null, session.links ? is === "cut" ? button("heal", "Heal", true) : button("cut", "Cut", is === "running") : null]));
   }
 
   function draw() {
@@ -122,7 +123,7 @@ export function replication(root) {
       lane.segments.forEach(([ago, state, role], index) => {
         const x = left(ago), end = index + 1 < lane.segments.length ? at(lane.segments[index + 1][0]) : width - 6;
         if (end <= label) return;
-        const kind = state === "stopped" ? "stopped" : state === "paused" ? "paused" : { leader: "leader", active: "leader", "in-sync": "insync", "out-of-sync": "behind" }[role] ?? "voter";
+        const kind = state === "stopped" ? "stopped" : state === "paused" ? "paused" : state === "cut" ? "cut" : { leader: "leader", active: "leader", "in-sync": "insync", "out-of-sync": "behind" }[role] ?? "voter";
         const tall = kind === "leader" ? 18 : kind === "stopped" ? 4 : kind === "voter" ? 6 : 12;
         pen.fillStyle = color(`lane-${kind}`);
         pen.beginPath();

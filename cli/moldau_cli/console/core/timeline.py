@@ -92,12 +92,12 @@ class Timeline:
         self._note(now_ms, "fault", text)
 
     def saw_processes(self, now_ms: float, states: Mapping[int, str]) -> None:
-        """Takes the state of each node's process: running, paused or stopped."""
+        """Takes the state of each node: running, cut, paused or stopped."""
         for node, state in sorted(states.items()):
             before = self._processes.get(node)
             if before is not None and before != state:
                 kind = self._kinds[node].capitalize()
-                verb = {"running": "runs", "paused": "is paused", "stopped": "is down"}[state]
+                verb = {"running": "runs", "cut": "is cut off", "paused": "is paused", "stopped": "is down"}[state]
                 self._note(now_ms, "node", f"{kind} {node} {verb}.")
             self._processes[node] = state
         self._draw(now_ms)
