@@ -15,7 +15,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging and no
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-proof test-upgrade test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft mutation
+.PHONY: demo test test-proof test-upgrade test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench bench-spark screenshots clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft mutation
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -118,6 +118,11 @@ screenshots: install
 
 bench: install
 	$(BIN)/python -m benchmarks.cluster
+
+# Source, sink and rebuild of a view beside Spark's JVM connector, with pages and plot in docs/benchmarks. It goes on
+# where a stopped run was; BENCH_ARGS=--fresh begins again.
+bench-spark: install
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.spark.everything $(BENCH_ARGS)
 
 install: $(INSTALLED)
 

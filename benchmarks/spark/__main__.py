@@ -16,7 +16,9 @@ import os
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.spark.cpu import cpu_s
 
 from moldau.admin import NewTopic
 from moldau.blocking import Admin
@@ -24,6 +26,8 @@ from moldau_jepsen.testing import cluster
 from pyspark_moldau.session import local_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = {100: 2_000_000, 1024: 300_000}
@@ -56,8 +60,44 @@ def seconds_to_write(frame: DataFrame, sink: str, topic: str, bootstrap: str) ->
     return time.perf_counter() - began
 
 
+def sink_figures(
+    spark: SparkSession, bootstrap: str, sinks: Sequence[str], sizes: Sequence[int], rounds: int, scale: float
+) -> Iterator[dict[str, Any]]:
+    """Yields the figures of each size of rows and sink. Each round begins with another sink."""
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics(
+            [NewTopic(name=name, partitions=PARTITIONS, replication_factor=3) for name in ("bench", "warm")]
+        )
+    for size in sizes:
+        rows = int(ROWS[size] * scale)
+        frame = table(spark, size, rows)
+        for sink in sinks:  # starts the Python processes and connections
+            seconds_to_write(frame.limit(1000), sink, "warm", bootstrap)
+        taken: dict[str, list[float]] = {sink: [] for sink in sinks}
+        spent: dict[str, list[float]] = {sink: [] for sink in sinks}
+        for number in range(rounds):
+            first = number % len(sinks)
+            for sink in (*sinks[first:], *sinks[:first]):
+                before = cpu_s()
+                taken[sink].append(round(seconds_to_write(frame, sink, "bench", bootstrap), 3))
+                spent[sink].append(cpu_s() - before)
+        frame.unpersist()
+        for sink in sinks:
+            found = {
+                "bytes": size,
+                "sink": sink,
+                "rows": rows,
+                "rows_per_s": round(rows / statistics.median(taken[sink])),
+                "seconds": taken[sink],
+                "cpu_us_per_row": round(statistics.median(spent[sink]) * 1e6 / rows, 3),
+                "load": round(os.getloadavg()[0], 1),
+            }
+            print(found, flush=True)
+            yield found
+
+
 def main() -> None:
-    """Prints a table, and writes the figures to a file on request."""
+    """Prints the figures, and writes them to a file on request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=float, default=1.0, help="scales the numbers of rows")
@@ -70,29 +110,8 @@ def main() -> None:
         settings["spark.jars"] = ",".join(str(jar) for jar in sorted(given.jars.glob("*.jar")))
         sinks.append("kafka")
     spark = local_session("moldau-bench", settings=settings)
-    figures = []
     with cluster(brokers=3, links=False, settings={"log.retention.bytes": 200_000_000}) as brokers:
-        with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
-            admin.create_topics(
-                [NewTopic(name=name, partitions=PARTITIONS, replication_factor=3) for name in ("bench", "warm")]
-            )
-        for size, count in ROWS.items():
-            rows = int(count * given.rows)
-            frame = table(spark, size, rows)
-            for sink in sinks:  # starts the Python processes and connections
-                seconds_to_write(frame.limit(1000), sink, "warm", brokers.bootstrap)
-            taken: dict[str, list[float]] = {sink: [] for sink in sinks}
-            for _ in range(given.rounds):
-                for sink in sinks:
-                    taken[sink].append(seconds_to_write(frame, sink, "bench", brokers.bootstrap))
-            for sink in sinks:
-                rate = rows / statistics.median(taken[sink])
-                figures.append({"bytes": size, "sink": sink, "rows_per_s": round(rate), "seconds": taken[sink]})
-                print(
-                    f"{size:5} B  {sink:22} {rate:12,.0f} rows/s  {[round(each, 2) for each in taken[sink]]}",
-                    flush=True,
-                )
-            frame.unpersist()
+        figures = list(sink_figures(spark, brokers.bootstrap, sinks, tuple(ROWS), given.rounds, given.rows))
     load = os.getloadavg()
     print(f"load average at the end: {load[0]:.1f}")
     if given.json is not None:

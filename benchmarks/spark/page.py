@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 NAMES = {"moldau": "Moldau's source", "kafka": "JVM connector", "prepared": "prepared batches (limit)"}
 COLOURS = {"moldau": "tab:blue", "kafka": "tab:orange", "prepared": "tab:grey"}
 LATENCY = (
-    "The JVM connector is ahead here. The column of tasks (Spark's `addBatch`) says where: planning and offsets cost",
-    "Moldau's source tens of milliseconds. In each micro-batch Spark hands each of the six tasks to a Python process,",
-    "which unpacks the reader, fetches, and sends Arrow batches back over a socket; the JVM connector fetches in the",
-    "task's own thread. The cost is per task and not per row, so it is less with fewer partitions, and with larger",
-    "micro-batches it does not count: see the table of whole topics.",
+    "In each micro-batch Spark hands each task to a Python process, which unpacks the reader, fetches, and sends Arrow",
+    "batches back over a socket; the JVM connector fetches in the task's own thread. The cost is per task and not per",
+    "row. So partitions with fewer than 2,000 waiting records share a task, unless an option divides them. With larger",
+    "micro-batches the cost of a task does not count: see the table of whole topics.",
 )
 PAGE, PLOT = "spark-source.md", "spark-source.svg"
 
@@ -35,6 +34,16 @@ def cases_of(document: dict[str, Any]) -> list[tuple[tuple[int, int, str, str], 
     return list(found.items())
 
 
+def command_of(document: dict[str, Any]) -> str:
+    """Returns the command that measured."""
+    if "command" in document:
+        return str(document["command"])
+    return (
+        f"python -m benchmarks.spark.source --cases {document['cases']} --rounds {document['rounds']} "
+        f"--rows {document['scale']:g} --jars ... --out docs/benchmarks"
+    )
+
+
 def page(document: dict[str, Any]) -> str:
     """Returns the page."""
     cases = cases_of(document)
@@ -44,8 +53,7 @@ def page(document: dict[str, Any]) -> str:
     lines = [
         "# What the Spark source does",
         "",
-        f"Written by `python -m benchmarks.spark.source --cases {document['cases']} --rounds {document['rounds']} "
-        f"--rows {document['scale']:g} --jars ... --out docs/benchmarks` on {document['date']}: {platform.machine()}, "
+        f"Written by `{command_of(document)}` on {document['date']}: {platform.machine()}, "
         f"{document['cores']} cores, PySpark {document['spark']}; {jars}.",
         "",
         f"The load average of the machine was {document['load_before']} before the run and {min(loads)} to "
@@ -60,13 +68,17 @@ def page(document: dict[str, Any]) -> str:
         "",
         "| row | partitions | codec | sink | "
         + " | ".join(f"{NAMES[name]}, rows/s" for name in readers)
-        + " | Moldau / JVM | Moldau / limit |",
-        "|" + "---|" * (6 + len(readers)),
+        + " | Moldau / JVM | Moldau / limit | processor time of Moldau / JVM |",
+        "|" + "---|" * (7 + len(readers)),
     ]
     for (size, partitions, codec, sink), figures in cases:
         rates = {name: figures[name]["rows_per_s"] for name in readers if name in figures}
         cells = [f"{size} B", str(partitions), codec, sink, *(f"{rates[name]:,}" for name in readers)]
         cells += [f"{rates['moldau'] / rates[name]:.2f}" if name in rates else "" for name in ("kafka", "prepared")]
+        spent = [
+            figures[name]["cpu_us_per_row"] for name in ("moldau", "kafka") if "cpu_us_per_row" in figures.get(name, {})
+        ]
+        cells.append(f"{spent[0] / spent[1]:.2f}" if len(spent) == 2 else "")
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -82,7 +94,19 @@ def page(document: dict[str, Any]) -> str:
         cells = [NAMES[row["reader"]], *(f"{row[name]:,}" for name in names)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *LATENCY]
+    if "rebuild" in document:
+        lines += ["", *_rebuild(document["rebuild"])]
     return "\n".join(lines) + "\n"
+
+
+def _rebuild(found: dict[str, Any]) -> list[str]:
+    return [
+        "## Rebuilding a view",
+        f"The flights of 2013, {found['copies']} times in one topic of 6 partitions ({found['rows']:,} rows): a stream "
+        f"builds a view of flights by carrier from offset zero and switches to it in {found['seconds']:,} s "
+        f"({found['rows_per_s']:,} rows/s, {found['cpu_us_per_row']} µs of processor time a row; load average "
+        f"{found['load']}).",
+    ]
 
 
 def draw(document: dict[str, Any], path: Path) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.spark.cpu import cpu_s
 from benchmarks.spark.page import write_page
 from benchmarks.spark.prepared import PreparedSource
 
@@ -135,11 +136,14 @@ def throughput(
             fill(spark, bootstrap, case, rows)
             filled.add(case.topic)
         taken: dict[str, list[float]] = {reader: [] for reader in readers}
+        spent: dict[str, list[float]] = {reader: [] for reader in readers}
         for number in range(rounds + 1):
             for reader in readers:
+                before = cpu_s()
                 seconds = seconds_to_read(reading(spark, reader, bootstrap, case, rows), case.sink)
                 if number:  # the first round starts processes and compiles
                     taken[reader].append(round(seconds, 3))
+                    spent[reader].append(cpu_s() - before)
         for reader in readers:
             rate = round(rows / statistics.median(taken[reader]))
             print(
@@ -156,6 +160,7 @@ def throughput(
                 "rows": rows,
                 "rows_per_s": rate,
                 "seconds": taken[reader],
+                "cpu_us_per_row": round(statistics.median(spent[reader]) * 1e6 / rows, 3),
                 "load": round(os.getloadavg()[0], 1),
             }
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau_cli.demo.records import SEQUENCE_HEADER
 from moldau_cli.errors import CommandError
@@ -20,12 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+T = TypeVar("T")
+
 TIMEOUT_S = 600.0
 POLL_S = 0.25
-BATCH_ROWS = 200_000
+BATCH_ROWS = 400_000
+"""The flights are one micro-batch: each further one costs more than the reading of its records."""
 FLIGHT_ORIGIN, FLIGHT_DELAY, FLIGHT_CARRIER = 12, 5, 9
 AGGREGATE_ROWS_SHOWN = 14
 VIEW_FILE = """[cluster]
@@ -92,6 +99,13 @@ class Pipeline:
         from pyspark_moldau.session import local_session
 
         self._session = local_session("moldau-demo", cores=2)
+
+    def warm_up(self) -> None:
+        """Runs a small query with the parts of the later ones, and starts Spark's Python processes."""
+        rows = self._active().range(1000).selectExpr("cast(id as string) as value", "id % 2 as half")
+        again = rows.mapInArrow(_unchanged, rows.schema)
+        again.groupBy("half").count().coalesce(1).write.parquet(str(self._directory / "warm-up"))
+        self._source()
 
     def stop(self) -> None:
         """Ends Spark."""
@@ -273,33 +287,57 @@ class Pipeline:
         )
 
 
-class SparkStart:
-    """Starts the JVM in a thread, while the demo produces: it needs seconds until it can run a query.
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
-    The session belongs to the thread that uses it, because Spark finds Python sources in a thread's active session.
+
+class SparkThread:
+    """The thread that owns the session, because Spark finds Python sources in a thread's active session.
+
+    It starts Spark and runs a first small query while the demo produces: the JVM needs seconds until it is warm.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Begins at once. A thread that still runs does not keep the process; the JVM ends with the process."""
         self._pipeline = pipeline
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
-        self._thread.start()
+        self._jobs: SimpleQueue[tuple[Callable[[], object], Future[Any]]] = SimpleQueue()
+        threading.Thread(target=self._run, name="spark", daemon=True).start()
+        self._started = self._submit(self._start)
+
+    def _run(self) -> None:
+        while True:
+            function, future = self._jobs.get()
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+                future.set_exception(error)
+
+    def _submit(self, function: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._jobs.put((function, future))  # the caller waits for each, so there is one at a time
+        return future
 
     def _start(self) -> None:
-        try:
-            self._pipeline.start_jvm()
-        except Exception as error:  # noqa: BLE001 - the waiting thread raises it
-            self._failure = error
+        self._pipeline.start_jvm()
+        self._pipeline.start_session()
+        self._pipeline.warm_up()
 
     def wait(self) -> None:
-        """Waits until the JVM has started.
+        """Waits until Spark is ready.
 
         Raises:
             CommandError: it did not start in time; or the error with which it failed.
         """
-        self._thread.join(TIMEOUT_S)
-        if self._thread.is_alive():
-            raise CommandError(f"Spark did not start within {TIMEOUT_S:g} s")
-        if self._failure is not None:
-            raise self._failure
+        try:
+            self._started.result(TIMEOUT_S)
+        except FutureTimeoutError:
+            raise CommandError(f"Spark did not start within {TIMEOUT_S:g} s") from None
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Returns what a function returns that uses the session."""
+        return self._submit(function).result()
+
+    def stop(self) -> None:
+        """Ends Spark, unless it is still starting."""
+        if self._started.done():
+            self.call(self._pipeline.stop)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from moldau_cli.demo.pipeline import Aggregate, Pipeline, SparkStart
+    from moldau_cli.demo.pipeline import Aggregate, Pipeline, SparkThread
     from moldau_cli.demo.produce import Produced
     from moldau_cli.demo.records import DemoInput
     from moldau_cli.progress import Progress
@@ -189,7 +189,7 @@ def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
 
 def _start_spark(
     directory: Path, cluster: LocalCluster, records: DemoInput, notes: list[str]
-) -> tuple[Pipeline, SparkStart] | None:
+) -> tuple[Pipeline, SparkThread] | None:
     """Begins to start Spark; without a Java, only adds a note."""
     from pyspark_moldau.session.java import find_java
 
@@ -198,15 +198,15 @@ def _start_spark(
         output.note(note)
         notes.append(note)
         return None
-    from moldau_cli.demo.pipeline import Pipeline, SparkStart
+    from moldau_cli.demo.pipeline import Pipeline, SparkThread
 
     pipeline = Pipeline(directory, cluster.bootstrap, TOPIC, is_flights=records.is_flights)
-    return pipeline, SparkStart(pipeline)
+    return pipeline, SparkThread(pipeline)
 
 
 def _spark(
     phases: _Phases,
-    spark: tuple[Pipeline, SparkStart],
+    spark: tuple[Pipeline, SparkThread],
     records: DemoInput,
     produced: Produced,
     tallies: list[Tally],
@@ -216,23 +216,26 @@ def _spark(
     from pyspark_moldau.session import UnsupportedSparkError
     from pyspark_moldau.session.java import NoJavaError
 
-    pipeline, start = spark
+    pipeline, thread = spark
+
+    def read_back() -> Aggregate:
+        tallies.append(tally("Parquet written by Spark", records.keys, produced.acknowledged, pipeline.records()))
+        return pipeline.aggregate()
+
     try:
-        with phases.timed("start Spark (its JVM started meanwhile)"):
-            start.wait()
-            pipeline.start_session()
+        with phases.timed("wait for Spark (it started meanwhile)"):
+            thread.wait()
         with phases.timed("stream to Parquet and aggregate by window", 2 * records.count) as shown:
-            pipeline.run(shown.update)
+            thread.call(lambda: pipeline.run(shown.update))
         with phases.timed("read Parquet back"):
-            tallies.append(tally("Parquet written by Spark", records.keys, produced.acknowledged, pipeline.records()))
-            aggregate = pipeline.aggregate()
+            aggregate = thread.call(read_back)
         with phases.timed("write the aggregate to a topic, twice"):
-            rows, found = pipeline.write_back(RESULT_TOPIC)
+            rows, found = thread.call(lambda: pipeline.write_back(RESULT_TOPIC))
         if rows != found:
             raise CommandError(f"the sink wrote {rows:,} rows to topic {RESULT_TOPIC}, and {found:,} are there")
         notes.append(f"The sink wrote the aggregate's {rows:,} rows to topic {RESULT_TOPIC} twice; each is there once.")
         with phases.timed("build a view, and its corrected version beside it"):
-            rows, differing, version = pipeline.build_views()
+            rows, differing, version = thread.call(pipeline.build_views)
         notes.append(
             f"A view of {rows:,} rows was built from offset zero, and again beside it with a corrected query, which "
             f"changed {differing:,} rows; version {version} is served since one atomic switch."
@@ -241,7 +244,7 @@ def _spark(
     except (NoJavaError, UnsupportedSparkError) as error:
         raise CommandError(str(error)) from error
     finally:
-        pipeline.stop()
+        thread.stop()
 
 
 def write_report(result: DemoResult, directory: Path) -> Path:

@@ -6,7 +6,9 @@ number in Delta's log (an application transaction), so that a replay commits not
 log.
 
 A table belongs to one query, by the id in its checkpoint: another checkpoint would begin at batch 0 and replace or
-repeat rows, so it is refused. Folders must be on a file system that the driver and all workers share.
+repeat rows, so it is refused. New columns, and new fields of structs, are taken (``schemas``): Delta's log knows the
+columns of a table, and the file of its owner those of a Parquet table. Folders must be on a file system that the driver
+and all workers share.
 """
 
 from __future__ import annotations
@@ -15,21 +17,26 @@ import json
 import os
 import shutil
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from pyspark.sql.types import StructType
+
 from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 OWNER: Final = "_moldau_table.json"
 COMPACTION: Final = "_moldau_compaction.json"
 STAGING: Final = "_moldau_staging"
 BATCH: Final = "batch"
+COLUMNS: Final = "columns"
 QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -57,13 +64,14 @@ class TableWriter:
         Raises:
             JobError: The table belongs to another query.
         """
-        own_table(self._path, query, self._format, self._partition_by)
+        owner = own_table(self._path, query, self._format, self._partition_by)
         if self._format == "delta":
             self._commit_delta(rows, batch, query)
             return
         from pyspark.sql import functions
 
         finish_compaction(self._path)
+        _take_columns(self._path, owner, rows)
         rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").option(
             "partitionOverwriteMode", "dynamic"
         ).partitionBy(*self._partition_by, BATCH).parquet(str(self._path))
@@ -97,7 +105,9 @@ class TableWriter:
             for path, size, count in self._publish(staging)
         ]
         once = CommitProperties(app_transactions=[Transaction(query, batch)])
-        schema = Schema.from_json(rows.schema.json())
+        schema = Schema.from_json(all_nullable(rows.schema).json())
+        if table is not None:
+            table = _with_columns(table, rows)
         if table is None:
             create_table_with_add_actions(
                 uri, schema, actions, mode="error", partition_by=self._partition_by, commit_properties=once
@@ -128,22 +138,22 @@ class TableWriter:
         return found
 
 
-def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[str]) -> None:
-    """Makes a new table the query's, or checks that it is.
+def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[str]) -> dict[str, Any]:
+    """Makes a new table the query's, or checks that it is; returns what the file of the owner says.
 
     Raises:
         JobError: It is another query's, of another form, or the folder holds something else.
     """
     file = path / OWNER
-    wanted = {"query": query, "format": table_format, "partition_by": list(partition_by)}
+    wanted: dict[str, Any] = {"query": query, "format": table_format, "partition_by": list(partition_by)}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if path.exists() and any(not each.name.startswith(OWNER) for each in path.iterdir()):
             raise JobError(f"{path} holds something other than a table of this job; name an empty folder") from None
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(wanted))
-        return
+        return wanted
     except ValueError as error:
         raise JobError(f"{file} is damaged: {error}") from error
     for key, value in wanted.items():
@@ -155,6 +165,48 @@ def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[
                 "rows again; use the checkpoint of the table, or name an empty folder"
             )
         raise JobError(f"{path} has {key} {found.get(key)!r}, and the job says {value!r}; name an empty folder")
+    return found
+
+
+def _take_columns(path: Path, owner: dict[str, Any], rows: DataFrame) -> None:
+    """Notes new columns of a Parquet table before the files that have them exist.
+
+    Raises:
+        JobError: A column has another type than in the table.
+    """
+    known = _known_columns(rows.sparkSession, path, owner)
+    wanted = merged_schema(StructType([]) if known is None else known, rows.schema)
+    if known != wanted or COLUMNS not in owner:
+        write_atomically(path / OWNER, json.dumps(owner | {COLUMNS: wanted.jsonValue()}))
+
+
+def _known_columns(session: SparkSession, path: Path, owner: dict[str, Any]) -> StructType | None:
+    """Returns the columns of a Parquet table without that of the batch; None for a table without rows."""
+    if COLUMNS in owner:
+        return StructType.fromJson(owner[COLUMNS])
+    if not _data_files(path):
+        return None
+    # An earlier release noted none.
+    return session.read.option("mergeSchema", "true").parquet(str(path)).drop(BATCH).schema
+
+
+def _with_columns(table: DeltaTable, rows: DataFrame) -> DeltaTable:
+    """Adds the new columns of rows to a Delta table by a commit of its own; a replay finds them there.
+
+    Raises:
+        JobError: A column has another type than in the table.
+    """
+    import pyarrow as pa
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.schema import Schema
+
+    known = StructType.fromJson(json.loads(table.schema().to_json()))
+    wanted = merged_schema(known, rows.schema)
+    if wanted == all_nullable(known):
+        return table
+    schema = pa.schema(Schema.from_json(wanted.json()).to_arrow())
+    write_deltalake(table, pa.Table.from_batches([], schema=schema), mode="append", schema_mode="merge")
+    return DeltaTable(table.table_uri)
 
 
 def read_table(session: SparkSession, path: Path) -> DataFrame:
@@ -169,7 +221,6 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
         raise JobError(f"{path} is no table of a job: {error}") from error
     if owner["format"] == "delta":
         from deltalake import DeltaTable
-        from pyspark.sql.types import StructType
 
         table = DeltaTable(str(path))
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
@@ -178,9 +229,11 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
             return session.createDataFrame([], schema)
         return session.read.schema(schema).option("basePath", str(path)).parquet(*files)
     finish_compaction(path)
-    if next(path.rglob("*.parquet"), None) is None:
+    columns = _known_columns(session, path, owner)
+    if columns is None or not _data_files(path):
         raise JobError(f"{path} has no rows yet")
-    return session.read.parquet(str(path)).drop(BATCH)
+    # Without the columns, Spark would take those of any one file, and guess the types of partitions from their names.
+    return session.read.schema(columns).parquet(str(path)).drop(BATCH)
 
 
 def compact_table(session: SparkSession, path: Path, *, files_min: int) -> tuple[int, int]:
@@ -199,7 +252,7 @@ def compact_table(session: SparkSession, path: Path, *, files_min: int) -> tuple
         raise JobError(f"{path} is no table of a job: {error}") from error
     if owner["format"] == "delta":
         return _compact_delta(path, files_min)
-    return _compact_parquet(session, path, owner["partition_by"], files_min)
+    return _compact_parquet(session, path, owner, files_min)
 
 
 def _compact_delta(path: Path, files_min: int) -> tuple[int, int]:
@@ -212,8 +265,12 @@ def _compact_delta(path: Path, files_min: int) -> tuple[int, int]:
     return before, len(DeltaTable(str(path)).file_uris())
 
 
-def _compact_parquet(session: SparkSession, path: Path, partition_by: Sequence[str], files_min: int) -> tuple[int, int]:
+def _compact_parquet(session: SparkSession, path: Path, owner: dict[str, Any], files_min: int) -> tuple[int, int]:
     finish_compaction(path)
+    columns = _known_columns(session, path, owner)
+    if columns is None:
+        return 0, 0
+    in_files = StructType([field for field in columns.fields if field.name not in owner["partition_by"]])
     before = len(_data_files(path))
     groups: dict[Path, list[Path]] = {}
     for file in _data_files(path):
@@ -226,7 +283,7 @@ def _compact_parquet(session: SparkSession, path: Path, partition_by: Sequence[s
         if len(old) < max(files_min, 2):
             continue
         staging = path / STAGING / str(number)
-        session.read.parquet(*map(str, old)).coalesce(1).write.mode("overwrite").parquet(str(staging))
+        session.read.schema(in_files).parquet(*map(str, old)).coalesce(1).write.mode("overwrite").parquet(str(staging))
         lowest = min(_batch_of(file) for file in old)
         for file in sorted(staging.glob("*.parquet")):
             target = folder / f"{BATCH}={lowest}" / f"compacted-{file.name}"

@@ -9,7 +9,11 @@ import datetime
 import json
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from moldau_cli.main import main
 from pyspark_moldau.jobs import tables, views
@@ -160,30 +164,57 @@ def plain(value):
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_a_replayed_batch_changes_nothing(spark, tmp_path, table_format):
-    """Batches are written, replayed, and compacted; a killed attempt leaves files that no reader of the table sees."""
-    writer = tables.TableWriter(tmp_path / "t", table_format, ["kind"])
+def test_a_table_has_replayed_batches_once_and_takes_columns(spark, tmp_path, table_format):
+    """Each batch is written twice, the second one with new columns and fields; other engines read the same rows.
 
-    def frame(batch):
-        kind = "concat('k ', id % 2)"
-        return spark.range(10 * batch, 10 * batch + 10, 1, 2).selectExpr(
-            "id", f"{kind} as kind", "timestamp_millis(id) as at", "array(named_struct('x', id)) as deep"
-        )
+    A killed attempt leaves files that no reader of the table sees. After a compaction everything is as before.
+    """
+    path = tmp_path / "t"
+    writer = tables.TableWriter(path, table_format, ["kind"])
+    narrow, wide = "named_struct('x', id) deep", "named_struct('x', id, 'y', string(id)) deep, array(id) as more"
 
-    for batch in (0, 0, 1, 1, 2, 2):
-        writer.write(frame(batch), batch, "q")
+    def write(batch, columns):
+        rows = f"select id, concat('7 ', id % 2) as kind, timestamp_millis(id) as at, {columns}"
+        frame = spark.sql(f"{rows} from range({4 * batch}, {4 * batch + 4}, 1, 1)")
+        for _ in range(2):
+            writer.write(frame, batch, "q")
+
+    def wanted(count):
+        for n in range(count):
+            at, is_wide = datetime.datetime.fromtimestamp(n / 1000, datetime.UTC), n // 4 == 1
+            deep = {"x": n, "y": str(n) if is_wide else None}
+            yield {"id": n, "kind": f"7 {n % 2}", "at": at, "deep": deep, "more": [n] if is_wide else None}
+
+    for batch, columns in enumerate((narrow, wide, narrow)):
+        write(batch, columns)
     if table_format == "delta":
-        (next(tmp_path.glob("t/kind=*")) / "of-a-killed-attempt.parquet").write_bytes(b"half")
-    for compacted in (False, True):
-        if compacted:
-            before, after = tables.compact_table(spark, tmp_path / "t", files_min=2)
-            assert after < before
-        rows = sorted(tables.read_table(spark, tmp_path / "t").collect(), key=lambda row: row["id"])
-        assert [(row["id"], row["kind"]) for row in rows] == [(n, f"k {n % 2}") for n in range(30)]
-    writer.write(frame(3), 3, "q")
-    assert tables.read_table(spark, tmp_path / "t").count() == 40
+        (next(path.glob("kind=*")) / "of-a-killed-attempt.parquet").write_bytes(b"half")
+    assert without_spark(path, table_format) == list(wanted(12))
+    before, after = tables.compact_table(spark, path, files_min=2)
+    assert after < before
+    write(3, narrow)
+    found = [row.asDict(recursive=True) for row in tables.read_table(spark, path).orderBy("id").collect()]
+    assert [row | {"at": row["at"].astimezone(datetime.UTC)} for row in found] == list(wanted(16))
+    assert without_spark(path, table_format) == list(wanted(16))
+    with pytest.raises(JobError, match=r"column deep\.x is bigint in the table and string in its new rows; cast it"):
+        writer.write(spark.sql("select 9L as id, '7' as kind, named_struct('x', '9') as deep"), 4, "q")
     with pytest.raises(JobError, match="written by another query"):
-        writer.write(frame(0), 0, "other")
+        writer.write(spark.range(1), 0, "other")
+
+
+def without_spark(path, table_format):
+    """Reads a table by delta-rs with DataFusion, or by PyArrow, as pandas and Polars do."""
+    if table_format == "delta":
+        import deltalake
+
+        engine = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(path)))
+        table = pa.table(engine.execute("select * from t order by id").read_all())
+    else:
+        noted = StructType.fromJson(json.loads((path / tables.OWNER).read_text())["columns"])
+        parts = pa.dataset.partitioning(pa.schema([("kind", pa.string()), ("batch", pa.int32())]), flavor="hive")
+        table = pa.dataset.dataset(path, schema=to_arrow_schema(noted), partitioning=parts).to_table().sort_by("id")
+    rows = table.select(["id", "kind", "at", "deep", "more"]).to_pylist()
+    return [row | {"at": row["at"].astimezone(datetime.UTC)} for row in rows]
 
 
 def test_an_export_writes_a_version_once(spark, brokers, tmp_path):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RESTARTS_MAX = 300
 COMPACT_FILES = 8
+START_S = 30.0
+POLL_S = 0.2
 
 
 def main(bootstrap: str, source: str, target: str, home: str, tables: str = "") -> None:
@@ -56,7 +58,11 @@ def main(bootstrap: str, source: str, target: str, home: str, tables: str = "") 
 
 
 def keep_running(starts: dict[str, Callable[[], StreamingQuery]]) -> None:
-    """Runs the queries, and starts those again that failed."""
+    """Runs the queries, and starts those again that failed.
+
+    They start one after the other: Spark gives the Python process of a source ten seconds, and on a busy machine three
+    of them at once take longer than that.
+    """
     queries: dict[str, StreamingQuery] = {}
     left = RESTARTS_MAX
     while left:
@@ -69,7 +75,10 @@ def keep_running(starts: dict[str, Callable[[], StreamingQuery]]) -> None:
                 left -= 1
             queries[name] = start()
             print("started", name, flush=True)
-        time.sleep(0.2)
+            deadline = time.monotonic() + START_S
+            while queries[name].isActive and not queries[name].recentProgress and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.queries.reading import read_dead_letters
 from pyspark_moldau.jobs.queries.running import started, topic_writer
-from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter
+from pyspark_moldau.jobs.tables import BATCH, QUERY_ID, TableWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,5 +100,7 @@ def check_partitions(rows: DataFrame, sink: SinkConfig) -> None:
     missing = [name for name in sink.partition_by if name not in rows.columns]
     if missing:
         raise JobConfigError(f"[sink] partition_by: no column {missing[0]}; there are {', '.join(rows.columns)}")
+    if sink.format == "parquet" and BATCH in rows.columns:
+        raise JobConfigError(f"[sink] table: a Parquet table has a column {BATCH} of its own; give yours another name")
     if len(sink.partition_by) == len(rows.columns):
         raise JobConfigError("[sink] partition_by: names every column; leave one that is not a partition")
