@@ -65,6 +65,8 @@ class TableWriter:
             JobError: The table belongs to another query.
         """
         owner = own_table(self._path, query, self._format, self._partition_by)
+        # Delta knows no other type of timestamps, and other readers of Parquet take Spark's own for nanoseconds.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         if self._format == "delta":
             self._commit_delta(rows, batch, query)
             return
@@ -86,7 +88,6 @@ class TableWriter:
         committed = None if table is None else table.transaction_version(query)
         if committed is not None and committed >= batch:
             return
-        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # Delta knows no other
         staging = self._path / STAGING
         shutil.rmtree(staging, ignore_errors=True)
         writer = rows.write.mode("overwrite")

@@ -212,7 +212,11 @@ def without_spark(path, table_format):
     else:
         noted = StructType.fromJson(json.loads((path / tables.OWNER).read_text())["columns"])
         parts = pa.dataset.partitioning(pa.schema([("kind", pa.string()), ("batch", pa.int32())]), flavor="hive")
-        table = pa.dataset.dataset(path, schema=to_arrow_schema(noted), partitioning=parts).to_table().sort_by("id")
+        table = (
+            pa.dataset.dataset(path, schema=to_arrow_schema(noted, timezone="UTC"), partitioning=parts)
+            .to_table()
+            .sort_by("id")
+        )
     rows = table.select(["id", "kind", "at", "deep", "more"]).to_pylist()
     return [row | {"at": row["at"].astimezone(datetime.UTC)} for row in rows]
 

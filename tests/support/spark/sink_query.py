@@ -37,7 +37,7 @@ def main(bootstrap: str, source: str, target: str, home: str, tables: str = "") 
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "2000")
+        .option("maxOffsetsPerTrigger", "20000")
         .load()
     )
     to_topic = (
