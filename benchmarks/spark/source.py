@@ -126,10 +126,15 @@ def seconds_to_read(frame: DataFrame, sink: str) -> float:
 
 
 def throughput(
-    spark: SparkSession, bootstrap: str, cases: Sequence[Case], readers: Sequence[str], rounds: int, scale: float
+    spark: SparkSession,
+    bootstrap: str,
+    cases: Sequence[Case],
+    readers: Sequence[str],
+    rounds: int,
+    scale: float,
+    filled: set[str],
 ) -> Iterator[dict[str, Any]]:
-    """Yields the figures of each case and reader."""
-    filled: set[str] = set()
+    """Yields the figures of each case and reader; ``filled`` has the topics that exist, and gets the others."""
     for case in cases:
         rows = int(ROWS[case.size] * scale)
         if case.topic not in filled:
@@ -266,7 +271,7 @@ def main() -> None:
             document = json.loads((given.out / "spark-source.json").read_text(encoding="utf-8"))
         else:
             rounds, scale = given.rounds, given.rows
-            document["throughput"] = list(throughput(spark, brokers.bootstrap, cases, readers, rounds, scale))
+            document["throughput"] = list(throughput(spark, brokers.bootstrap, cases, readers, rounds, scale, set()))
             document["load_after"] = round(os.getloadavg()[0], 1)
         document["latency"] = [
             latency(spark, brokers.bootstrap, reader) for reader in readers if reader in (MOLDAU, JVM)
