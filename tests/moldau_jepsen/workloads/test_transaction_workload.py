@@ -94,6 +94,13 @@ def committed_sends(history):
 
 BUSY = {"clients": 3, "transactions_per_second": 20.0, "crash_every_s": 0.0}
 """Transactions that are open side by side most of the time."""
+BUSY_SECONDS = 3
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """The history of transactions that send and poll."""
+    return history_of(4, seconds=BUSY_SECONDS, **BUSY)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -113,31 +120,29 @@ def test_readers_of_uncommitted_data_are_convicted():
     assert AnomalyKind.G1A in verdict.counts
 
 
-def test_transactions_mix_sends_and_polls():
-    history = history_of(4, **BUSY)
-    assert check_history(history, PROMISED).valid
-    transactions = transactions_of(history)
+def test_transactions_mix_sends_and_polls(mixed):
+    assert check_history(mixed, PROMISED).valid
+    transactions = transactions_of(mixed)
     orders = {tuple(isinstance(part, Send) for part in one.operations) for one in transactions}
     assert {(True, False), (False, True)} <= orders  # a poll behind a send, and a send behind a poll
     assert max(map(len, orders)) == 4
     seen = {(partition, value) for one in transactions for partition, _, value in polled_in(one)}
     assert len(seen) > 50
-    assert seen <= committed_sends(history)
+    assert seen <= committed_sends(mixed)
     for one in transactions:
         assert {(partition, value) for partition, _, value in polled_in(one)}.isdisjoint(
             (send.partition, send.value) for send in one.sends
         )
 
 
-def test_offsets_of_sends_are_recorded_beside_polls():
+def test_offsets_of_sends_are_recorded_beside_polls(mixed):
     """A send reports its own offset, whatever stands between it and the next one."""
-    history = history_of(5, **BUSY)
     polled = {
-        (partition, value): offset for one in transactions_of(history) for partition, offset, value in polled_in(one)
+        (partition, value): offset for one in transactions_of(mixed) for partition, offset, value in polled_in(one)
     }
     reported = {
         (send.partition, send.value): send.offset
-        for one in transactions_of(history)
+        for one in transactions_of(mixed)
         if any(one.polls)
         for send in one.sends
         if send.offset is not None
@@ -159,7 +164,7 @@ def test_clients_that_only_send_have_no_reader():
 @pytest.mark.parametrize(("rewind_share", "goes_back"), [(0.0, False), (1.0, True)])
 def test_positions_after_an_abort(rewind_share, goes_back):
     """A client that goes back reads the same records again, and says so; one that goes on skips nothing."""
-    history = history_of(7, rewind_share=rewind_share, **BUSY)
+    history = history_of(7, seconds=BUSY_SECONDS, rewind_share=rewind_share, **BUSY)
     assert check_history(history, PROMISED).valid
     clients = {one.process for one in transactions_of(history)}
     reported = back = aborted_reads = 0
@@ -212,7 +217,7 @@ def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share
     transactions happen to read from each other, which the seed decides, that is a cycle besides.
     """
     with planted(MUTANTS[bug]):
-        history = history_of(seed, abort_share=0.0, poll_share=poll_share, **BUSY)
+        history = history_of(seed, seconds=BUSY_SECONDS, abort_share=0.0, poll_share=poll_share, **BUSY)
     verdict = check_history(history, PROMISED)
     found = {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed}
     assert kinds <= found <= kinds | {AnomalyKind.G1C}
