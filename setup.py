@@ -17,6 +17,9 @@ setup(
             depends=[f"{RECORDS}/{part}" for part in ("_wire.pxd", *parts)],
             optional=True,
         )
-        for name, parts in (("_codec", ["_codec_append.pxi", "_codec_columns.pxi", "_codec_rows.pxi", "_codec_walk.pxi"]), ("_cleaning", []))
+        for name, parts in (
+            ("_codec", ["_codec_append.pxi", "_codec_columns.pxi", "_codec_rows.pxi", "_codec_walk.pxi"]),
+            ("_cleaning", []),
+        )
     ],
 )
