@@ -200,6 +200,12 @@ def int8_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
     return value
 
 
+def int16_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
+    """An array of signed integers of 16 bits."""
+    value: Sequence[int] = _spec("int16", versions, (), tag, is_array=True)
+    return value
+
+
 def uuid_array(versions: str, *, tag: int | None = None) -> Sequence[UUID]:
     """An array of UUIDs."""
     value: Sequence[UUID] = _spec("uuid", versions, (), tag, is_array=True)

@@ -361,6 +361,17 @@ def _consumer_group_heartbeat(asked: Asked) -> Verdict:
     return _served(asked)
 
 
+def _streams_group_heartbeat(asked: Asked) -> Verdict:
+    """Refuses the whole request if a topic of its topology may not be described, as Kafka does."""
+    request, permissions = asked.request, asked.permissions
+    if not permissions.may(READ, GROUP, request.group_id):
+        return _refuse(asked, FAILED[GROUP])
+    names = {} if request.topology is None else responses.topics_of_subtopologies(request.topology.subtopologies)
+    if not all(permissions.may(DESCRIBE, TOPIC, name) for name in names):
+        return _refuse(asked, FAILED[TOPIC])
+    return _served(asked)
+
+
 def _describe_share_group_offsets(asked: Asked) -> Verdict:
     def code_of(group: AnyMessage) -> ErrorCode:
         return ErrorCode.NONE if asked.permissions.may(DESCRIBE, GROUP, group.group_id) else FAILED[GROUP]
@@ -427,6 +438,8 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.SHARE_ACKNOWLEDGE: _named(READ, GROUP, "group_id"),
     ApiKey.SHARE_GROUP_HEARTBEAT: _consumer_group_heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.share_groups),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_group_heartbeat,
+    ApiKey.STREAMS_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.streams_groups),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _all(_named(READ, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _all(_named(DELETE, GROUP, "group_id"), _each(READ, TOPIC)),

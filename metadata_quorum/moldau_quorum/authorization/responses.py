@@ -17,7 +17,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchResponsePartitions,
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from moldau_quorum.authorization.authorizer import Permissions
 
@@ -202,6 +202,31 @@ def share_groups(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
             group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             group.error_message = "the group reads topics that the client may not describe"
             group.members = []
+    return response
+
+
+def topics_of_subtopologies(subtopologies: Iterable[AnyMessage]) -> dict[str, None]:
+    """Returns the names of all topics of a topology, each once."""
+    names: dict[str, None] = {}
+    for part in subtopologies:
+        names.update(dict.fromkeys((*part.source_topics, *part.repartition_sink_topics)))
+        internal = (*part.repartition_source_topics, *part.state_changelog_topics)
+        names.update(dict.fromkeys(topic.name for topic in internal))
+    return names
+
+
+def streams_groups(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Fills the bit fields of StreamsGroupDescribe; hides groups with a topic that may not be described."""
+    for group in response.groups:
+        if group.error_code != ErrorCode.NONE:
+            continue
+        if asked.request.include_authorized_operations:
+            group.authorized_operations = asked.permissions.operations(GROUP, group.group_id)
+        parts = () if group.topology is None else group.topology.subtopologies or ()
+        if not all(asked.permissions.may(DESCRIBE, TOPIC, name) for name in topics_of_subtopologies(parts)):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "the group reads topics that the client may not describe"
+            group.members, group.topology = [], None
     return response
 
 

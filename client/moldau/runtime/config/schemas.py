@@ -23,6 +23,7 @@ from moldau.runtime.config.keys.sasl import SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.served import REFUSED
 from moldau.runtime.config.keys.share import SHARE_KEYS
+from moldau.runtime.config.keys.streams import STREAMS_KEYS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import (
     check_server,
@@ -118,6 +119,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *GROUP_KEYS,
         *TRANSACTION_KEYS,
         *SHARE_KEYS,
+        *STREAMS_KEYS,
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),

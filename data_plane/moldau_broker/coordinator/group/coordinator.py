@@ -30,6 +30,8 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.share.core.state import ShareGroup
-    from moldau_broker.coordinator.runtime.effects import DescribeRight, Marker
+    from moldau_broker.coordinator.runtime.effects import DescribeRight, Marker, TopicCreator
     from moldau_broker.coordinator.runtime.ports import InternalLog, ShareStates
 
 R = TypeVar("R")
@@ -66,6 +68,7 @@ _OF_SHARE_GROUPS = (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
+_OF_STREAMS_GROUPS = (StreamsGroupHeartbeatRequest, StreamsGroupDescribeRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ class GroupStatistics:
     """The groups that a broker coordinates at the moment."""
 
     groups: Mapping[tuple[str, str], int]
-    """The number of groups by type (``classic``, ``consumer``, ``share``) and state, as in ListGroups."""
+    """The number of groups by type (``classic``, ``consumer``, ``share``, ``streams``) and state, as in ListGroups."""
     partitions: Mapping[str, int]
     """The number of led partitions of ``__consumer_offsets`` that are ``active`` or still ``loading``."""
 
@@ -96,12 +99,13 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         share_states: ShareStates,
         serves_consumers: Callable[[], bool] = lambda: True,
         serves_shares: Callable[[], bool] = lambda: True,
+        serves_streams: Callable[[], bool] = lambda: True,
         logger: EventLogger | None = None,
     ) -> None:
         """Starts no task before `run`.
 
-        ``serves_consumers`` and ``serves_shares`` return whether the cluster and the configuration allow such groups at
-        the moment. ``share_states`` are the share coordinators.
+        ``serves_consumers``, ``serves_shares`` and ``serves_streams`` return whether the cluster and the configuration
+        allow such groups at the moment. ``share_states`` are the share coordinators.
         """
         super().__init__(partition_count, self._led)
         self._environment = environment
@@ -111,6 +115,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         self._compile_regex = compile_regex
         self._serves_consumers = serves_consumers
         self._serves_shares = serves_shares
+        self._serves_streams = serves_streams
         self._share_states = share_states
         self._memory = MemberMemory(config.coordinator_metadata_bytes_max)
         self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
@@ -138,16 +143,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         client_id: str | None,
         client_host: str,
         may_describe: DescribeRight | None = None,
+        creator: TopicCreator | None = None,
     ) -> Completion:
         """Accepts a group request and returns the completion of its answer.
 
-        ``may_describe`` limits the topics of regular expressions; None stands for all topics.
+        ``may_describe`` limits the topics of regular expressions; None stands for all topics. ``creator`` creates the
+        internal topics of a streams group.
 
         The requests are JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
         OffsetDelete, DeleteGroups, DescribeGroups, ListGroups, ConsumerGroupHeartbeat, ConsumerGroupDescribe,
-        ShareGroupHeartbeat, ShareGroupDescribe, AlterShareGroupOffsets and DeleteShareGroupOffsets. The caller has
-        authorized the request, which is borrowed for the length of the call. The answer is ready by its own deadline
-        (rebalance timeout, commit timeout), or when leadership ends.
+        ShareGroupHeartbeat, ShareGroupDescribe, AlterShareGroupOffsets, DeleteShareGroupOffsets, StreamsGroupHeartbeat
+        and StreamsGroupDescribe. The caller has authorized the request, which is borrowed for the length of the call.
+        The answer is ready by its own deadline (rebalance timeout, commit timeout), or when leadership ends.
 
         Raises:
             TypeError: the request is not one of a group coordinator.
@@ -161,6 +168,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             client_host=client_host,
             fresh_id=_as_uuid(fresh_id),
             may_describe=may_describe,
+            creator=creator,
         )
         if isinstance(request, OffsetFetchRequest):
             return self._fetch_offsets(request, context)
@@ -176,6 +184,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
         if isinstance(request, ShareGroupDescribeRequest):
             return self._describe_share_groups(request, context)
+        if isinstance(request, _OF_STREAMS_GROUPS) and not self._serves_streams():
+            return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
+        if isinstance(request, StreamsGroupDescribeRequest):
+            return self._describe_streams_groups(request, context)
         if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
             for topic in request.topics:
                 topic.name = self._topics.topic_name(topic.topic_id) or ""
@@ -191,7 +203,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             | ConsumerGroupHeartbeatRequest
             | ShareGroupHeartbeatRequest
             | AlterShareGroupOffsetsRequest
-            | DeleteShareGroupOffsetsRequest,
+            | DeleteShareGroupOffsetsRequest
+            | StreamsGroupHeartbeatRequest,
         )
         if isinstance(request, ConsumerGroupHeartbeatRequest) and not self._serves_consumers():
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
@@ -304,6 +317,21 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, ShareGroupDescribeResponse)]
             return ShareGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
+
+        return Combined(parts, combine)
+
+    def _describe_streams_groups(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Completion:
+        wants = request.include_topology_description
+        parts = [
+            self._submit_to(
+                name, StreamsGroupDescribeRequest(group_ids=[name], include_topology_description=wants), context
+            )
+            for name in dict.fromkeys(request.group_ids)
+        ]
+
+        def combine(responses: list[Response]) -> Response:
+            described = [response for response in responses if isinstance(response, StreamsGroupDescribeResponse)]
+            return StreamsGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
 
         return Combined(parts, combine)
 

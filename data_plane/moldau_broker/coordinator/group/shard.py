@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau_broker.coordinator.group.core.group_core import GroupCore
-from moldau_broker.coordinator.runtime.effects import AskShareState
+from moldau_broker.coordinator.runtime.effects import AskShareState, CreateTopics
 from moldau_broker.coordinator.runtime.pending import Reply
 from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 QUESTIONS_MAX = 64
 """Questions to share coordinators that one partition's coordinator asks at a time; a group has few open."""
 
+CREATIONS_MAX = 8
+"""Streams groups of one partition whose internal topics are created at a time; a group has one creation open."""
+
 
 class GroupShard(ReplicatedShard[GroupCore]):
     """The groups of one partition. Its methods may be called only while `refusal` is NONE."""
@@ -33,14 +36,24 @@ class GroupShard(ReplicatedShard[GroupCore]):
     share_states: ShareStates
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Keeps the nursery for the tasks that ask share coordinators; they end with the leadership."""
+        """Keeps the nursery for the tasks that ask share coordinators and create topics; they end with leadership."""
         self._nursery = nursery
         self._questions = trio.CapacityLimiter(QUESTIONS_MAX)
+        self._creations = trio.CapacityLimiter(CREATIONS_MAX)
 
     def perform_other(self, effect: Effect) -> None:
-        """Asks share coordinators."""
+        """Asks share coordinators, or has topics created."""
+        if isinstance(effect, CreateTopics):
+            self._nursery.start_soon(self._create, effect)
+            return
         assert isinstance(effect, AskShareState)
         self._nursery.start_soon(self._ask, effect)
+
+    async def _create(self, creation: CreateTopics) -> None:
+        async with self._creations:
+            errors = await creation.creator.create(creation.topics)
+        if self.core is not None:
+            self.perform(self.core.topics_created(creation.group_id, errors, self.moment()))
 
     async def _ask(self, question: AskShareState) -> None:
         async with self._questions:

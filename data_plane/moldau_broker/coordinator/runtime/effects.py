@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.errors import ErrorCode
     from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.streams.core.topology import InternalTopic
     from moldau_broker.coordinator.share.core.requests import ShareStateRequest
 
 
@@ -35,6 +39,17 @@ class DescribeRight(Protocol):
     def __hash__(self) -> int: ...
 
 
+class TopicCreator(Protocol):
+    """Creates topics with the rights of the client that needs them."""
+
+    async def create(self, topics: tuple[InternalTopic, ...]) -> Mapping[str, ErrorCode]:
+        """Creates topics and waits until this broker knows them; returns the errors by name.
+
+        Ends by a deadline of its own and does not raise.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """The version and the sender of a request.
@@ -48,6 +63,8 @@ class RequestContext:
     fresh_id: str
     may_describe: DescribeRight | None = None
     """Which topics the client may describe; None if there is no authorizer, and so everyone may describe all."""
+    creator: TopicCreator | None = None
+    """Creates internal topics on behalf of the client; None if nothing can create them."""
 
 
 class StateRecord(NamedTuple):
@@ -127,4 +144,13 @@ class AskShareState:
     request: ShareStateRequest
 
 
-Effect = Answer | Append | SendMarkers | DeleteRecords | AskShareState
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopics:
+    """Creates the internal topics of a streams group; the shell reports the errors."""
+
+    group_id: str
+    topics: tuple[InternalTopic, ...]
+    creator: TopicCreator
+
+
+Effect = Answer | Append | SendMarkers | DeleteRecords | AskShareState | CreateTopics

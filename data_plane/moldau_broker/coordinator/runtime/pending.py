@@ -67,7 +67,22 @@ class ShareGroupWritten:
     group_id: str
 
 
-Continuation = ConsumerGroupWritten | ShareGroupWritten | AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupWritten:
+    """Follows a write of a streams group, which answers the requests that it contains."""
+
+    group_id: str
+
+
+Continuation = (
+    ConsumerGroupWritten
+    | ShareGroupWritten
+    | StreamsGroupWritten
+    | AssignmentWritten
+    | StaticMemberWritten
+    | Reply
+    | GoneRemoved
+)
 
 
 @dataclass(slots=True, kw_only=True)

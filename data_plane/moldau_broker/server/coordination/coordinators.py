@@ -13,6 +13,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.group.streams.core.state import STREAMS_TYPE
 from moldau_broker.coordinator.share.coordinator import ShareCoordinator
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -23,7 +24,12 @@ from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.share_states import ShareStateClient
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
 from moldau_broker.server.coordination.transactions import TransactionMarkers
-from moldau_quorum.controller.cluster.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION
+from moldau_quorum.controller.cluster.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -94,6 +100,9 @@ def build_coordinators(
     def serves_shares() -> bool:
         return metadata.image.features.get(SHARE_VERSION, 0) >= 1
 
+    def serves_streams() -> bool:
+        return STREAMS_TYPE in group_config.protocols and metadata.image.features.get(STREAMS_VERSION, 0) >= 1
+
     def transaction_level() -> int:
         return metadata.image.features.get(TRANSACTION_VERSION, 0)
 
@@ -125,6 +134,7 @@ def build_coordinators(
         share_states=share_states,
         serves_consumers=serves_consumers,
         serves_shares=serves_shares,
+        serves_streams=serves_streams,
         logger=EventLogger("moldau.broker.groups", node=broker_id),
     )
     transactions = TransactionCoordinator(

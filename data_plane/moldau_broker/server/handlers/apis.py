@@ -76,6 +76,8 @@ from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -250,6 +252,15 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         DESCRIBE.on(GROUP),
         DESCRIBE.on(TOPIC),
     ),
+    served(
+        StreamsGroupHeartbeatRequest,
+        groups.handle_streams_heartbeat,
+        READ.on(GROUP),
+        DESCRIBE.on(TOPIC),
+        CREATE.on(CLUSTER),
+        CREATE.on(TOPIC),
+    ),
+    served(StreamsGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(AlterShareGroupOffsetsRequest, groups.handle_group_request, READ.on(GROUP), READ.on(TOPIC)),
     served(DeleteShareGroupOffsetsRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
@@ -359,15 +370,12 @@ TELEMETRY_KEYS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELE
 """APIs that only a broker with the extra ``telemetry`` offers."""
 
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
-_STREAMS = "streams groups are not served"
 ABSENT_APIS: Mapping[str, str] = {
     "BeginQuorumEpoch": _QUORUM,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
     "EndQuorumEpoch": _QUORUM,
     "FetchSnapshot": _QUORUM,
-    "StreamsGroupDescribe": _STREAMS,
-    "StreamsGroupHeartbeat": _STREAMS,
-    "StreamsGroupTopologyDescriptionUpdate": _STREAMS,
+    "StreamsGroupTopologyDescriptionUpdate": "Kafka hands descriptions to a plugin; brokers here do not ask for them",
     "UnregisterController": "a controller that lost its vote leaves no registration behind",
     "Vote": _QUORUM,
 }

@@ -12,6 +12,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.share.core.state import SharePartitionKey
+from moldau_broker.server.cluster_metadata.internal_topics import TopicsOfClient
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.handlers.metadata import (
     InternalTopicsContext,
@@ -21,6 +22,7 @@ from moldau_broker.server.handlers.metadata import (
 )
 
 if TYPE_CHECKING:
+    from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
     from moldau.protocol.schema import Request
     from moldau.runtime.sasl.core.identity import Identity
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
@@ -141,4 +143,15 @@ def handle_group_request(context: GroupsContext, request: Request, call: Call) -
         client_id=call.client_id,
         client_host=call.client_host,
         may_describe=None if authorizer is None else _Describes(authorizer, call.identity),
+    )
+
+
+def handle_streams_heartbeat(context: GroupsContext, request: StreamsGroupHeartbeatRequest, call: Call) -> Completion:
+    """Submits the request to the coordinator at once; missing internal topics are created with the client's rights."""
+    return context.groups.submit(
+        request,
+        version=call.version,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        creator=TopicsOfClient(context.topic_creation, context.config, call.forwarded),
     )

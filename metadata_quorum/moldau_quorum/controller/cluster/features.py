@@ -38,18 +38,20 @@ if TYPE_CHECKING:
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 SHARE_VERSION: Final = "share.version"
+STREAMS_VERSION: Final = "streams.version"
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
     SHARE_VERSION: (0, 1),
+    STREAMS_VERSION: (0, 1),
     ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports.
 
 At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848), at ``share.version`` 1 share groups
-(KIP-932).
+(KIP-932), at ``streams.version`` 1 streams groups (KIP-1071).
 
 From ``transaction.version`` 1 on, coordinators write all fields of a transaction's state (TransactionLogValue 1). At
 level 2 every transaction has an epoch of its own, and brokers add partitions to it (KIP-890): clients send no
@@ -61,6 +63,7 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
     GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
     SHARE_VERSION: 1,
+    STREAMS_VERSION: 1,
     ELR_FEATURE: 1,
 }
 """The levels of a new cluster."""

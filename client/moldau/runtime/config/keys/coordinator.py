@@ -74,10 +74,10 @@ GROUP_KEYS = (
     ),
     names(
         name="group.coordinator.rebalance.protocols",
-        default=("classic", "consumer"),
+        default=("classic", "consumer", "streams"),
         group="Groups",
-        choices=("classic", "consumer"),
-        doc="Group protocols that are served; without `consumer` its members get UNSUPPORTED_VERSION.",
+        choices=("classic", "consumer", "streams"),
+        doc="Group protocols that are served; members of others than `classic` get UNSUPPORTED_VERSION without it.",
     ),
     integer(
         name="group.consumer.session.timeout.ms",

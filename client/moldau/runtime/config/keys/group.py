@@ -1,8 +1,8 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-Session timeout and heartbeat interval of consumer and share groups, the other keys of share groups except those of
-their assignments, and all keys of metrics subscriptions take effect. All others are stored and described; the protocols
-that go by them are not served yet. Ranges are Kafka's default ones.
+Session timeout and heartbeat interval of all groups, the other keys of share and streams groups except those of their
+assignments, and all keys of metrics subscriptions take effect. All others are stored and described. Ranges are Kafka's
+default ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MATCH_FIELDS: Final = (
     "client_source_address",
     "client_source_port",
 )
-_BOUNDED: Final = ("consumer", "share")
+_BOUNDED: Final = ("consumer", "share", "streams")
 """Types of groups whose timeouts brokers bound with keys of their own."""
 _RESET_DURATION: Final = "by_duration:P"
 
@@ -57,24 +57,21 @@ def _group_boolean(name: str, doc: str) -> ConfigKey:
 
 def _common(kind: str) -> tuple[ConfigKey, ...]:
     """The keys that consumer, share and streams groups have alike."""
-    # Of served groups the range is a matter of the brokers' keys, which are declared.
-    is_served = kind in _BOUNDED
-    session: tuple[int, int | None] = (1, None) if is_served else (45 * SECOND_MS, 60 * SECOND_MS)
-    heartbeat: tuple[int, int | None] = (1, None) if is_served else (5 * SECOND_MS, 15 * SECOND_MS)
+    # The range of timeouts is a matter of the brokers' keys.
     return (
         _group_integer(
             f"{kind}.session.timeout.ms",
             45 * SECOND_MS,
-            session,
+            (1, None),
             "Silence after which a member counts as gone.",
-            has_effect=is_served,
+            has_effect=True,
         ),
         _group_integer(
             f"{kind}.heartbeat.interval.ms",
             5 * SECOND_MS,
-            heartbeat,
+            (1, None),
             "Time between heartbeats of a member.",
-            has_effect=is_served,
+            has_effect=True,
         ),
         _group_integer(
             f"{kind}.assignment.interval.ms", SECOND_MS, (0, 15 * SECOND_MS), "Shortest time between two assignments."
@@ -127,15 +124,22 @@ GROUP_CONFIG_KEYS = (
         doc="Whether members may prolong the lock of a record.",
     ),
     *_common("streams"),
-    _group_integer("streams.num.standby.replicas", 0, (0, 2), "Standby copies of each task's state."),
     _group_integer(
-        "streams.initial.rebalance.delay.ms", 3 * SECOND_MS, (0, None), "Wait of a new group for further members."
+        "streams.num.standby.replicas", 0, (0, None), "Standby copies of each task's state.", has_effect=True
+    ),
+    _group_integer(
+        "streams.initial.rebalance.delay.ms",
+        3 * SECOND_MS,
+        (0, None),
+        "Wait of a new group for further members.",
+        has_effect=True,
     ),
     _group_integer(
         "streams.task.offset.interval.ms",
         MINUTE_MS,
-        (15 * SECOND_MS, None),
-        "Time between reports of how far tasks' state has been restored.",
+        (1, None),
+        "Time between reports of how far tasks' state has been restored, as answers tell it.",
+        has_effect=True,
     ),
 )
 
@@ -181,7 +185,7 @@ def check_group(config: Config) -> list[str]:
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
-    """The settings of a group that the brokers' ``group.consumer.`` and ``group.share.`` keys do not allow."""
+    """The settings of a group that the brokers' ``group.`` keys do not allow."""
     problems: list[str] = []
     for kind in _BOUNDED:
         for key in ("session.timeout.ms", "heartbeat.interval.ms"):
@@ -192,7 +196,21 @@ def check_bounds(config: Config, broker: Config) -> list[str]:
                     f"{kind}.{key} = {value}: must be from {low} to {high} "
                     f"(group.{kind}.min.{key} and group.{kind}.max.{key})"
                 )
+    replicas, interval = "streams.num.standby.replicas", "streams.task.offset.interval.ms"
+    most, least = broker.get_int("group.streams.max.standby.replicas"), broker.get_int(f"group.{_least(interval)}")
+    if config.is_set(replicas) and config.get_int(replicas) > most:
+        problems.append(
+            f"{replicas} = {config.get_int(replicas)}: must be at most {most} (group.streams.max.standby.replicas)"
+        )
+    if config.is_set(interval) and config.get_int(interval) < least:
+        problems.append(f"{interval} = {config.get_int(interval)}: must be at least {least} (group.{_least(interval)})")
     return problems
+
+
+def _least(name: str) -> str:
+    """Returns the name of a broker's key, without ``group.``, for the least value that groups may have."""
+    kind, _, rest = name.partition(".")
+    return f"{kind}.min.{rest}"
 
 
 def check_client_metrics(config: Config) -> list[str]:

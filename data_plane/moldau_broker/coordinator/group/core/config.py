@@ -42,9 +42,16 @@ class GroupConfig:
     share_session_timeout_ms: int = 45_000
     share_heartbeat_interval_ms: int = 5_000
     share_size_max: int = 200
+    streams_session_timeout_ms: int = 45_000
+    streams_heartbeat_interval_ms: int = 5_000
+    streams_size_max: int = 0x7FFFFFFF
+    streams_standby_replicas: int = 0
+    streams_initial_delay_ms: int = 3_000
+    """How long a new streams group waits for further members before its first assignment."""
+    streams_task_offset_interval_ms: int = 60_000
     migration_policy: str = "bidirectional"
     """Which online conversions between classic and consumer groups are allowed."""
-    protocols: tuple[str, ...] = ("classic", "consumer")
+    protocols: tuple[str, ...] = ("classic", "consumer", "streams")
     """The group protocols that are served."""
 
     @classmethod
@@ -68,6 +75,12 @@ class GroupConfig:
             share_session_timeout_ms=config.get_int("group.share.session.timeout.ms"),
             share_heartbeat_interval_ms=config.get_int("group.share.heartbeat.interval.ms"),
             share_size_max=config.get_int("group.share.max.size"),
+            streams_session_timeout_ms=config.get_int("group.streams.session.timeout.ms"),
+            streams_heartbeat_interval_ms=config.get_int("group.streams.heartbeat.interval.ms"),
+            streams_size_max=config.get_int("group.streams.max.size"),
+            streams_standby_replicas=config.get_int("group.streams.num.standby.replicas"),
+            streams_initial_delay_ms=config.get_int("group.streams.initial.rebalance.delay.ms"),
+            streams_task_offset_interval_ms=config.get_int("group.streams.task.offset.interval.ms"),
             migration_policy=config.get_str("group.consumer.migration.policy"),
             protocols=config.get_list("group.coordinator.rebalance.protocols"),
             load_bytes_max=config.get_int("offsets.load.buffer.size"),

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.core.records import OffsetRecord
-    from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, StateRecord, TransactionalProducer
+    from moldau_broker.coordinator.runtime.effects import (
+        CreateTopics,
+        Effect,
+        Marker,
+        Moment,
+        StateRecord,
+        TransactionalProducer,
+    )
     from moldau_broker.coordinator.runtime.pending import Continuation
     from moldau_broker.coordinator.runtime.timers import Deadlines
 
@@ -45,6 +52,10 @@ class EffectQueue:
     def ask(self, question: AskShareState) -> None:
         """Adds a question to share coordinators."""
         self._effects.append(question)
+
+    def create(self, topics: CreateTopics) -> None:
+        """Adds the creation of internal topics."""
+        self._effects.append(topics)
 
     def append(
         self,

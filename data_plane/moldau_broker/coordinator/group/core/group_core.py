@@ -48,6 +48,8 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
@@ -85,6 +87,11 @@ from moldau_broker.coordinator.group.share.core.groups import ShareGroups
 from moldau_broker.coordinator.group.share.core.heartbeat import ShareDecisions
 from moldau_broker.coordinator.group.share.core.neighbours import GroupTypes
 from moldau_broker.coordinator.group.share.core.state import SHARE_CHANGES
+from moldau_broker.coordinator.group.streams.core import offset_checks as streams_checks
+from moldau_broker.coordinator.group.streams.core import views as streams_views
+from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
+from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
+from moldau_broker.coordinator.group.streams.core.state import STREAMS_CHANGES
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
@@ -95,7 +102,7 @@ from moldau_broker.coordinator.runtime.pending import (
 from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau.protocol.schema import Request, Response
@@ -109,6 +116,7 @@ _WRITING = (
     ShareGroupHeartbeatRequest,
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
+    StreamsGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequest,
     JoinGroupRequest,
     SyncGroupRequest,
@@ -153,11 +161,27 @@ class GroupCore:
         decisions = HeartbeatDecisions(config, topics, compile_regex)
         self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)
         self.shares = ShareGroups(config, self._effects, ShareDecisions(config, topics), topics, self._memory)
+        self.streams = StreamsGroups(
+            config, self._effects, StreamsDecisions(config, topics), self._memory, self._classic
+        )
         self._types = GroupTypes(
-            self.shares, self.consumers, self.rebalancer, self.offsets, self._effects, self._written_groups, topics
+            self.shares,
+            self.consumers,
+            self.streams,
+            self.rebalancer,
+            self.offsets,
+            self._effects,
+            self._written_groups,
+            topics,
         )
         self._removals = Removals(
-            config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups, topics
+            config,
+            self._effects,
+            self.rebalancer,
+            (self.consumers, self.streams),
+            self.offsets,
+            self._written_groups,
+            topics,
         )
         self.unreadable_records = 0
         """Counts records that could not be parsed; a newer or a broken coordinator wrote them."""
@@ -180,6 +204,8 @@ class GroupCore:
                 self._written_groups[record.group_id] = record.value
         elif isinstance(record, SHARE_CHANGES):
             self.shares.replay(record)
+        elif isinstance(record, STREAMS_CHANGES):
+            self.streams.replay(record)
         elif record is not None:
             self.consumers.replay(record)
 
@@ -193,6 +219,7 @@ class GroupCore:
             self._classic.begin(group_id, moment)
         self.consumers.start(moment)
         self.shares.start(moment)
+        self.streams.start(moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
         self._gone.look(())
         self._remove_gone(moment)
@@ -213,6 +240,11 @@ class GroupCore:
         self.shares.share_state_answered(question_id, response, moment)
         return self._effects.take()
 
+    def topics_created(self, group_id: str, errors: Mapping[str, ErrorCode], moment: Moment) -> list[Effect]:
+        """Goes on after the outcome of a `CreateTopics`."""
+        self.streams.topics_created(group_id, errors, moment)
+        return self._effects.take()
+
     def committed(self, append_id: int, moment: Moment) -> list[Effect]:
         """Replays a committed write and all writes before it, and delivers their outcomes."""
         assert append_id in self._effects.pending, f"write {append_id} is not pending"
@@ -229,6 +261,7 @@ class GroupCore:
             self._settle(pending, ErrorCode.NONE, moment)
             self.consumers.written(pending.append_id, moment)
             self.shares.written(pending.append_id, moment)
+            self.streams.written(pending.append_id, moment)
         return self._effects.take()
 
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -237,6 +270,7 @@ class GroupCore:
         self._settle(pending, client_error(code), moment)
         self.consumers.written(append_id, moment, failed=True)
         self.shares.written(append_id, moment, failed=True)
+        self.streams.written(append_id, moment, failed=True)
         return self._effects.take()
 
     def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -248,6 +282,7 @@ class GroupCore:
         self._effects.pending.clear()
         self.consumers.resign(code)
         self.shares.resign(code)
+        self.streams.resign(code)
         self._classic.resign()
         return self._effects.take()
 
@@ -258,6 +293,7 @@ class GroupCore:
         self._effects.cancel_deadline(pending)
         self.consumers.settle(pending.append_id, code)
         self.shares.settle(pending.append_id, code)
+        self.streams.settle(pending.append_id, code)
         if isinstance(then, Reply):
             self._effects.answer(then.request_id, then.respond(code))
         elif isinstance(then, AssignmentWritten):
@@ -272,7 +308,13 @@ class GroupCore:
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `on_timer` has to be called next."""
-        sources = (self._deadlines, self.rebalancer.deadlines, self.consumers.deadlines, self.shares.deadlines)
+        sources = (
+            self._deadlines,
+            self.rebalancer.deadlines,
+            self.consumers.deadlines,
+            self.shares.deadlines,
+            self.streams.deadlines,
+        )
         return min([time for each in sources if (time := each.next_ms()) is not None], default=None)
 
     def on_timer(self, moment: Moment) -> list[Effect]:
@@ -288,6 +330,7 @@ class GroupCore:
         self.rebalancer.on_timer(moment)
         self.consumers.on_timer(moment)
         self.shares.on_timer(moment)
+        self.streams.on_timer(moment)
         return self._effects.take()
 
     # Requests
@@ -302,7 +345,7 @@ class GroupCore:
             refused = refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, version=context.version)
             self._effects.answer(request_id, refused)
             return self._effects.take()
-        misplaced = self._types.misplaced(request, context.version)
+        misplaced = self._types.misplaced(request, context.version, moment)
         if misplaced is not None:
             self._effects.answer(request_id, misplaced)
         elif isinstance(request, ShareGroupHeartbeatRequest):
@@ -317,6 +360,11 @@ class GroupCore:
             self._effects.answer(request_id, ShareGroupDescribeResponse(groups=shares))
         elif isinstance(request, ConsumerGroupHeartbeatRequest):
             self.consumers.heartbeat(request_id, request, context, moment)
+        elif isinstance(request, StreamsGroupHeartbeatRequest):
+            self.streams.heartbeat(request_id, request, context, moment)
+        elif isinstance(request, StreamsGroupDescribeRequest):
+            streams = [self._types.described_streams(name, request) for name in request.group_ids]
+            self._effects.answer(request_id, StreamsGroupDescribeResponse(groups=streams))
         elif isinstance(request, JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest):
             if self.consumers.serves_classic(request.group_id):
                 self.consumers.classic_request(request_id, request, context, moment)
@@ -336,9 +384,10 @@ class GroupCore:
         elif isinstance(request, ConsumerGroupDescribeRequest):
             self._effects.answer(request_id, self._describe_consumer_groups(request))
         elif isinstance(request, ListGroupsRequest):
-            consumers = self.consumers.committed
-            others = [name for name in self.offsets.group_ids() if name not in consumers]
+            consumers, streams_groups = self.consumers.committed, self.streams.committed
+            others = [name for name in self.offsets.group_ids() if name not in consumers and name not in streams_groups]
             found = listed(request, self.membership.groups, others) + views.listed(request, consumers.values())
+            found += streams_views.listed(request, streams_groups.values())
             found += share_views.listed(request, self.shares.committed.values())
             self._effects.answer(request_id, ListGroupsResponse(groups=found))
         elif isinstance(request, OffsetFetchRequest):
@@ -354,6 +403,9 @@ class GroupCore:
             return fetch_refusal(request.group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         group = self.consumers.get(request.group_id)
         code = ErrorCode.NONE if group is None else offset_checks.check_fetch(group, request)
+        streams = self.streams.get(request.group_id)
+        if streams is not None:
+            code = streams_checks.check_fetch(streams, request)
         if code is not ErrorCode.NONE:
             return fetch_refusal(request.group_id, code)
         return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._topics))
@@ -368,7 +420,7 @@ class GroupCore:
         return self._effects.take()
 
     def _described(self, name: str, version: int) -> DescribedGroup:
-        if self.consumers.get(name) is not None or self.shares.get(name) is not None:
+        if any(each.get(name) is not None for each in (self.consumers, self.shares, self.streams)):
             return not_classic(name, version)
         return described(name, self.membership.groups.get(name), self.offsets.has_group(name), version)
 
@@ -384,6 +436,9 @@ class GroupCore:
     def _check_commit(
         self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: RequestContext, moment: Moment
     ) -> ErrorCode:
+        streams = self.streams.latest(request.group_id)
+        if streams is not None:
+            return streams_checks.check_commit(streams, request, context.version)
         group = self.consumers.for_commits(request.group_id)
         if group is not None:
             return offset_checks.check_commit(group, request, context.version)

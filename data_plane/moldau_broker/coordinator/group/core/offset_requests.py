@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.membership import Membership
     from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
+    from moldau_broker.coordinator.group.core.removals import DurableGroup
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
@@ -162,7 +162,7 @@ def fetch_offsets(
 
 
 def delete_offsets(
-    group: Group | ConsumerGroup | None,
+    group: Group | DurableGroup | None,
     keys: Collection[TopicPartition],
     request: OffsetDeleteRequest,
     topics: TopicNames,

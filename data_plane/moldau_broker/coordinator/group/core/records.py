@@ -1,9 +1,9 @@
 """Records of ``__consumer_offsets`` in Kafka's own formats: a 16-bit version, then the fields.
 
 A key of version 0 or 1 belongs to a committed offset, a key of version 2 to a classic group; the keys of consumer
-groups are in ``consumer.core.records``, those of share groups in ``share.core.records``. Committed offsets are written
-in version 4, which includes the topic id, or in version 1 if the commit has its own expiry; classic groups in version
-3. All versions are read.
+groups are in ``consumer.core.records``, those of share groups in ``share.core.records`` and those of streams groups in
+``streams.core.records``. Committed offsets are written in version 4, which includes the topic id, or in version 1 if
+the commit has its own expiry; classic groups in version 3. All versions are read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.consumer.core.records import KEY_VERSIONS, parse_change
 from moldau_broker.coordinator.group.share.core.records import KEY_VERSIONS as SHARE_KEY_VERSIONS
 from moldau_broker.coordinator.group.share.core.records import parse_change as parse_share_change
+from moldau_broker.coordinator.group.streams.core.records import KEY_VERSIONS as STREAMS_KEY_VERSIONS
+from moldau_broker.coordinator.group.streams.core.records import parse_change as parse_streams_change
 from moldau_broker.coordinator.runtime.effects import StateRecord
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.state import Change
     from moldau_broker.coordinator.group.share.core.state import ShareChange
+    from moldau_broker.coordinator.group.streams.core.state import StreamsChange
 
 _VERSION = struct.Struct(">h")
 _OFFSET_KEY_VERSION = 1
@@ -101,7 +104,9 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord
     return StateRecord(key, None if value is None else _versioned(value, _GROUP_VALUE_VERSION))
 
 
-def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | Change | ShareChange | None:
+def parse_record(
+    key: Buffer | None, value: Buffer | None
+) -> OffsetRecord | GroupRecord | Change | ShareChange | StreamsChange | None:
     """Parses a record; returns None for an unknown kind, which a newer coordinator may have written.
 
     Raises:
@@ -120,6 +125,8 @@ def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | Gro
         return parse_change(version, key, value)
     if version in SHARE_KEY_VERSIONS:
         return parse_share_change(version, key, value)
+    if version in STREAMS_KEY_VERSIONS:
+        return parse_streams_change(version, key, value)
     if version == _GROUP_KEY_VERSION:
         group_id = decode(GroupMetadataKey, version, key, 2).group
         return GroupRecord(group_id=group_id, value=None if value is None else _parse_group(value))

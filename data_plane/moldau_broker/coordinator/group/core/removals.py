@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
@@ -16,14 +16,65 @@ if TYPE_CHECKING:
 
     from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
-    from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
-    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
     from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
     from moldau_broker.coordinator.group.core.rebalance import Rebalancer
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
+
+
+class DurableGroup(Protocol):
+    """A group whose members are in the log."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def members(self) -> Mapping[str, object]: ...
+    def subscribed_topics(self) -> tuple[str, ...]:
+        """Returns the names of all topics that members read, sorted."""
+        ...
+
+
+class DurableGroups(Protocol):
+    """The groups of one protocol whose members are in the log: consumer groups, streams groups."""
+
+    @property
+    def committed(self) -> Mapping[str, DurableGroup]:
+        """The groups that the committed log contains, by id."""
+        ...
+
+    def get(self, group_id: str) -> DurableGroup | None:
+        """Returns a group as the committed log has it."""
+        ...
+
+    def latest(self, group_id: str) -> DurableGroup | None:
+        """Returns a group with the changes of its write in flight."""
+        ...
+
+    def is_converting(self, group_id: str) -> bool:
+        """Returns whether a write in flight ends a group and begins a classic one."""
+        ...
+
+    def for_commits(self, group_id: str) -> DurableGroup | None:
+        """Returns the group by which commits are checked."""
+        ...
+
+    def is_deletable(self, group_id: str) -> ErrorCode | None:
+        """Returns whether a group can be deleted now; None if it is none of these."""
+        ...
+
+    def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
+        """Writes the end of a group without members, so that its id is free."""
+        ...
+
+    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
+        """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
+        ...
+
+    def deleting(self, group_id: str, append_id: int) -> None:
+        """Names the write that contains the records of `end_records`."""
+        ...
 
 
 class Removals:
@@ -34,7 +85,7 @@ class Removals:
         config: GroupConfig,
         effects: EffectQueue,
         rebalancer: Rebalancer,
-        consumers: ConsumerGroups,
+        durable: tuple[DurableGroups, ...],
         offsets: OffsetStore,
         written: Mapping[str, GroupMetadataValue],
         topics: TopicNames,
@@ -45,7 +96,7 @@ class Removals:
             config: the group coordinator's configuration.
             effects: what the core's shell has to do.
             rebalancer: the classic groups.
-            consumers: the groups of the consumer protocol.
+            durable: the groups of the other protocols that commit offsets.
             offsets: the committed offsets of all groups.
             written: the last committed records of classic groups.
             topics: the topics at the moment of a call.
@@ -54,13 +105,15 @@ class Removals:
         self._config = config
         self._effects = effects
         self._rebalancer = rebalancer
-        self._consumers = consumers
+        self._durable = durable
         self._offsets = offsets
         self._written_groups = written
 
     def delete_offsets(self, request_id: int, request: OffsetDeleteRequest, moment: Moment) -> None:
         """Handles OffsetDelete."""
-        group = self._consumers.for_commits(request.group_id) or self._rebalancer.groups.get(request.group_id)
+        group: Group | DurableGroup | None = self._rebalancer.groups.get(request.group_id)
+        for groups in self._durable:
+            group = groups.for_commits(request.group_id) or group
         code, records, response = delete_offsets(group, self._keys_of(request.group_id), request, self._topics)
         if code is not ErrorCode.NONE:
             self._effects.answer(request_id, OffsetDeleteResponse(error_code=code))
@@ -76,14 +129,15 @@ class Removals:
         """Handles DeleteGroups."""
         records: list[StateRecord] = []
         codes: dict[str, ErrorCode] = {}
-        consumers: list[str] = []
+        ended: list[tuple[DurableGroups, str]] = []
         for group_id in request.groups_names:
             codes[group_id] = self._deletable(group_id)
             if codes[group_id] is ErrorCode.NONE:
                 records += self._tombstones(group_id)
-                if self._consumers.get(group_id) is not None:
-                    records += self._consumers.end_records(group_id)
-                    consumers.append(group_id)
+                groups = self._durable_of(group_id)
+                if groups is not None:
+                    records += groups.end_records(group_id)
+                    ended.append((groups, group_id))
                 group = self._rebalancer.groups.get(group_id)
                 if group is not None:
                     self._rebalancer.forget(group)
@@ -96,14 +150,19 @@ class Removals:
             return DeleteGroupsResponse(results=results)
 
         append_id = self._effects.reply_when_written(request_id, tuple(records), respond, moment)
-        for group_id in consumers:
+        for groups, group_id in ended:
             assert append_id is not None
-            self._consumers.deleting(group_id, append_id)
+            groups.deleting(group_id, append_id)
+
+    def _durable_of(self, group_id: str) -> DurableGroups | None:
+        """Returns the groups among which the committed log has an id."""
+        return next((groups for groups in self._durable if groups.get(group_id) is not None), None)
 
     def _deletable(self, group_id: str) -> ErrorCode:
-        code = self._consumers.is_deletable(group_id)
-        if code is not None:
-            return code
+        for groups in self._durable:
+            code = groups.is_deletable(group_id)
+            if code is not None:
+                return code
         group = self._rebalancer.groups.get(group_id)
         if group is None:
             # If the log refused the last deletion of a group, it still holds the group.
@@ -114,7 +173,7 @@ class Removals:
     def _tombstones(self, group_id: str) -> list[StateRecord]:
         """Returns tombstones for all records of a group, including pending ones, which precede them in the log."""
         records = [offset_record(group_id, topic, partition, None) for topic, partition in self._keys_of(group_id)]
-        if self._consumers.get(group_id) is not None:
+        if self._durable_of(group_id) is not None:
             return records
         return [*records, group_record(group_id, None)]
 
@@ -136,21 +195,22 @@ class Removals:
             *self._rebalancer.groups,
             *self._offsets.group_ids(),
             *self._written_groups,
-            *self._consumers.committed,
+            *(group_id for groups in self._durable for group_id in groups.committed),
         }
         for group_id in sorted(known):
             if len(records) >= limit:
                 break
-            if group_id in busy or self._consumers.is_converting(group_id):
+            if group_id in busy or any(groups.is_converting(group_id) for groups in self._durable):
                 continue
             records += self._expired_of(group_id, moment)
         for first in range(0, len(records), limit):
             self._effects.append(tuple(records[first : first + limit]), None, moment)
 
     def _expired_of(self, group_id: str, moment: Moment) -> list[StateRecord]:
-        consumers = self._consumers.latest(group_id)
-        if consumers is not None:
-            return self._expired_of_consumers(consumers, moment)
+        for groups in self._durable:
+            found = groups.latest(group_id)
+            if found is not None:
+                return self._expired_of_durable(groups, found, moment)
         group = self._rebalancer.groups.get(group_id)
         idle_since: int | None = None
         if group is not None and not group.is_simple:
@@ -181,13 +241,13 @@ class Removals:
             offset_record(group.group_id, topic, partition, None) for topic, partition in expired if topic not in read
         ]
 
-    def _expired_of_consumers(self, group: ConsumerGroup, moment: Moment) -> list[StateRecord]:
+    def _expired_of_durable(self, groups: DurableGroups, group: DurableGroup, moment: Moment) -> list[StateRecord]:
         """Returns tombstones for the expired offsets of topics that no member reads; may end an empty group."""
         group_id, read = group.group_id, frozenset(group.subscribed_topics())
         found = self._offsets.expired(group_id, moment.wall_ms, self._config.offsets_retention_ms, None)
         expired = [(topic, partition) for topic, partition in found if topic not in read]
         if self._is_all(group_id, expired) and not group.members:
-            self._consumers.give_way(group_id, moment)
+            groups.give_way(group_id, moment)
         return [offset_record(group_id, topic, partition, None) for topic, partition in expired]
 
     def _is_all(self, group_id: str, keys: Sequence[TopicPartition]) -> bool:

@@ -25,6 +25,8 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -118,5 +120,7 @@ def is_group_request(request: Request) -> bool:
         | ShareGroupHeartbeatRequest
         | ShareGroupDescribeRequest
         | AlterShareGroupOffsetsRequest
-        | DeleteShareGroupOffsetsRequest,
+        | DeleteShareGroupOffsetsRequest
+        | StreamsGroupHeartbeatRequest
+        | StreamsGroupDescribeRequest,
     )

@@ -1,0 +1,564 @@
+"""The streams groups of one partition of ``__consumer_offsets``: writes, sessions and the first assignment's delay.
+
+Pure. Theory of operation, as for consumer groups: the state of a group is a function of the committed log. Operations
+are decided on a copy of the group, and their changes become one write. A group has at most one write in flight; further
+operations are parked until its outcome is known. So each decision sees the decisions before it, and clients see
+committed state only.
+
+A group id belongs to one type at a time. A streams group takes the id of an empty classic group, whose committed
+offsets it keeps, and an empty streams group makes way for a classic one: so an application can change its protocol
+while it is stopped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.refusals import refusal
+from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
+from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES
+from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
+from moldau_broker.coordinator.group.streams.core.records import change_record
+from moldau_broker.coordinator.group.streams.core.state import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    MemberState,
+    StreamsCurrent,
+    StreamsDraft,
+    StreamsGroup,
+    StreamsMetadata,
+    StreamsTopology,
+    end_of,
+)
+from moldau_broker.coordinator.runtime.effects import CreateTopics
+from moldau_broker.coordinator.runtime.pending import StreamsGroupWritten
+from moldau_broker.coordinator.runtime.timers import Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
+    from moldau_broker.coordinator.group.core.group import Group
+    from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+    from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
+    from moldau_broker.coordinator.group.streams.core.internal_topics import Configured
+    from moldau_broker.coordinator.group.streams.core.state import StreamsChange, StreamsMember
+    from moldau_broker.coordinator.group.streams.core.topology import Topology
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
+
+_SESSION, _REBALANCE, _DELAY = "session", "rebalance", "delay"
+_KINDS = (_SESSION, _REBALANCE)
+"""Deadlines of members; the delay before the first assignment is one of the group."""
+CHANGES_MAX = 1_000
+"""Changes after which a write takes no more parked operations."""
+CREATE_AGAIN_MS = 10_000
+"""How long a group waits before it has internal topics created again after an attempt has failed."""
+PARKED_MAX = 10_000
+"""Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
+
+
+class ClassicGroups(Protocol):
+    """The classic groups of the same partition."""
+
+    def get(self, group_id: str) -> Group | None:
+        """Returns a classic group that is in use; None if a streams group may take its id."""
+        ...
+
+    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
+        """Ends an unused classic group whose id a streams group takes, and returns its tombstones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsRequest:
+    """A heartbeat that waits for its turn."""
+
+    request_id: int
+    request: StreamsGroupHeartbeatRequest
+    context: RequestContext
+
+    def refused(self, code: ErrorCode, message: str | None = None) -> Response:
+        """Returns the answer to the request if it is refused."""
+        return refusal(self.request, for_members(code), message, version=self.context.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
+
+    member_id: str
+    kind: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOver:
+    """A new group has waited long enough for further members."""
+
+
+Operation = StreamsRequest | Fence | DelayOver
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamsRoom:
+    """A group with what this coordinator knows of it beyond the log.
+
+    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
+    """
+
+    group: StreamsGroup
+    around: Surroundings = field(default_factory=Surroundings)
+    draft: StreamsDraft | None = None
+    append_id: int | None = None
+    timed_out: bool = False
+    """True while a write is in flight whose requests have been answered with an error."""
+    waiting: list[tuple[StreamsRequest, Response]] = field(default_factory=list)
+    """Answers that follow the commit of the write."""
+    fences: list[Fence] = field(default_factory=list)
+    """Removals in the write; they are repeated if it fails."""
+    parked: deque[Operation] = field(default_factory=deque)
+    creation: CreateTopics | None = None
+    """Topics whose creation follows the commit of the write."""
+    is_creating: bool = False
+    create_again_ms: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    """The approximate memory of each member, and of the topology under an empty id."""
+    held_bytes: int = 0
+
+    @property
+    def latest(self) -> StreamsGroup:
+        """The group with the changes of the write in flight."""
+        return self.group if self.draft is None else self.draft.group
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is in flight and nothing is parked."""
+        return self.draft is None and not self.parked
+
+
+class StreamsGroups:
+    """All streams groups of one partition. Effects go to the queue of the core."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        effects: EffectQueue,
+        decisions: StreamsDecisions,
+        memory: MemberMemory,
+        classic: ClassicGroups,
+    ) -> None:
+        """Starts without groups.
+
+        Args:
+            config: limits.
+            effects: takes answers and writes.
+            decisions: decides on requests.
+            memory: the memory of all groups of the broker.
+            classic: the classic groups, with which the streams groups share their ids.
+        """
+        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        self._config = config
+        self._effects = effects
+        self._decisions = decisions
+        self._memory = memory
+        self._classic = classic
+        self._rooms: dict[str, StreamsRoom] = {}
+        self._writing: dict[int, str] = {}
+        """Groups by the id of their write in flight."""
+
+    # The log
+
+    def replay(self, change: StreamsChange) -> None:
+        """Applies a committed change."""
+        room = self._rooms.get(change.group_id) or self._open(change.group_id)
+        room.group.apply(change)
+        if isinstance(change, StreamsMetadata):
+            member = room.group.members.get(change.member_id)
+            self._count(room, change.member_id, None if member is None else bytes_of(member))
+        elif isinstance(change, StreamsTopology):
+            self._count(room, "", None if change.topology is None else bytes_of_topology(change.topology))
+        self._close_if_forgotten(room)
+
+    def start(self, moment: Moment) -> None:
+        """Begins to serve the loaded groups; the sessions of their members begin now."""
+        for room in self._rooms.values():
+            # The epoch of endpoints is not in the log. Clients read the endpoints again if it differs from theirs.
+            room.around.endpoint_epoch = room.group.epoch
+            for member in room.group.members.values():
+                self._renew(room.group.group_id, member.member_id, moment)
+                self._watch(room.group.group_id, member, moment)
+
+    # Queries
+
+    @property
+    def committed(self) -> Mapping[str, StreamsGroup]:
+        """The groups that the committed log contains, by id."""
+        return {group_id: room.group for group_id, room in self._rooms.items() if room.group.exists}
+
+    def get(self, group_id: str) -> StreamsGroup | None:
+        """Returns a group as the committed log has it."""
+        room = self._rooms.get(group_id)
+        return None if room is None or not room.group.exists else room.group
+
+    def latest(self, group_id: str) -> StreamsGroup | None:
+        """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
+        room = self._rooms.get(group_id)
+        return None if room is None or not room.latest.exists else room.latest
+
+    def has(self, group_id: str) -> bool:
+        """Returns whether an id belongs to a streams group, or may belong to one when what is parked is decided."""
+        room = self._rooms.get(group_id)
+        return room is not None and (
+            room.latest.exists or any(isinstance(each, StreamsRequest) for each in room.parked)
+        )
+
+    def for_commits(self, group_id: str) -> StreamsGroup | None:
+        """Returns the group by which commits are checked."""
+        return self.latest(group_id)
+
+    def is_converting(self, group_id: str) -> bool:
+        """Returns False: a streams group that makes way has no members whom a classic group could take over."""
+        return False
+
+    def configured(self, group_id: str) -> Configured | None:
+        """Returns the topology of a group on the topics at its last heartbeat; None if there was none."""
+        room = self._rooms.get(group_id)
+        return None if room is None else room.around.configured
+
+    # Memory
+
+    def _open(self, group_id: str) -> StreamsRoom:
+        room = self._rooms[group_id] = StreamsRoom(group=StreamsGroup(group_id=group_id))
+        self._hold(room, GROUP_BYTES + len(group_id))
+        return room
+
+    def _close_if_forgotten(self, room: StreamsRoom) -> None:
+        if room.group.is_forgotten and room.is_idle:
+            del self._rooms[room.group.group_id]
+            self._hold(room, -room.held_bytes)
+            self.deadlines.cancel((_DELAY, room.group.group_id))
+
+    def _hold(self, room: StreamsRoom, more_bytes: int) -> None:
+        room.held_bytes += more_bytes
+        self._memory.used_bytes += more_bytes
+
+    def _count(self, room: StreamsRoom, name: str, size: int | None) -> None:
+        held = room.held.pop(name, 0)
+        if size is not None:
+            room.held[name] = size
+        self._hold(room, (size or 0) - held)
+
+    def _has_room(self, room: StreamsRoom, member: StreamsMember, topology: Topology | None) -> ErrorCode:
+        more = bytes_of(member) - room.held.get(member.member_id, 0)
+        if topology is not None:
+            more += bytes_of_topology(topology) - room.held.get("", 0)
+        if more > 0 and room.held_bytes + more > self._config.metadata_bytes_max:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE if more <= 0 or self._memory.has_room(more) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    # Requests
+
+    def heartbeat(
+        self, request_id: int, request: StreamsGroupHeartbeatRequest, context: RequestContext, moment: Moment
+    ) -> None:
+        """Handles a heartbeat; it is answered when its changes are committed, or at once if there are none."""
+        asked = StreamsRequest(request_id=request_id, request=request, context=context)
+        try:
+            self._decisions.check(request)
+        except KafkaError as error:
+            self._effects.answer(request_id, asked.refused(error.code, error.message))
+            return
+        group_id = request.group_id
+        room = self._rooms.get(group_id)
+        if room is None and self._memory.has_room(GROUP_BYTES + len(group_id)):
+            room = self._open(group_id)
+        if room is not None:
+            member = room.group.members.get(request.member_id)
+            if member is not None and request.member_epoch == member.epoch:
+                # The member is alive, even if its request has to be refused because the log is not available.
+                self._renew(group_id, member.member_id, moment)
+        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
+            self._effects.answer(request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        room.parked.append(asked)
+        self._work(room, moment)
+
+    def _work(self, room: StreamsRoom, moment: Moment) -> None:
+        """Decides on what is parked, unless a write is in flight, and writes the changes."""
+        if room.draft is not None:
+            return
+        draft = StreamsDraft(room.group)
+        alive: dict[str, None] = {}
+        waiting: list[tuple[StreamsRequest, Response]] = []
+        while room.parked and len(draft.changes) < CHANGES_MAX:
+            operation = room.parked.popleft()
+            if isinstance(operation, Fence):
+                self._fence(room, draft, operation)
+            elif isinstance(operation, DelayOver):
+                self._decisions.assign_after_delay(draft, room.around)
+            else:
+                try:
+                    waiting.append((operation, self._decide(room, draft, operation, moment)))
+                except KafkaError as error:
+                    self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
+                    continue
+                if operation.request.member_epoch > LEAVE_EPOCH:
+                    alive[operation.request.member_id] = None
+        if draft.changes:
+            room.waiting = waiting
+            self._write(room, draft, moment)
+        for member_id in alive:
+            self._renew(room.group.group_id, member_id, moment)
+        if not draft.changes:
+            for operation, response in waiting:
+                self._effects.answer(operation.request_id, response)
+            self._create(room)
+            self._close_if_forgotten(room)
+
+    def _decide(self, room: StreamsRoom, draft: StreamsDraft, asked: StreamsRequest, moment: Moment) -> Response:
+        """Returns the answer to a request."""
+        request, group_id = asked.request, room.group.group_id
+        if not draft.group.exists and self._classic.get(group_id) is not None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+        was_empty = not draft.group.members
+        response = self._decisions.heartbeat(
+            draft,
+            room.around,
+            request,
+            asked.context,
+            is_delayed=lambda: self._is_delayed(
+                group_id, moment, begins=was_empty and request.member_epoch == JOIN_EPOCH
+            ),
+            has_room=partial(self._has_room, room),
+        )
+
+        if request.member_epoch > LEAVE_EPOCH:
+            self._note_missing_topics(room, asked.context, moment)
+        return response
+
+    def _note_missing_topics(self, room: StreamsRoom, context: RequestContext, moment: Moment) -> None:
+        """Prepares the creation of missing internal topics, unless they are being created or could not be created."""
+        configured = room.around.configured
+        if configured is None or not configured.missing or context.creator is None:
+            return
+        if not room.is_creating and moment.now_ms >= room.create_again_ms:
+            room.creation = CreateTopics(
+                group_id=room.group.group_id, topics=configured.missing, creator=context.creator
+            )
+
+    def _create(self, room: StreamsRoom) -> None:
+        creation, room.creation = room.creation, None
+        if creation is not None:
+            room.is_creating = True
+            self._effects.create(creation)
+
+    def topics_created(self, group_id: str, errors: Mapping[str, ErrorCode], moment: Moment) -> None:
+        """Notes the outcome of a creation; members read of errors with their next heartbeats."""
+        room = self._rooms.get(group_id)
+        if room is None:
+            return
+        room.is_creating = False
+        room.create_again_ms = moment.now_ms + CREATE_AGAIN_MS if errors else 0
+        room.around.creation_errors = tuple(sorted((name, code.name) for name, code in errors.items()))
+
+    def _is_delayed(self, group_id: str, moment: Moment, *, begins: bool) -> bool:
+        """Returns whether a group waits for further members; the first one begins the wait."""
+        key = (_DELAY, group_id)
+        if begins and self.deadlines.get(key) is None:
+            delay = self._decisions.initial_delay_ms(group_id)
+            if delay > 0:
+                self.deadlines.set(key, moment.now_ms + delay)
+        return self.deadlines.get(key) is not None
+
+    def _write(self, room: StreamsRoom, draft: StreamsDraft, moment: Moment) -> None:
+        group_id = room.group.group_id
+        # An unused classic group with this id, or what is left of it, ends with the same batch.
+        before = () if room.group.exists or not draft.group.exists else self._classic.end_records(group_id)
+        records = (*before, *(change_record(change) for change in draft.changes))
+        room.draft = draft
+        self._in_flight(room, self._effects.append(records, StreamsGroupWritten(group_id=group_id), moment))
+
+    def _in_flight(self, room: StreamsRoom, append_id: int) -> None:
+        assert room.append_id is None
+        room.append_id = append_id
+        self._writing[append_id] = room.group.group_id
+
+    def _fence(self, room: StreamsRoom, draft: StreamsDraft, fence: Fence) -> None:
+        """Removes a member whose time is up, unless it has been heard of, or has moved on, since."""
+        member = draft.group.members.get(fence.member_id)
+        if member is None:
+            return
+        if fence.kind == _SESSION and self.deadlines.get((_SESSION, room.group.group_id, fence.member_id)) is not None:
+            return
+        stuck = member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
+        if fence.kind == _REBALANCE and not stuck:
+            return
+        self._decisions.fence(draft, room.around, fence.member_id)
+        room.fences.append(fence)
+
+    # Outcomes of writes
+
+    def settle(self, append_id: int, code: ErrorCode) -> None:
+        """Answers the requests of a write, if it is one of a streams group.
+
+        ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
+        """
+        group_id = self._writing.get(append_id)
+        if group_id is None:
+            return
+        room = self._rooms[group_id]
+        waiting, room.waiting = room.waiting, []
+        if code is ErrorCode.NONE:
+            for asked, response in waiting:
+                self._effects.answer(asked.request_id, response)
+            self._create(room)
+            return
+        room.timed_out, room.creation = True, None
+        for asked, _ in waiting:
+            self._effects.answer(asked.request_id, asked.refused(code))
+        self._refuse_parked(room, code)
+
+    def _refuse_parked(self, room: StreamsRoom, code: ErrorCode) -> None:
+        parked, room.parked = room.parked, deque()
+        for operation in parked:
+            if isinstance(operation, StreamsRequest):
+                self._effects.answer(operation.request_id, operation.refused(code))
+            else:
+                room.parked.append(operation)
+
+    def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
+        """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
+        group_id = self._writing.pop(append_id, None)
+        if group_id is None:
+            return
+        room = self._rooms[group_id]
+        assert room.append_id == append_id
+        draft, fences = room.draft, room.fences
+        assert draft is not None
+        room.draft, room.append_id, room.timed_out, room.fences = None, None, False, []
+        if failed:
+            room.around.configured = None
+            for fence in fences:
+                # The member is still there: try again, unless it comes back.
+                key = (fence.kind, group_id, fence.member_id)
+                self.deadlines.set(key, moment.now_ms + self._config.gone_offsets_retry_ms)
+        else:
+            moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, StreamsCurrent))
+            for member_id in moved:
+                self._follow(room.group, member_id, moment)
+        self._work(room, moment)
+
+    def _follow(self, group: StreamsGroup, member_id: str, moment: Moment) -> None:
+        """Brings the deadlines of a member in step with its committed state."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._watch(group.group_id, member, moment)
+            return
+        for kind in _KINDS:
+            self.deadlines.cancel((kind, group.group_id, member_id))
+
+    # Time
+
+    def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
+        timeout = self._decisions.session_timeout_ms(group_id)
+        self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
+
+    def _watch(self, group_id: str, member: StreamsMember, moment: Moment) -> None:
+        """Sets the deadline of a member that has to close tasks, or cancels it."""
+        key = (_REBALANCE, group_id, member.member_id)
+        if member.state is not MemberState.UNREVOKED_TASKS:
+            self.deadlines.cancel(key)
+        else:
+            self.deadlines.set(key, moment.now_ms + member.rebalance_timeout_ms)
+
+    def on_timer(self, moment: Moment) -> None:
+        """Removes the members whose time is up, and ends the delays of new groups."""
+        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
+            room = self._rooms.get(key[1])
+            if room is None:
+                continue
+            if key[0] == _DELAY:
+                room.parked.append(DelayOver())
+            else:
+                member = room.latest.members.get(key[2])
+                if member is None:
+                    continue
+                room.parked.append(Fence(member_id=key[2], kind=key[0], epoch=member.epoch))
+            self._work(room, moment)
+
+    # The end of groups
+
+    def is_deletable(self, group_id: str) -> ErrorCode | None:
+        """Returns whether a group can be deleted now; None if it is no streams group."""
+        room = self._rooms.get(group_id)
+        if room is None or not (room.group.exists or room.latest.exists):
+            return None
+        if room.latest.members or room.group.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if room.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
+        """Writes the end of a group without members, so that its id is free; NONE if there is no such group any more.
+
+        Members of a classic group may then join, because their records follow in the log.
+        """
+        room = self._rooms.get(group_id)
+        if room is None:
+            return ErrorCode.NONE
+        if room.group.members or room.latest.members or any(isinstance(each, StreamsRequest) for each in room.parked):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if room.latest.exists:
+            if not room.is_idle:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            draft = StreamsDraft(room.group)
+            draft.add_all(end_of(room.group))
+            self._write(room, draft, moment)
+        return ErrorCode.NONE
+
+    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
+        """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
+        room = self._rooms[group_id]
+        assert room.is_idle
+        assert not room.group.members
+        room.draft = StreamsDraft(room.group)
+        room.draft.add_all(end_of(room.group))
+        return tuple(change_record(change) for change in room.draft.changes)
+
+    def deleting(self, group_id: str, append_id: int) -> None:
+        """Names the write that contains the records of `end_records`."""
+        room = self._rooms[group_id]
+        assert room.draft is not None
+        self._in_flight(room, append_id)
+
+    def resign(self, code: ErrorCode) -> None:
+        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
+        for room in self._rooms.values():
+            self._refuse_parked(room, code)
+            self._hold(room, -room.held_bytes)
+
+
+def bytes_of(member: StreamsMember) -> int:
+    """Returns the approximate memory of a member."""
+    names = (member.member_id, member.client_id, member.rack_id or "", member.process_id)
+    tags = sum(TOPIC_BYTES + len(key) + len(value) for key, value in member.tags)
+    host = 0 if member.endpoint is None else len(member.endpoint.host)
+    return MEMBER_BYTES + sum(map(len, names)) + tags + host
+
+
+def bytes_of_topology(topology: Topology) -> int:
+    """Returns the approximate memory of a topology."""
+    size = 0
+    for part in topology.subtopologies:
+        internal = (*part.repartition_sources, *part.changelogs)
+        size += MEMBER_BYTES + sum(TOPIC_BYTES + len(name) for name in (*part.sources, *part.repartition_sinks))
+        size += sum(TOPIC_BYTES + len(topic.name) for topic in internal)
+        size += sum(TOPIC_BYTES + len(key) + len(value) for topic in internal for key, value in topic.configs)
+        size += sum(8 * (len(first) + len(second)) for first, second in part.copartitioned)
+    return size

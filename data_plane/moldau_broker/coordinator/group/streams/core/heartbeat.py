@@ -1,0 +1,447 @@
+"""Decides on the requests of members of streams groups: joins, heartbeats and leaves. Pure (KIP-1071).
+
+A heartbeat creates or updates the member, and with the first member the topology. If the member, the topics of the
+topology or the assignor's settings have changed, the group epoch is raised; then the assignor computes a new target,
+and the member takes its next step towards it. Tasks are assigned only while all topics exist as the topology needs
+them; otherwise the answer says what is wrong. All checks come before the first change, so a refused request changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEntry
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
+from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
+from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
+from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
+from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
+from moldau_broker.coordinator.group.streams.core.request_checks import check_request
+from moldau_broker.coordinator.group.streams.core.state import (
+    EMPTY_TASKS,
+    FIRST_EPOCH,
+    JOIN_EPOCH,
+    STANDBY_REPLICAS,
+    Endpoint,
+    MemberState,
+    StreamsCurrent,
+    StreamsEpoch,
+    StreamsMember,
+    StreamsMetadata,
+    StreamsTarget,
+    StreamsTargetEpoch,
+    StreamsTopology,
+    TaskSets,
+    removal_of,
+)
+from moldau_broker.coordinator.group.streams.core.topology import by_subtopology, tasks_of, topology_of
+from moldau_broker.coordinator.group.streams.core.views import endpoint_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.streams.core.state import StreamsDraft, StreamsGroup
+    from moldau_broker.coordinator.group.streams.core.topology import Tasks, Topology
+    from moldau_broker.coordinator.runtime.effects import RequestContext
+
+HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "streams.heartbeat.interval.ms", "streams.session.timeout.ms"
+INITIAL_DELAY, STANDBYS = "streams.initial.rebalance.delay.ms", "streams.num.standby.replicas"
+TASK_OFFSET_INTERVAL = "streams.task.offset.interval.ms"
+"""Keys of the dynamic configuration of a group."""
+_FAILURES_MAX = 3
+"""Topics whose failed creation an answer names."""
+_DELAYED_EPOCH = 1
+"""The epoch of members that wait for a group's first assignment."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What a coordinator knows of a group beyond the log. It is lost with the leadership, and found again."""
+
+    configured: Configured | None = None
+    """The topology ``configured_for`` on the topics of ``configured_version``."""
+    configured_for: Topology | None = None
+    configured_version: int = -1
+    topics_hash: int = 0
+    """The hash of those topics."""
+    creation_errors: tuple[tuple[str, str], ...] = ()
+    """Internal topics that could not be created, with the names of the errors."""
+    shutdown_by: str | None = None
+    """The member that asked all members to stop."""
+    endpoint_epoch: int = 0
+    """Rises with each change of what the processes with an endpoint run."""
+
+
+class StreamsDecisions:
+    """The decisions for all streams groups of one coordinator."""
+
+    def __init__(self, config: GroupConfig, catalogue: Catalogue) -> None:
+        """Decides by these limits and topics."""
+        self._config = config
+        self._catalogue = catalogue
+
+    # Settings
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Returns the session timeout of a group."""
+        return self._setting(group_id, SESSION_TIMEOUT, self._config.streams_session_timeout_ms)
+
+    def initial_delay_ms(self, group_id: str) -> int:
+        """Returns how long a group waits for further members before its first assignment."""
+        return self._setting(group_id, INITIAL_DELAY, self._config.streams_initial_delay_ms)
+
+    def _setting(self, group_id: str, key: str, default: int) -> int:
+        own = self._catalogue.group_setting(group_id, key)
+        return default if own is None else own
+
+    def _assignor_configs(self, group_id: str) -> tuple[tuple[str, str], ...]:
+        replicas = self._setting(group_id, STANDBYS, self._config.streams_standby_replicas)
+        return ((STANDBY_REPLICAS, str(replicas)),)
+
+    # Requests
+
+    def check(self, request: StreamsGroupHeartbeatRequest) -> None:
+        """Checks what a request says on its own.
+
+        Raises:
+            KafkaError: INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY.
+        """
+        check_request(request)
+
+    def heartbeat(
+        self,
+        draft: StreamsDraft,
+        around: Surroundings,
+        request: StreamsGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        is_delayed: Callable[[], bool],
+        has_room: Callable[[StreamsMember, Topology | None], ErrorCode],
+    ) -> StreamsGroupHeartbeatResponse:
+        """Handles a request that `check` has accepted, and returns its answer.
+
+        Args:
+            draft: the group; it takes the changes.
+            around: what is known of the group beyond the log; it changes too.
+            request: the request.
+            context: its sender.
+            is_delayed: whether the group waits for further members; asked after a first member has joined.
+            has_room: the code with which the memory limits refuse a new or changed member, or a new topology.
+
+        Raises:
+            KafkaError: the request is refused, and the draft is unchanged.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(draft, around, request)
+        joins = request.member_epoch == JOIN_EPOCH
+        reported = _reported(request)
+        before = self._find(draft.group, request, reported)
+        topology, is_new_topology = _topology(draft.group, request)
+        configured = self._configured(around, topology)
+        if configured.is_ready and reported is not None:
+            _check_tasks(reported, configured)
+        after = _updated(before, request, context)
+        is_changed = after != before or before.member_id not in draft.group.members
+        if is_changed or is_new_topology:
+            code = has_room(after, topology if is_new_topology else None)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, "The members of groups take all the memory that they may.")
+        group_id, member_id = draft.group.group_id, after.member_id
+        if is_changed:
+            draft.add(StreamsMetadata(group_id=group_id, member_id=member_id, member=after))
+        if is_new_topology:
+            draft.add(StreamsTopology(group_id=group_id, topology=topology))
+        self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=is_changed)
+        delayed = draft.group.epoch > draft.group.assignment_epoch and is_delayed()
+        if draft.group.epoch > draft.group.assignment_epoch and not delayed:
+            self.assign(draft, configured)
+        moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
+        has_new_tasks = joins or moved.assigned != before.assigned
+        if request.shutdown_application and around.shutdown_by is None:
+            around.shutdown_by = member_id
+        answer = StreamsGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=moved.epoch,
+            heartbeat_interval_ms=self._setting(
+                group_id, HEARTBEAT_INTERVAL, self._config.streams_heartbeat_interval_ms
+            ),
+            task_offset_interval_ms=self._setting(
+                group_id, TASK_OFFSET_INTERVAL, self._config.streams_task_offset_interval_ms
+            ),
+            status=_statuses(moved, topology, configured, around, delayed=delayed),
+        )
+        if has_new_tasks:
+            answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
+            if moved.endpoint is not None:
+                around.endpoint_epoch += 1
+        if around.endpoint_epoch != request.endpoint_information_epoch:
+            answer.partitions_by_user_endpoint = endpoint_partitions(draft.group, configured, self._catalogue)
+        answer.endpoint_information_epoch = around.endpoint_epoch
+        return answer
+
+    def _configured(self, around: Surroundings, topology: Topology) -> Configured:
+        """Returns the topology on the present topics; computes it again only after topics have changed."""
+        version = self._catalogue.version()
+        if around.configured is None or around.configured_version != version or around.configured_for != topology:
+            around.configured = configure(topology, self._catalogue)
+            around.configured_for, around.configured_version = topology, version
+            around.topics_hash = metadata_hash(topology.required_topics(), self._catalogue)
+        return around.configured
+
+    # Members
+
+    def _find(
+        self, group: StreamsGroup, request: StreamsGroupHeartbeatRequest, reported: TaskSets | None
+    ) -> StreamsMember:
+        """Returns the member of the sender."""
+        member_id, epoch = request.member_id, request.member_epoch
+        joins = epoch == JOIN_EPOCH
+        if not joins and not group.exists:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
+        found = group.members.get(member_id)
+        if found is None:
+            if not joins:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+                )
+            size = self._config.streams_size_max
+            if len(group.members) >= size:
+                raise KafkaError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The streams group has reached its maximum capacity of {size} members.",
+                )
+            return StreamsMember(member_id=member_id)
+        if not joins:
+            check_epoch(found, epoch, reported)
+        return found
+
+    def _leave(
+        self, draft: StreamsDraft, around: Surroundings, request: StreamsGroupHeartbeatRequest
+    ) -> StreamsGroupHeartbeatResponse:
+        group = draft.group
+        if not group.exists:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
+        if request.member_id not in group.members:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
+            )
+        self.fence(draft, around, request.member_id)
+        if draft.group.members and request.shutdown_application and around.shutdown_by is None:
+            around.shutdown_by = request.member_id
+        return StreamsGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch, status=[])
+
+    def fence(self, draft: StreamsDraft, around: Surroundings, member_id: str) -> None:
+        """Removes a member; the next heartbeat of another member assigns its tasks."""
+        if draft.group.members[member_id].endpoint is not None:
+            around.endpoint_epoch += 1
+        draft.add_all(removal_of(draft.group.group_id, member_id))
+        group = draft.group
+        if not group.members:
+            around.shutdown_by = None
+        draft.add(
+            StreamsEpoch(
+                group_id=group.group_id,
+                epoch=group.epoch + 1,
+                metadata_hash=group.metadata_hash,
+                validated_epoch=group.validated_epoch,
+                configs=group.configs,
+            )
+        )
+
+    def _step(
+        self, draft: StreamsDraft, member_id: str, reported: TaskSets | None, *, delayed: bool, joins: bool
+    ) -> StreamsMember:
+        """Moves a member towards its target; while the first assignment is delayed, towards no task."""
+        group = draft.group
+        present = group.members[member_id]
+        target, target_epoch = group.targets.get(member_id, EMPTY_TASKS), group.assignment_epoch
+        if delayed:
+            target, target_epoch = EMPTY_TASKS, max(_DELAYED_EPOCH, group.assignment_epoch)
+        moved = reconcile(
+            present,
+            target_epoch,
+            target,
+            lambda kind, task: group.is_free(kind, task, present),
+            reported,
+            joins=joins,
+        )
+        if moved != present:
+            draft.add(StreamsCurrent(group_id=group.group_id, member_id=member_id, member=moved))
+        return moved
+
+    # Epochs
+
+    def _raise_epoch_if_needed(self, draft: StreamsDraft, hashed: int, configured: Configured, *, bumps: bool) -> None:
+        group = draft.group
+        validated = configured.epoch if configured.is_ready else -1
+        configs = self._assignor_configs(group.group_id)
+        if not bumps and (hashed, validated, configs) == (group.metadata_hash, group.validated_epoch, group.configs):
+            return
+        draft.add(
+            StreamsEpoch(
+                group_id=group.group_id,
+                epoch=group.epoch + 1 if group.epoch else FIRST_EPOCH,
+                metadata_hash=hashed,
+                validated_epoch=validated,
+                configs=configs,
+            )
+        )
+
+    def assign(self, draft: StreamsDraft, configured: Configured) -> None:
+        """Computes the target assignment of the group epoch, and writes what differs from the last one.
+
+        Nobody gets tasks while topics are missing or wrong.
+        """
+        group = draft.group
+        workers = [
+            Worker(
+                member_id=member.member_id,
+                process_id=member.process_id,
+                previous=group.targets.get(member.member_id, EMPTY_TASKS),
+            )
+            for member in group.members.values()
+        ]
+        parts = configured.subtopologies.values() if configured.is_ready else ()
+        targets = sticky_assignor(workers, parts, int(dict(group.configs).get(STANDBY_REPLICAS, "0")))
+        for member_id, tasks in targets.items():
+            if tasks != group.targets.get(member_id):
+                draft.add(StreamsTarget(group_id=group.group_id, member_id=member_id, tasks=tasks))
+        draft.add(StreamsTargetEpoch(group_id=group.group_id, epoch=group.epoch))
+
+    def assign_after_delay(self, draft: StreamsDraft, around: Surroundings) -> None:
+        """Computes the first assignment of a group whose delay is over; members get it with their next heartbeats."""
+        group = draft.group
+        if group.members and group.topology is not None and group.epoch > group.assignment_epoch:
+            self.assign(draft, self._configured(around, group.topology))
+
+
+def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) -> None:
+    """Checks the epoch of a heartbeat.
+
+    The former epoch is accepted too if the member has no more than its tasks: the answer with the present epoch may
+    have been lost.
+
+    Raises:
+        KafkaError: FENCED_MEMBER_EPOCH.
+    """
+    if member.state is MemberState.UNKNOWN and (reported is None or not reported.is_empty):
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            "The streams group member is in an unknown state. The member must abandon all its tasks and rejoin.",
+        )
+    if epoch == member.epoch:
+        return
+    repeats = epoch == member.previous_epoch and reported is not None and member.assigned.contains(reported)
+    if epoch > member.epoch or not repeats:
+        size = "greater" if epoch > member.epoch else "smaller"
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The streams group member has a {size} member epoch ({epoch}) than the one known by the group "
+            f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _check_tasks(reported: TaskSets, configured: Configured) -> None:
+    for subtopology_id, partition in sorted(reported.active | reported.standby | reported.warmup):
+        part = configured.subtopologies.get(subtopology_id)
+        if part is None:
+            raise _invalid(f"Subtopology {subtopology_id} does not exist in the topology.")
+        if not 0 <= partition < part.tasks:
+            raise _invalid(
+                f"Task {partition} for subtopology {subtopology_id} is invalid. "
+                f"Number of tasks for this subtopology: {part.tasks}"
+            )
+
+
+def _topology(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) -> tuple[Topology, bool]:
+    """Returns the group's topology after a request, and whether the request brings it."""
+    if request.topology is None:
+        if group.topology is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "The group has no topology; the member must join again.")
+        return group.topology, False
+    offered = topology_of(request.topology)
+    if group.topology is None:
+        return offered, True
+    if offered.epoch >= group.topology.epoch and offered != group.topology:
+        raise _invalid("Topology updates are not supported yet.")
+    return group.topology, False
+
+
+def _reported(request: StreamsGroupHeartbeatRequest) -> TaskSets | None:
+    if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
+        return None
+    return TaskSets(
+        active=tasks_of(request.active_tasks),
+        standby=tasks_of(request.standby_tasks),
+        warmup=tasks_of(request.warmup_tasks),
+    )
+
+
+def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, context: RequestContext) -> StreamsMember:
+    """Returns the member with what a request says of it; fields that the request leaves out stay."""
+    endpoint, tags = request.user_endpoint, request.client_tags
+    timeout = request.rebalance_timeout_ms
+    return replace(
+        member,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout == -1 else timeout,
+        topology_epoch=member.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=member.process_id if request.process_id is None else request.process_id,
+        endpoint=member.endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        tags=member.tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
+    )
+
+
+def _statuses(
+    member: StreamsMember, topology: Topology, configured: Configured, around: Surroundings, *, delayed: bool
+) -> list[StatusEntry]:
+    found: list[tuple[Status, str]] = []
+    if member.topology_epoch < topology.epoch:
+        found.append(
+            (
+                Status.STALE_TOPOLOGY,
+                f"The member's topology epoch {member.topology_epoch} is behind the group's topology epoch "
+                f"{topology.epoch}.",
+            )
+        )
+    if delayed:
+        found.append((Status.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay."))
+    if configured.status is not None:
+        found.append((configured.status, configured.detail + _creation_failures(configured, around)))
+    if around.shutdown_by is not None:
+        found.append(
+            (
+                Status.SHUTDOWN_APPLICATION,
+                f"Streams group member {around.shutdown_by} encountered a fatal error and requested a shutdown for "
+                "the entire application.",
+            )
+        )
+    return [StatusEntry(status_code=status, status_detail=detail) for status, detail in found]
+
+
+def _creation_failures(configured: Configured, around: Surroundings) -> str:
+    missing = {topic.name for topic in configured.missing}
+    failures = [f"{name} ({error})" for name, error in around.creation_errors if name in missing]
+    if not failures:
+        return ""
+    more = f" and {len(failures) - _FAILURES_MAX} more" if len(failures) > _FAILURES_MAX else ""
+    return f"; Creation failed: {', '.join(failures[:_FAILURES_MAX])}{more}."
+
+
+def _task_ids(tasks: Tasks) -> list[TaskIds]:
+    return [
+        TaskIds(subtopology_id=subtopology_id, partitions=numbers)
+        for subtopology_id, numbers in by_subtopology(tasks).items()
+    ]
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
