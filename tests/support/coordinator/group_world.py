@@ -1,6 +1,7 @@
 """A driver for the pure group core, and an in-memory log and topic catalogue for its shell."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -28,10 +29,12 @@ from moldau_broker.coordinator.runtime.effects import (
     Answer,
     Append,
     AskShareState,
+    CreateTopics,
     DescribeRight,
     Effect,
     Moment,
     RequestContext,
+    TopicCreator,
 )
 from moldau_broker.coordinator.share.core.requests import KeyAnswer, ShareStateRequest, asks_of, response_of
 
@@ -50,6 +53,10 @@ class CoreDriver:
         self.uncommitted: list[Append] = []
         self.questions: list[AskShareState] = []
         """Questions to share coordinators that are not answered yet."""
+        self.creations: list[CreateTopics] = []
+        """Creations of internal topics that are not done yet."""
+        self.creator: TopicCreator | None = None
+        """What the requests' clients may create topics with."""
         self.topics = Topics()
         self.request_count = 0
         self.rights: dict[str, DescribeRight] = {}
@@ -76,6 +83,8 @@ class CoreDriver:
                 self.uncommitted.append(effect)
             elif isinstance(effect, AskShareState):
                 self.questions.append(effect)
+            elif isinstance(effect, CreateTopics):
+                self.creations.append(effect)
             else:
                 assert isinstance(effect, Answer), "a group coordinator sends no markers"
                 assert effect.request_id not in self.answers, "a request was answered twice"
@@ -93,6 +102,16 @@ class CoreDriver:
                 type(question.request), dict.fromkeys(asks_of(question.request), KeyAnswer(code=code))
             )
             self.perform(self.core.share_state_answered(question.question_id, response, self.moment()))
+
+    def create_topics(self, errors: Mapping[str, ErrorCode] | None = None) -> None:
+        """Does the creations that are asked for, or fails them with errors by name."""
+        while self.creations:
+            creation = self.creations.pop(0)
+            for topic in creation.topics:
+                if topic.name not in (errors or {}):
+                    self.topics.counts[topic.name] = topic.partitions
+                    self.make_topic(topic.name)
+            self.perform(self.core.topics_created(creation.group_id, errors or {}, self.moment()))
 
     def commit(self) -> None:
         """Commits all pending writes."""
@@ -119,6 +138,7 @@ class CoreDriver:
         self.perform(self.core.resign(ErrorCode.NOT_COORDINATOR, self.moment()))
         self.uncommitted.clear()
         self.questions.clear()
+        self.creations.clear()
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
 
@@ -146,6 +166,7 @@ class CoreDriver:
             client_host="/10.0.0.1",
             fresh_id=f"id{request_id}",
             may_describe=self.rights.get(getattr(request, "member_id", "")),
+            creator=self.creator,
         )
         self.perform(self.core.handle(request_id, request, context, self.moment()))
         return request_id

@@ -141,7 +141,7 @@ def begun_partitions_not_assigned() -> list[Patch]:
 
 def share_group_id_shared() -> list[Patch]:
     """A consumer group may take the id of a share group."""
-    return [(GroupTypes, "misplaced", lambda self, request, version: None)]
+    return [(GroupTypes, "misplaced", lambda self, request, version, moment: None)]
 
 
 CHECKS: dict[str, Callable[[], None]] = {

@@ -162,7 +162,9 @@ class StreamsDecisions:
         if draft.group.epoch > draft.group.assignment_epoch and not delayed:
             self.assign(draft, configured)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
-        has_new_tasks = joins or moved.assigned != before.assigned
+        # A member that reports fewer tasks than it has may have lost the answer that gave them.
+        lacks = reported is not None and not reported.contains(moved.assigned)
+        is_moved = joins or moved.assigned != before.assigned
         if request.shutdown_application and around.shutdown_by is None:
             around.shutdown_by = member_id
         answer = StreamsGroupHeartbeatResponse(
@@ -176,10 +178,10 @@ class StreamsDecisions:
             ),
             status=_statuses(moved, topology, configured, around, delayed=delayed),
         )
-        if has_new_tasks:
+        if is_moved or lacks:
             answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
-            if moved.endpoint is not None:
-                around.endpoint_epoch += 1
+        if is_moved and moved.endpoint is not None:
+            around.endpoint_epoch += 1
         if around.endpoint_epoch != request.endpoint_information_epoch:
             answer.partitions_by_user_endpoint = endpoint_partitions(draft.group, configured, self._catalogue)
         answer.endpoint_information_epoch = around.endpoint_epoch

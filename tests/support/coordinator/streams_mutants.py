@@ -1,0 +1,184 @@
+"""Planted bugs of streams groups, each of which a campaign of clients must find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.coordinator.group.streams.core import heartbeat, offset_checks, reconcile
+from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
+from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
+from moldau_broker.coordinator.group.streams.core.state import (
+    EMPTY_TASKS,
+    MemberState,
+    StreamsCurrent,
+    StreamsGroup,
+    StreamsMetadata,
+    TaskSets,
+)
+from moldau_jepsen.planted_bug import Patch, PlantedBug
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau_broker.coordinator.group.streams.core.assignor import Worker
+    from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
+    from moldau_broker.coordinator.group.streams.core.state import StreamsDraft, StreamsMember
+    from moldau_broker.coordinator.group.streams.core.topology import Task
+
+SEEDS = range(12)
+
+
+def active_task_given_before_release() -> list[Patch]:
+    """A member gets an active task that another still owns."""
+    return [(StreamsGroup, "is_free", lambda self, kind, task, member: True)]
+
+
+def threads_of_process_share_task() -> list[Patch]:
+    """Two threads of one process may have the same task as active and standby."""
+
+    def is_free(self: StreamsGroup, kind: int, task: Task, member: StreamsMember) -> bool:
+        return kind != 0 or self.active_owners.get(task, member.member_id) == member.member_id
+
+    return [(StreamsGroup, "is_free", is_free)]
+
+
+def silence_counts_as_release() -> list[Patch]:
+    """A member need not report that it has closed revoked tasks."""
+    good = reconcile.reconcile
+
+    def step(member: StreamsMember, *args: object, joins: bool) -> StreamsMember:
+        if member.state is MemberState.UNREVOKED_TASKS:
+            member = replace(member, state=MemberState.UNRELEASED_TASKS, revoking=EMPTY_TASKS)
+        return good(member, *args, joins=joins)  # type: ignore[arg-type]
+
+    return [(heartbeat, "reconcile", step)]
+
+
+def revoked_without_order() -> list[Patch]:
+    """A member loses tasks without being told first, as soon as its target shrinks."""
+
+    def following(
+        member: StreamsMember, epoch: int, target_epoch: int, target: TaskSets, *args: object, joins: bool
+    ) -> StreamsMember:
+        return reconcile._moved(member, target_epoch, MemberState.STABLE, target, EMPTY_TASKS)
+
+    return [(reconcile, "_next", following)]
+
+
+def target_of_left_streams_member_kept() -> list[Patch]:
+    """The target assignment of a member stays when it leaves."""
+    good = heartbeat.removal_of
+
+    def removal(group_id: str, member_id: str) -> tuple[object, ...]:
+        return tuple(each for each in good(group_id, member_id) if isinstance(each, StreamsCurrent | StreamsMetadata))
+
+    return [(heartbeat, "removal_of", removal)]
+
+
+def streams_session_never_ends() -> list[Patch]:
+    """The sessions of members of streams groups never end."""
+    return [(StreamsGroups, "_fence", lambda self, room, draft, fence: None)]
+
+
+def any_streams_epoch_accepted() -> list[Patch]:
+    """A heartbeat of any epoch is accepted."""
+    return [(heartbeat, "check_epoch", lambda member, epoch, reported: None)]
+
+
+def late_commit_accepted() -> list[Patch]:
+    """A commit of an older epoch is accepted for tasks that the member has got only later, or has not."""
+    return [(offset_checks, "_had_since", lambda *args: True)]
+
+
+def commit_of_stranger_accepted() -> list[Patch]:
+    """A sender that is no member of the group may commit."""
+    good = offset_checks.check_commit
+
+    def check(*args: object) -> ErrorCode:
+        code = good(*args)  # type: ignore[arg-type]
+        return ErrorCode.NONE if code is ErrorCode.UNKNOWN_MEMBER_ID else code
+
+    return [(offset_checks, "check_commit", check)]
+
+
+def task_forgotten_by_assignor() -> list[Patch]:
+    """The assignor leaves out the last task."""
+    good = heartbeat.sticky_assignor
+
+    def assign(workers: Sequence[Worker], parts: object, standby_replicas: int) -> dict[str, TaskSets]:
+        found = dict(good(workers, parts, standby_replicas))  # type: ignore[arg-type]
+        for member_id, tasks in found.items():
+            if tasks.active:
+                found[member_id] = replace(tasks, active=tasks.active - {max(tasks.active)})
+                break
+        return found
+
+    return [(heartbeat, "sticky_assignor", assign)]
+
+
+def assigned_with_wrong_topics() -> list[Patch]:
+    """Tasks stay assigned although the topics no longer fit, and the group is not told of a change."""
+
+    def unchanged(self: StreamsDecisions, draft: StreamsDraft, hashed: int, configured: object, *, bumps: bool) -> None:
+        if bumps:
+            good(self, draft, hashed, configured, bumps=bumps)  # type: ignore[arg-type]
+
+    good = StreamsDecisions._raise_epoch_if_needed
+    return [(StreamsDecisions, "_raise_epoch_if_needed", unchanged)]
+
+
+def creation_never_repeated() -> list[Patch]:
+    """Internal topics whose creation has failed are never created again."""
+    good = StreamsGroups.topics_created
+
+    def created(self: StreamsGroups, group_id: str, errors: dict[str, ErrorCode], moment: object) -> None:
+        good(self, group_id, errors, moment)  # type: ignore[arg-type]
+        room = self._rooms.get(group_id)
+        if room is not None:
+            room.is_creating = True
+
+    return [(StreamsGroups, "topics_created", created)]
+
+
+def group_left_without_epoch() -> list[Patch]:
+    """The group epoch does not rise when a member leaves, so its tasks stay without an owner."""
+    good = StreamsDecisions.fence
+
+    def fence(self: StreamsDecisions, draft: StreamsDraft, around: Surroundings, member_id: str) -> None:
+        good(self, draft, around, member_id)
+        change = draft.changes.pop()
+        draft.group.apply(replace(change, epoch=draft.group.epoch - 1))  # type: ignore[type-var]
+        draft.changes.append(replace(change, epoch=draft.group.epoch))  # type: ignore[type-var]
+
+    return [(StreamsDecisions, "fence", fence)]
+
+
+def _bug(patches: Callable[[], list[Patch]]) -> PlantedBug:
+    text = (patches.__doc__ or "").strip().removesuffix(".")
+    return PlantedBug(
+        name=patches.__name__.replace("_", "-"),
+        area="streams groups",
+        text=text[0].lower() + text[1:],
+        patches=patches,
+        judges=("campaign of streams clients",),
+    )
+
+
+BUGS = (
+    _bug(active_task_given_before_release),
+    _bug(threads_of_process_share_task),
+    _bug(silence_counts_as_release),
+    _bug(revoked_without_order),
+    _bug(target_of_left_streams_member_kept),
+    _bug(streams_session_never_ends),
+    _bug(any_streams_epoch_accepted),
+    _bug(late_commit_accepted),
+    _bug(commit_of_stranger_accepted),
+    _bug(task_forgotten_by_assignor),
+    _bug(assigned_with_wrong_topics),
+    _bug(creation_never_repeated),
+    _bug(group_left_without_epoch),
+)
+"""All planted bugs of streams groups."""
