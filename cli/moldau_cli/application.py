@@ -66,6 +66,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "groups": Entry("groups", "commands", "List, describe, reset and delete consumer groups."),
     "top": Entry("watching.top", "top", "Show rates, lag and troubles of a cluster, and refresh them."),
     "share-groups": Entry("share_groups", "commands", "List, describe and delete share groups, and their offsets."),
+    "streams-groups": Entry("streams_groups", "commands", "List, describe, reset and delete streams groups."),
     "configs": Entry(
         "administration.configs",
         "commands",

@@ -31,6 +31,8 @@ from moldau.admin.values import (
     ReplicaLogDir,
     ResourceType,
     ShareOffset,
+    StreamsGroupDescription,
+    StreamsGroupMember,
     TopicDescription,
     TopicListing,
 )
@@ -70,6 +72,8 @@ __all__ = [
     "ReplicaLogDir",
     "ResourceType",
     "ShareOffset",
+    "StreamsGroupDescription",
+    "StreamsGroupMember",
     "TopicDescription",
     "TopicListing",
     "TransactionDescription",

@@ -21,6 +21,7 @@ from moldau.admin.quotas import QuotaEntity, Quotas
 from moldau.admin.replicas import Replicas
 from moldau.admin.requester import Requester
 from moldau.admin.share_groups import ShareGroups
+from moldau.admin.streams_groups import StreamsGroups
 from moldau.admin.tokens import DelegationToken, Tokens
 from moldau.admin.topics import Topics
 from moldau.admin.transactions import Transactions
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         ReplicaLogDir,
         ResourceType,
         ShareOffset,
+        StreamsGroupDescription,
         TopicDescription,
         TopicListing,
     )
@@ -96,6 +98,7 @@ class Admin(AsyncOnly):
         self._quorum = Quorum(self._requester)
         self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
         self._share_groups = ShareGroups(self._requester, self._groups)
+        self._streams_groups = StreamsGroups(self._requester, self._groups)
         self._replicas = Replicas(self._requester)
         self._users = Users(self._requester)
         self._tokens = Tokens(self._requester)
@@ -415,6 +418,50 @@ class Admin(AsyncOnly):
             KafkaError: NON_EMPTY_GROUP, among others.
         """
         await self._share_groups.delete_share_group_offsets(group_id, topics)
+
+    # --- streams groups
+
+    async def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+        """Returns streams groups with their topology, members and tasks (KIP-1071).
+
+        Raises:
+            AdminError: GROUP_ID_NOT_FOUND for a group, among others.
+        """
+        return await self._streams_groups.describe_streams_groups(group_ids)
+
+    async def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes streams groups without members, with their committed offsets; their internal topics stay.
+
+        Raises:
+            AdminError: a group could not be deleted, or is no streams group; in the latter case none is deleted.
+        """
+        await self._streams_groups.delete_streams_groups(group_ids)
+
+    async def list_streams_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Returns the committed offsets of a streams group; with ``require_stable``, only those of ended transactions.
+
+        Raises:
+            KafkaError: the whole request was refused.
+        """
+        return await self._streams_groups.list_streams_group_offsets(group_id, require_stable=require_stable)
+
+    async def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets committed offsets of a streams group without members.
+
+        Raises:
+            CommitFailedError: the group has members.
+        """
+        await self._streams_groups.alter_streams_group_offsets(group_id, offsets)
+
+    async def delete_streams_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Deletes committed offsets of a streams group, of topics that no member reads.
+
+        Raises:
+            AdminError: GROUP_SUBSCRIBED_TO_TOPIC for a partition, among others.
+        """
+        await self._streams_groups.delete_streams_group_offsets(group_id, partitions)
 
     # --- replicas
 

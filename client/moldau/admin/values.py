@@ -221,6 +221,47 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMember:
+    """A member of a streams group: a thread of a Kafka Streams application (KIP-1071).
+
+    Tasks have the names that Kafka Streams logs: subtopology, underscore, partition. ``is_settled`` tells whether the
+    member has exactly the tasks of its target assignment.
+    """
+
+    member_id: str
+    client_id: str
+    client_host: str
+    process_id: str
+    """The process whose thread the member is."""
+    epoch: int
+    topology_epoch: int
+    endpoint: str | None
+    """Host and port for interactive queries; None if the application has none."""
+    active: tuple[str, ...]
+    standby: tuple[str, ...]
+    warmup: tuple[str, ...]
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupDescription:
+    """A streams group (KIP-1071)."""
+
+    group_id: str
+    state: str
+    coordinator: int
+    epoch: int
+    assignment_epoch: int
+    topology_epoch: int
+    """The epoch of the group's topology; -1 if it has none."""
+    subtopologies: Mapping[str, tuple[str, ...]]
+    """The input topics of each subtopology."""
+    internal_topics: tuple[str, ...]
+    """Repartition and changelog topics, which the group coordinator creates."""
+    members: tuple[StreamsGroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOffset:
     """How far a share group is with a partition (KIP-932); -1 stands for what is not known."""
 

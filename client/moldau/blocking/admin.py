@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ReplicaLogDir,
         ResourceType,
         ShareOffset,
+        StreamsGroupDescription,
         TopicDescription,
         TopicListing,
         TransactionDescription,
@@ -454,6 +455,50 @@ class Admin(PortalClient):
             AdminError: some of the items failed.
         """
         self._portal.call(self._admin.delete_share_group_offsets, group_id, topics)
+
+    # --- streams groups
+
+    def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+        """Returns streams groups with their topology, members and tasks (KIP-1071).
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        return self._portal.call(self._admin.describe_streams_groups, group_ids)
+
+    def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes streams groups without members, with their committed offsets; their internal topics stay.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        self._portal.call(self._admin.delete_streams_groups, group_ids)
+
+    def list_streams_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Returns the committed offsets of a streams group.
+
+        Raises:
+            KafkaError: some of the items failed.
+        """
+        return self._portal.call(self._admin.list_streams_group_offsets, group_id, require_stable=require_stable)
+
+    def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets committed offsets of a streams group without members.
+
+        Raises:
+            CommitFailedError: the group has members.
+        """
+        self._portal.call(self._admin.alter_streams_group_offsets, group_id, offsets)
+
+    def delete_streams_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Deletes committed offsets of a streams group, of topics that no member reads.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
+        self._portal.call(self._admin.delete_streams_group_offsets, group_id, partitions)
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records below the offsets and returns the new log start offsets.

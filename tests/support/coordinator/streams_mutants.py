@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.group.streams.core import heartbeat, offset_checks, reconcile
+from moldau_broker.coordinator.group.streams.core import assignor, heartbeat, offset_checks, reconcile
 from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
 from moldau_broker.coordinator.group.streams.core.state import (
     EMPTY_TASKS,
     MemberState,
     StreamsCurrent,
+    StreamsEpoch,
     StreamsGroup,
     StreamsMetadata,
     TaskSets,
@@ -105,7 +106,7 @@ def commit_of_stranger_accepted() -> list[Patch]:
 
 def task_forgotten_by_assignor() -> list[Patch]:
     """The assignor leaves out the last task."""
-    good = heartbeat.sticky_assignor
+    good = assignor.sticky_assignor
 
     def assign(workers: Sequence[Worker], parts: object, standby_replicas: int) -> dict[str, TaskSets]:
         found = dict(good(workers, parts, standby_replicas))  # type: ignore[arg-type]
@@ -149,8 +150,8 @@ def group_left_without_epoch() -> list[Patch]:
     def fence(self: StreamsDecisions, draft: StreamsDraft, around: Surroundings, member_id: str) -> None:
         good(self, draft, around, member_id)
         change = draft.changes.pop()
-        draft.group.apply(replace(change, epoch=draft.group.epoch - 1))  # type: ignore[type-var]
-        draft.changes.append(replace(change, epoch=draft.group.epoch))  # type: ignore[type-var]
+        assert isinstance(change, StreamsEpoch)
+        draft.add(replace(change, epoch=draft.group.epoch - 1))
 
     return [(StreamsDecisions, "fence", fence)]
 

@@ -278,8 +278,8 @@ class Campaign:
         return {} if group is None else dict(group.members)
 
     def step(self) -> None:
-        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] * 6 + [self.write] * 8 + [self.tick] * 3
-        actions += [self.commit] * 3 + [self.create, self.come_or_go, self.topic, self.fail_over, self.pause]
+        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] * 2 + [self.write] * 8 + [self.tick] * 3
+        actions += [self.commit] * 3 + [self.late, self.create, self.come_or_go, self.topic, self.fail_over, self.pause]
         self.random.choice(actions)()
         self.check()
 
@@ -293,6 +293,18 @@ class Campaign:
         stale = before is not None and client.epoch not in (0, before.epoch, before.previous_epoch)
         if stale and answer is not None and self.driver.core.streams.latest(GROUP) is not None:
             assert answer.error_code != 0, f"{client.member_id} is accepted in epoch {client.epoch}, not {before}"
+
+    def late(self) -> None:
+        """A heartbeat arrives late, after its sender has reached later epochs."""
+        client = self.random.choice(self.clients)
+        member = self.members().get(client.member_id)
+        if member is None or self.driver.uncommitted or client.epoch < 4:
+            return
+        request = client.request()
+        request.member_epoch = member.epoch - 2
+        if request.member_epoch != member.previous_epoch:
+            answer: Any = self.driver.ask(request, 1)
+            assert answer.error_code != 0, f"{client.member_id} is accepted in epoch {request.member_epoch}"
 
     def answer(self) -> None:
         self.random.choice(self.clients).take(lost=self.random.random() < 0.1)
