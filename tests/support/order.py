@@ -16,6 +16,7 @@ SECONDS: dict[str, float] = {
     "tests/pyspark_moldau": 200,
     "tests/processes/test_upgrade.py": 300,
     "tests/interop/test_mirrormaker.py": 180,
+    "tests/interop/test_kafka_streams.py": 120,
     "tests/processes/test_chaos.py": 60,
     "tests/simulation/test_kit_convicts.py": 58,
     "tests/docs/test_pages.py": 57,

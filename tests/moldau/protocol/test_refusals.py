@@ -86,6 +86,7 @@ ENTRIES: dict[ApiKey, list[tuple[str, str, str]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: [("0-1", "groups(group_id=)", "group_ids")],
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: [("0", "topics(name)", "topics")],
     ApiKey.SHARE_GROUP_DESCRIBE: [("1", "groups(group_id=)", "group_ids")],
+    ApiKey.STREAMS_GROUP_DESCRIBE: [("0-1", "groups(group_id=)", "group_ids")],
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: [("0", "results(topic_id) partitions(partition)", "topics partitions")],
     ApiKey.READ_SHARE_GROUP_STATE: [("0", "results(topic_id) partitions(partition)", "topics partitions")],
     ApiKey.WRITE_SHARE_GROUP_STATE: [("0-1", "results(topic_id) partitions(partition)", "topics partitions")],

@@ -59,6 +59,8 @@ KAFKA = {
     "DescribeGroups": "DESCRIBE GROUP",
     "ConsumerGroupHeartbeat": "READ GROUP, DESCRIBE TOPIC",
     "ShareGroupHeartbeat": "READ GROUP, DESCRIBE TOPIC",
+    "StreamsGroupHeartbeat": "READ GROUP, DESCRIBE TOPIC, CREATE CLUSTER, CREATE TOPIC",
+    "StreamsGroupDescribe": "DESCRIBE GROUP, DESCRIBE TOPIC",
     "ShareGroupDescribe": "DESCRIBE GROUP, DESCRIBE TOPIC",
     "DescribeShareGroupOffsets": "DESCRIBE GROUP, DESCRIBE TOPIC",
     "AlterShareGroupOffsets": "READ GROUP, READ TOPIC",
@@ -265,8 +267,10 @@ def test_each_right_is_asked_for():
         "DELETE_TOPICS",
         "CONSUMER_GROUP_DESCRIBE",
         "SHARE_GROUP_DESCRIBE",
+        "STREAMS_GROUP_DESCRIBE",
     }
     in_handlers = {"SHARE_FETCH", "SHARE_ACKNOWLEDGE"}  # the partitions of a session are not all in the request
+    in_handlers.add("STREAMS_GROUP_HEARTBEAT")  # the controller checks the creation of internal topics
     assert {name for _, name in never} <= in_answers | in_handlers
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.group.streams.core import assignor, heartbeat, offset_checks, reconcile
+from moldau_broker.coordinator.group.streams.core import assignor, heartbeat, offset_checks, reconcile, state
 from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -70,7 +70,7 @@ def revoked_without_order() -> list[Patch]:
 
 def target_of_left_streams_member_kept() -> list[Patch]:
     """The target assignment of a member stays when it leaves."""
-    good = heartbeat.removal_of
+    good = state.removal_of
 
     def removal(group_id: str, member_id: str) -> tuple[object, ...]:
         return tuple(each for each in good(group_id, member_id) if isinstance(each, StreamsCurrent | StreamsMetadata))

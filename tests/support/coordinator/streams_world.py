@@ -278,15 +278,18 @@ class Campaign:
         return {} if group is None else dict(group.members)
 
     def step(self) -> None:
-        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] * 2 + [self.write] * 8 + [self.tick] * 3
-        actions += [self.commit] * 3 + [self.late, self.create, self.come_or_go, self.topic, self.fail_over, self.pause]
+        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] * 2 + [self.write] * 14 + [self.tick] * 2
+        actions += [self.commit] * 3 + [self.create] * 4 + [self.come_or_go] * 2 + [self.late] * 2
+        rare = [self.topic, self.fail_over, self.pause]
+        actions += rare if self.random.random() < 0.25 else [self.beat]
         self.random.choice(actions)()
         self.check()
 
     def beat(self) -> None:
-        client = self.random.choice(self.clients)
-        if client.last is not None:
+        ready = [client for client in self.clients if client.last is None]
+        if not ready:
             return
+        client = self.random.choice(ready)
         before = self.members().get(client.member_id)
         client.send()
         answer: Any = self.driver.answers.get(client.last)  # type: ignore[call-overload]  # None: not asked yet
@@ -303,14 +306,19 @@ class Campaign:
         request = client.request()
         request.member_epoch = member.epoch - 2
         if request.member_epoch != member.previous_epoch:
-            answer: Any = self.driver.ask(request, 1)
-            assert answer.error_code != 0, f"{client.member_id} is accepted in epoch {request.member_epoch}"
+            answer: Any = self.driver.answers.get(self.driver.send(request, 1))
+            refused = answer is not None and answer.error_code != 0
+            assert refused, f"{client.member_id} is accepted in epoch {request.member_epoch}"
 
     def answer(self) -> None:
-        self.random.choice(self.clients).take(lost=self.random.random() < 0.1)
+        waiting = [client for client in self.clients if client.last in self.driver.answers]
+        if waiting:
+            self.random.choice(waiting).take(lost=self.random.random() < 0.1)
 
     def obey(self) -> None:
-        self.random.choice(self.clients).obey()
+        behind = [client for client in self.clients if client.running != client.given]
+        if behind:
+            self.random.choice(behind).obey()
 
     def write(self) -> None:
         if not self.driver.uncommitted:
@@ -456,7 +464,7 @@ def check_group(group: StreamsGroup) -> None:
         taken |= target.active
 
 
-def run_campaign(seed: int, steps: int = 250) -> None:
+def run_campaign(seed: int, steps: int = 350) -> None:
     campaign = Campaign(seed)
     for _ in range(steps):
         campaign.step()

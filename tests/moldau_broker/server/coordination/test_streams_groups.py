@@ -1,0 +1,158 @@
+"""Goal: brokers serve streams groups (KIP-1071) over the wire: tasks, internal topics, failovers, the feature.
+
+Method: clusters on virtual network, disk and time, and bare clients that send the requests of Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau_broker.coordinator.group.streams.core.state import EMPTY_TASKS, TaskSets
+from moldau_broker.coordinator.group.streams.core.topology import tasks_of
+from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, STREAMS_VERSION
+from support.cluster.broker_cluster import run_cluster
+from support.coordinator.group_world import commit_request
+from support.coordinator.streams_world import GROUP, entries, word_count
+
+if TYPE_CHECKING:
+    from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+    from support.cluster.broker_cluster import Cluster
+
+SETTINGS = {
+    "offsets_topic_num_partitions": "1",
+    "group_streams_heartbeat_interval_ms": "500",
+    "group_streams_session_timeout_ms": "6000",
+    "group_streams_initial_rebalance_delay_ms": "1000",
+}
+TEMPORARY = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+async def ask(cluster: Cluster, message, version: int):
+    """Sends a request to the group's coordinator until one has served it."""
+    with trio.fail_after(60):
+        while True:
+            for broker_id in sorted(cluster.running):
+                try:
+                    found = await cluster.client(broker_id).request(
+                        FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP]), 6, timeout_ms=2_000
+                    )
+                    node_id = found.coordinators[0].node_id
+                    if node_id not in cluster.running:
+                        continue
+                    answer = await cluster.client(node_id).request(message, version, timeout_ms=5_000)
+                except (*TRANSPORT_ERRORS, KafkaError):
+                    continue
+                if code_of(answer) not in TEMPORARY:
+                    return answer
+            await trio.sleep(0.1)
+
+
+def code_of(answer) -> ErrorCode:
+    code = getattr(answer, "error_code", None)
+    if code is None:
+        code = answer.topics[0].partitions[0].error_code if hasattr(answer, "topics") else answer.groups[0].error_code
+    return ErrorCode(code)
+
+
+class Member:
+    """One thread of an application."""
+
+    def __init__(self, cluster: Cluster, member_id: str) -> None:
+        self.cluster = cluster
+        self.member_id = member_id
+        self.epoch = 0
+        self.tasks = EMPTY_TASKS
+
+    async def beat(self) -> ErrorCode:
+        request = StreamsGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            process_id=self.member_id,
+            rebalance_timeout_ms=5_000,
+            topology=word_count() if self.epoch == 0 else None,
+        )
+        request.active_tasks, request.standby_tasks, request.warmup_tasks = map(entries, self.tasks.kinds)
+        answer = await ask(self.cluster, request, 1)
+        code = ErrorCode(answer.error_code)
+        if code is not ErrorCode.NONE:
+            self.epoch, self.tasks = 0, EMPTY_TASKS
+            return code
+        self.epoch = answer.member_epoch
+        if answer.active_tasks is not None:
+            self.tasks = TaskSets(active=tasks_of(answer.active_tasks))
+        return code
+
+    async def commit(self, partition: int, offset: int) -> ErrorCode:
+        request: OffsetCommitRequest = commit_request(
+            offset, self.member_id, self.epoch, group=GROUP, topic="t", partition=partition
+        )
+        return code_of(await ask(self.cluster, request, 9))
+
+
+async def shared(members: list[Member], count: int) -> None:
+    """Beats until the members run so many tasks, each once."""
+    with trio.fail_after(60):
+        while True:
+            for member in members:
+                await member.beat()
+            running = [task for member in members for task in sorted(member.tasks.active)]
+            assert len(running) == len(set(running)), running
+            if len(running) == count and all(member.tasks.active for member in members):
+                return
+            await trio.sleep(0.5)
+
+
+def run(scenario, **options) -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t", partitions=2, replicas=min(3, len(cluster.broker_ids)))
+        await scenario(cluster)
+
+    run_cluster(main, **{**SETTINGS, **options})
+
+
+def test_streams_groups_are_refused_at_level_0_of_their_feature() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert INITIAL_FEATURES[STREAMS_VERSION] == 1
+        update = FeatureUpdateKey(feature=STREAMS_VERSION, max_version_level=0, upgrade_type=2)
+        answer = await cluster.client(1).request(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=10_000))
+        assert answer.error_code == ErrorCode.NONE
+        await cluster.until(lambda: cluster.image().features.get(STREAMS_VERSION, 0) == 0)
+        member = Member(cluster, "m")
+        assert await member.beat() is ErrorCode.UNSUPPORTED_VERSION
+        described = await ask(cluster, StreamsGroupDescribeRequest(group_ids=[GROUP]), 1)
+        assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    run(scenario)
+
+
+def test_tasks_run_once_and_survive_dead_coordinators() -> None:
+    """Internal topics are created as asked for; each coordinator that dies leaves the group to the next one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        members = [Member(cluster, name) for name in ("a", "b")]
+        await shared(members, 4)
+        words, counts = (cluster.image().topics_by_name[name] for name in ("words", "counts"))
+        assert len(words.partitions) == len(counts.partitions) == 2
+        assert cluster.image().topic_config("counts")["cleanup.policy"] == "compact"
+        owner = next(member for member in members if ("0", 0) in member.tasks.active)
+        assert await owner.commit(0, 7) is ErrorCode.NONE
+        coordinator = cluster.image().topics_by_name["__consumer_offsets"].partitions.get(0)
+        assert coordinator is not None
+        cluster.kill(coordinator.leader)
+        await shared(members, 4)
+        assert await owner.commit(0, 8) is ErrorCode.NONE
+        members.pop(members.index(owner))
+        await shared(members, 4)  # the session of the silent member ends
+        described = (await ask(cluster, StreamsGroupDescribeRequest(group_ids=[GROUP]), 1)).groups[0]
+        assert (described.group_state, len(described.members)) == ("Stable", 1)
+
+    run(scenario, brokers=3)
