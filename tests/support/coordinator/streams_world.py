@@ -278,7 +278,7 @@ class Campaign:
         return {} if group is None else dict(group.members)
 
     def step(self) -> None:
-        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] * 2 + [self.write] * 14 + [self.tick] * 2
+        actions = [self.beat] * 10 + [self.answer] * 8 + [self.obey] + [self.write] * 14 + [self.tick] * 2
         actions += [self.commit] * 3 + [self.create] * 4 + [self.come_or_go] * 2 + [self.late] * 2
         rare = [self.topic, self.fail_over, self.pause]
         actions += rare if self.random.random() < 0.25 else [self.beat]
@@ -296,6 +296,11 @@ class Campaign:
         stale = before is not None and client.epoch not in (0, before.epoch, before.previous_epoch)
         if stale and answer is not None and self.driver.core.streams.latest(GROUP) is not None:
             assert answer.error_code != 0, f"{client.member_id} is accepted in epoch {client.epoch}, not {before}"
+        if before is not None and client.running.overlaps(before.revoking):
+            latest = self.driver.core.streams.latest(GROUP)
+            now = None if latest is None else latest.members.get(client.member_id)
+            kept = now is None or client.running.overlaps(now.revoking)
+            assert kept, f"{client.member_id} still runs {client.running}, which others may get"
 
     def late(self) -> None:
         """A heartbeat arrives late, after its sender has reached later epochs."""
