@@ -292,7 +292,7 @@ class Campaign:
         client = self.random.choice(ready)
         before = self.members().get(client.member_id)
         client.send()
-        answer: Any = self.driver.answers.get(client.last)  # type: ignore[call-overload]  # None: not asked yet
+        answer: Any = None if client.last is None else self.driver.answers.get(client.last)
         stale = before is not None and client.epoch not in (0, before.epoch, before.previous_epoch)
         if stale and answer is not None and self.driver.core.streams.latest(GROUP) is not None:
             assert answer.error_code != 0, f"{client.member_id} is accepted in epoch {client.epoch}, not {before}"
