@@ -375,7 +375,7 @@ def test_records_in_every_version_of_their_values() -> None:
     assert value[:2] == b"\0\1"
     assert parse_record(key, value) == OffsetRecord(group_id="g", topic="t", partition=3, committed=expiring)
     assert parse_record(*group_record("g", None)) == GroupRecord(group_id="g", value=None)
-    assert parse_record(b"\0\x11\0\0", b"") is None
+    assert parse_record(b"\0\x7f\0\0", b"") is None
 
 
 def test_unreadable_records_are_counted_and_skipped() -> None:
