@@ -1,29 +1,36 @@
-"""Measures how fast a consumer reads partitions of unequal load, beside librdkafka on the same broker.
+"""Measures how fast a consumer reads partitions of unequal load, beside its peers on the same broker.
 
-    python -m benchmarks.consumer [--records N] [--idle 0,1,9,99] [--rounds R] [--json]
+    python -m benchmarks.consumer [--records N] [--idle 0,1,9,99] [--rounds R] [--json] [--output DIR]
 
 - busy and idle: one partition holds all records, the others of the same leader hold none
 - skewed: eight partitions of one leader; each holds half as many records as the one before, and values of 10 B to 10 kB
   turn, so that some answers are full of small records and others hold a few large ones
 
-Both clients are in one process at a time, assigned by hand, start at the first offset and end with the last record. The
-application looks at each value and takes 500 records a poll, so that it, and not the fetching, sets the pace. Processor
-time, per record, is that of all threads of the process, from opening to closing. Broker and clients share this
-machine's cores: what counts is the ratio of the two in the same round.
+The clients are Moldau's consumers for trio, threads and asyncio, librdkafka through confluent-kafka, and aiokafka.
+One at a time is in the process, assigned by hand, starts at the first offset and ends with the last record. The
+application looks at each value and takes 500 records a poll, so that it, and not the fetching, sets the pace.
+Processor time, per record, is that of all threads of the process, from opening to closing. Broker and clients share
+this machine's cores: what counts is the ratio to librdkafka in the same round. ``--output`` writes the table and a
+bar chart.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import aiokafka
 import confluent_kafka
 import trio
+from benchmarks.client import results
 
+import moldau.aio
+import moldau.blocking
 from moldau import Admin, Consumer, Producer
 from moldau.admin import NewTopic
 from moldau_jepsen.testing import cluster
@@ -99,7 +106,68 @@ def read_librdkafka(bootstrap: str, topic: str, records: Mapping[int, int]) -> f
         consumer.close()
 
 
-CLIENTS = {"moldau": read_moldau, "librdkafka": read_librdkafka}
+def read_blocking(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    """Seconds that Moldau's consumer for threads takes."""
+    config = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    wanted, got, size = sum(records.values()), 0, 0
+    with moldau.blocking.Consumer(config) as consumer:
+        consumer.assign([(topic, partition) for partition in records])
+        begin = time.perf_counter()
+        while got < wanted:
+            for batch in consumer.poll(1000):
+                for record in batch.records:
+                    size += len(record.value or b"")
+                got += len(batch.records)
+        return time.perf_counter() - begin
+
+
+async def _read_aio(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    config = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    wanted, got, size = sum(records.values()), 0, 0
+    async with moldau.aio.Consumer(config) as consumer:
+        consumer.assign([(topic, partition) for partition in records])
+        begin = time.perf_counter()
+        while got < wanted:
+            for batch in await consumer.poll(1000):
+                for record in batch.records:
+                    size += len(record.value or b"")
+                got += len(batch.records)
+        return time.perf_counter() - begin
+
+
+def read_aio(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    """Seconds that Moldau's consumer for asyncio takes."""
+    return asyncio.run(asyncio.wait_for(_read_aio(bootstrap, topic, records), READ_TIMEOUT_S))
+
+
+async def _read_aiokafka(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    wanted, got, size = sum(records.values()), 0, 0
+    async with consumer:
+        consumer.assign([aiokafka.TopicPartition(topic, partition) for partition in records])
+        begin = time.perf_counter()
+        while got < wanted:
+            for messages in (await consumer.getmany(timeout_ms=1000, max_records=POLL_RECORDS)).values():
+                for message in messages:
+                    size += len(message.value or b"")
+                got += len(messages)
+        return time.perf_counter() - begin
+
+
+def read_aiokafka(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    """Seconds that aiokafka takes."""
+    return asyncio.run(asyncio.wait_for(_read_aiokafka(bootstrap, topic, records), READ_TIMEOUT_S))
+
+
+CLIENTS = {
+    "moldau": read_moldau,
+    "moldau.blocking": read_blocking,
+    "moldau.aio": read_aio,
+    "librdkafka": read_librdkafka,
+    "aiokafka": read_aiokafka,
+}
 
 
 def measure(bootstrap: str, topic: str, records: Mapping[int, int], rounds: int) -> dict[str, float]:
@@ -128,6 +196,7 @@ def main() -> None:
     parser.add_argument("--idle", default="0,1,9,99", metavar="COUNTS", help="numbers of idle partitions")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--output", metavar="DIR", help="where to write consumer.md and consumer.png")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     with cluster(brokers=1, controllers=1, links=False) as running:
@@ -145,13 +214,16 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures))
         return
-    print("| partitions | Moldau, records/s | librdkafka | ratio | Moldau, us of CPU | librdkafka | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    for name, row in figures.items():
-        print(
-            f"| {name} | {row['moldau']:,.0f} | {row['librdkafka']:,.0f} | {row['ratio']:.2f} "
-            f"| {row['moldau_cpu_us']:.2f} | {row['librdkafka_cpu_us']:.2f} | {row['cpu_ratio']:.2f} |"
-        )
+    columns = ["partitions", *(f"{name}, records/s" for name in CLIENTS), *(f"{name}, us of CPU" for name in CLIENTS)]
+    rows = [
+        [case, *(f"{row[name]:,.0f}" for name in CLIENTS), *(f"{row[f'{name}_cpu_us']:.2f}" for name in CLIENTS)]
+        for case, row in figures.items()
+    ]
+    text = results.table(columns, rows)
+    print(text)
+    if options.output:
+        costs = {case: {name: row[f"{name}_cpu_us"] for name in CLIENTS} for case, row in figures.items()}
+        results.write(options.output, "consumer", text, "client CPU, us per record", costs)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,32 @@
-"""Measures what producers cost per record, in the client and in the broker, beside librdkafka on the same broker.
+"""Measures what producers cost per record, in client and broker, beside librdkafka and aiokafka on the same broker.
 
-    python -m benchmarks.producer [--records N] [--rounds R] [--json]
+    python -m benchmarks.producer [--records N] [--rounds R] [--json] [--output DIR]
 
 - defaults: each client's own defaults (Moldau's batches hold 16 KiB, as the Java client's; librdkafka's up to 1 MB)
 - 64 KiB: both clients with ``batch.size=65536`` and ``linger.ms=20``
 - keys: as 64 KiB, and each record has one of a thousand keys, so that batches of all partitions grow side by side
 
-Every client sends values of 100 B to four partitions with acks=all, in a loop that makes one call for each record, and
-flushes. The clients take turns in one process; the processor time of a round is that of all threads of this process,
-and that of the broker. Broker and clients share this machine's cores: what counts is the ratio to librdkafka in the
-same round, and processor time rather than records per second.
+Every client sends values of 100 B to four partitions with acks=all, in a loop that makes one call for each record
+(``send_many``: for a thousand), and flushes. ``--output`` writes the table and a bar chart. The clients take turns in
+one process; the processor time of a round is that of all threads of this process, and that of the broker. Broker and
+clients share this machine's cores: what counts is the ratio to librdkafka in the same round, and processor time
+rather than records per second.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import aiokafka
 import confluent_kafka
 import trio
+from benchmarks.client import results
 
 import moldau.blocking
 from moldau import Admin, Producer
@@ -72,6 +76,45 @@ def produce_moldau(bootstrap: str, settings: Mapping[str, object], keys: Sequenc
     trio.run(_produce, bootstrap, settings, keys, count)
 
 
+async def _produce_many(
+    bootstrap: str, settings: Mapping[str, object], keys: Sequence[bytes | None], count: int
+) -> None:
+    block = list(keys) * (1000 // len(keys))
+    async with Producer(_config(bootstrap, settings)) as producer:
+        for _ in range(count // len(block)):
+            deliveries = await producer.send_many(TOPIC, [VALUE] * len(block), keys=block)
+        await producer.flush()
+        deliveries[-1].result()
+
+
+def produce_many(bootstrap: str, settings: Mapping[str, object], keys: Sequence[bytes | None], count: int) -> None:
+    """Moldau's producer for trio, with one call for a thousand records."""
+    trio.run(_produce_many, bootstrap, settings, keys, count)
+
+
+async def _produce_aiokafka(
+    bootstrap: str, settings: Mapping[str, object], keys: Sequence[bytes | None], count: int
+) -> None:
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=bootstrap,
+        acks="all",
+        enable_idempotence=True,
+        max_batch_size=int(str(settings.get("batch.size", 16384))),
+        linger_ms=int(str(settings.get("linger.ms", 0))),
+    )
+    async with producer:
+        for _ in range(count // len(keys)):
+            for key in keys:
+                last = await producer.send(TOPIC, VALUE, key)
+        await producer.flush()
+        await last
+
+
+def produce_aiokafka(bootstrap: str, settings: Mapping[str, object], keys: Sequence[bytes | None], count: int) -> None:
+    """aiokafka's producer."""
+    asyncio.run(_produce_aiokafka(bootstrap, settings, keys, count))
+
+
 def produce_blocking(bootstrap: str, settings: Mapping[str, object], keys: Sequence[bytes | None], count: int) -> None:
     """Moldau's producer for threads."""
     with moldau.blocking.Producer(_config(bootstrap, settings)) as producer:
@@ -102,8 +145,10 @@ def produce_librdkafka(
 
 CLIENTS: Mapping[str, Callable[[str, Mapping[str, object], Sequence[bytes | None], int], None]] = {
     "moldau": produce_moldau,
+    "moldau.send_many": produce_many,
     "moldau.blocking": produce_blocking,
     REFERENCE: produce_librdkafka,
+    "aiokafka": produce_aiokafka,
 }
 
 
@@ -143,6 +188,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--output", metavar="DIR", help="where to write producer.md and producer.png")
     options = parser.parse_args()
     figures: dict[str, dict[str, dict[str, float]]] = {}
     with cluster(brokers=1, controllers=1, links=False, settings={"log.retention.bytes": 200_000_000}) as running:
@@ -161,14 +207,22 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures))
         return
-    print("| case | client | records/s | client, us per record | ratio | broker, us per record | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    for case, rows in figures.items():
-        for name, row in rows.items():
-            print(
-                f"| {case} | {name} | {row['records_s']:,.0f} | {row['client_us']:.2f} | {row['client_ratio']:.2f} "
-                f"| {row['broker_us']:.2f} | {row['broker_ratio']:.2f} |"
-            )
+    columns = ["case", "client", "records/s", "client, us per record", "ratio", "broker, us per record", "ratio"]
+    rows = [
+        [
+            case,
+            name,
+            f"{row['records_s']:,.0f}",
+            *(f"{row[each]:.2f}" for each in ("client_us", "client_ratio", "broker_us", "broker_ratio")),
+        ]
+        for case, found in figures.items()
+        for name, row in found.items()
+    ]
+    text = results.table(columns, rows)
+    print(text)
+    if options.output:
+        costs = {case: {name: row["client_us"] for name, row in found.items()} for case, found in figures.items()}
+        results.write(options.output, "producer", text, "client CPU, us per record", costs)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,44 @@ at a time may use a consumer.
 
 Differences from the trio clients: ``begin_transaction`` is a coroutine, ``send`` leaves all errors of a record except
 wrong types to its delivery, and time limits raise ``TimeoutError`` instead of ``trio.TooSlowError``.
+
+Importing the package loads no client; each is loaded at its first use.
 """
 
-from moldau.aio.admin import Admin
-from moldau.aio.consumer import Consumer
-from moldau.aio.processing import process
-from moldau.aio.producer import AioDelivery, Producer
-from moldau.aio.share import ShareConsumer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.aio.admin import Admin
+    from moldau.aio.consumer import Consumer
+    from moldau.aio.processing import process
+    from moldau.aio.producer import AioDelivery, Producer
+    from moldau.aio.share import ShareConsumer
 
 __all__ = ["Admin", "AioDelivery", "Consumer", "Producer", "ShareConsumer", "process"]
+
+_HOMES = {
+    "Admin": "admin",
+    "AioDelivery": "producer",
+    "Consumer": "consumer",
+    "Producer": "producer",
+    "ShareConsumer": "share",
+    "process": "processing",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a client when it is first named (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

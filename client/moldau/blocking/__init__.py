@@ -10,12 +10,44 @@ the caller's thread does something else; Moldau starts no other threads except t
 may share a producer or an admin client; one thread at a time may use a consumer. Records passed to ``send`` wait in a
 bounded queue until the trio thread takes them, many at a time: a thread switch for each record would cost more than
 the record itself. An interrupt (Ctrl-C) cancels the call in the trio thread and undoes its effects.
+
+Importing the package loads no client; each is loaded at its first use.
 """
 
-from moldau.blocking.admin import Admin
-from moldau.blocking.consumer import Consumer
-from moldau.blocking.processing import process
-from moldau.blocking.producer import BlockingDelivery, Producer
-from moldau.blocking.share import ShareConsumer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.blocking.admin import Admin
+    from moldau.blocking.consumer import Consumer
+    from moldau.blocking.processing import process
+    from moldau.blocking.producer import BlockingDelivery, Producer
+    from moldau.blocking.share import ShareConsumer
 
 __all__ = ["Admin", "BlockingDelivery", "Consumer", "Producer", "ShareConsumer", "process"]
+
+_HOMES = {
+    "Admin": "admin",
+    "BlockingDelivery": "producer",
+    "Consumer": "consumer",
+    "Producer": "producer",
+    "ShareConsumer": "share",
+    "process": "processing",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a client when it is first named (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

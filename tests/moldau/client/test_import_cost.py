@@ -49,6 +49,17 @@ def test_a_client_loads_what_it_uses(client, tables_max):
     assert len(loaded - tables) <= 100
 
 
+@pytest.mark.parametrize("face", ["blocking", "aio"])
+def test_a_face_loads_one_client_at_a_time(face):
+    """All clients of a face took twice the time of the one that a program uses."""
+    loaded = loaded_by(f"from moldau.{face} import Producer")
+    assert f"moldau.{face}.producer" in loaded
+    others = {"moldau.admin.admin", "moldau.consumer.consumer", "moldau.share.consumer", "moldau.processing.native"}
+    assert loaded & others == set()
+    names = f"import moldau.{face} as face; assert {{*face.__all__}} <= {{*dir(face)}}"
+    loaded_by(f"{names}; [getattr(face, name) for name in face.__all__]; assert not hasattr(face, 'Producers')")
+
+
 def test_every_api_finds_its_tables():
     assert len(APIS) == len(ApiKey) >= 70
     for key, api in APIS.items():
