@@ -124,7 +124,7 @@ class ConsumerGroup(Campaign):
 
     def key(self) -> object:
         core = self.driver.core.consumers
-        shapes = []
+        shapes: list[object] = []
         for group in (core.get(GROUP), core.latest(GROUP)):
             if group is None:
                 shapes.append(None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau_broker.coordinator.group.consumer.core import offset_checks, reconcile
+from moldau_broker.coordinator.group.consumer.core.state import MemberState
 
 if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
@@ -33,6 +34,6 @@ def lost_partitions_are_free() -> list[Patch]:
 
     def moved(member, epoch, state, assigned, revoking):  # type: ignore[no-untyped-def]
         changed = original(member, epoch, state, assigned, revoking)
-        return original(member, epoch, reconcile.MemberState.STABLE, assigned, frozenset()) if revoking else changed
+        return original(member, epoch, MemberState.STABLE, assigned, frozenset()) if revoking else changed
 
     return [(reconcile, "_moved", moved)]

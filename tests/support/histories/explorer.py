@@ -73,7 +73,7 @@ def explore(make: Callable[[], World], depth: int, *, settle_depth: int | None =
         history, image = waiting.popleft()
 
         def again(history: tuple[Action, ...] = history, image: bytes = image) -> World:
-            return pickle.loads(image) if copies else replayed(make, history)  # type: ignore[no-any-return]
+            return pickle.loads(image) if copies else replayed(make, history)
 
         world = again()
         actions = world.actions()

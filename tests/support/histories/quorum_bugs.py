@@ -52,8 +52,9 @@ def early_answer_counts_all() -> list[Patch]:
     original = RaftCore._acceptance
 
     def acceptance(self: RaftCore, request: AppendRequest | SnapshotRequest, match_index: int) -> AppendResponse:
-        is_heartbeat = isinstance(request, AppendRequest) and not request.entries
-        return original(self, request, max(match_index, request.prev_index) if is_heartbeat else match_index)
+        if isinstance(request, AppendRequest) and not request.entries:
+            match_index = max(match_index, request.prev_index)
+        return original(self, request, match_index)
 
     return [(RaftCore, "_acceptance", acceptance)]
 

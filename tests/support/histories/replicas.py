@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import BrokerId, LeaderEpoch, Offset
 from moldau_broker.replication.replica import IsrProposal, PartitionState, Replica, ReplicaEffects
 
 if TYPE_CHECKING:
     from support.histories.explorer import Action
 
-LEADER = 1
-FOLLOWERS = (2, 3)
-LEADER_EPOCH = 4
+LEADER = BrokerId(1)
+FOLLOWERS = (BrokerId(2), BrokerId(3))
+LEADER_EPOCH = LeaderEpoch(4)
 LAG_MS = 100.0
 MIN_ISR = 2
 RECORDS_MAX = 2
@@ -30,20 +31,26 @@ class Partition:
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), elr: tuple[int, ...] = (), ahead: int = 0) -> None:
         """Begins with a committed ISR and ELR; ``ahead`` is the number of records that only the leader holds."""
         self.now = 0.0
-        self.isr, self.elr, self.partition_epoch = isr, elr, 1
-        self.brokers = {1: 10, 2: 10, 3: 10}
+        self.isr = tuple(BrokerId(member) for member in isr)
+        self.elr = tuple(BrokerId(member) for member in elr)
+        self.partition_epoch = 1
+        self.brokers = dict.fromkeys((LEADER, *FOLLOWERS), 10)
         """The registered and unfenced brokers, with their broker epochs."""
-        self.ends = {2: 0, 3: 0}
+        self.ends = dict.fromkeys(FOLLOWERS, Offset(0))
         """The log end of each follower."""
         self.known: list[PartitionState] = []
         """Committed changes that the leader has not applied yet."""
         self.proposal: IsrProposal | None = None
-        self.acked = 0
+        self.acked = Offset(0)
         self.fencings = self.pauses = 0
         self.replica = Replica(
-            LEADER, high_watermark=0, log_end_offset=ahead, lag_time_max_ms=LAG_MS, min_insync_replicas=MIN_ISR
+            LEADER,
+            high_watermark=Offset(0),
+            log_end_offset=Offset(ahead),
+            lag_time_max_ms=LAG_MS,
+            min_insync_replicas=MIN_ISR,
         )
-        self.replica.apply(self._state(), ahead, self.now)
+        self.replica.apply(self._state(), Offset(ahead), self.now)
         self._do(self.replica.reconsider(self.now, self.brokers))
 
     def _state(self) -> PartitionState:
@@ -51,7 +58,7 @@ class Partition:
             leader=LEADER,
             leader_epoch=LEADER_EPOCH,
             partition_epoch=self.partition_epoch,
-            replicas=(1, 2, 3),
+            replicas=(LEADER, *FOLLOWERS),
             isr=self.isr,
         )
 
@@ -79,12 +86,12 @@ class Partition:
     def append(self) -> None:
         """A producer's record is appended, if the leader takes it."""
         if self.replica.check_append(-1) is ErrorCode.NONE:
-            self._do(self.replica.log_end_moved(self.replica.log_end_offset + 1, self.now, self.brokers))
+            self._do(self.replica.log_end_moved(Offset(self.replica.log_end_offset + 1), self.now, self.brokers))
 
-    def fetch(self, follower: int, gets: bool) -> None:
+    def fetch(self, follower: BrokerId, gets: bool) -> None:
         """A follower fetches; with ``gets`` the answer arrives, and it appends the records."""
         epoch = self.brokers.get(follower, 9)
-        self._do(self.replica.followed(follower, epoch, self.ends[follower], 0, self.now, self.brokers))
+        self._do(self.replica.followed(follower, epoch, self.ends[follower], Offset(0), self.now, self.brokers))
         if gets:
             self.ends[follower] = self.replica.log_end_offset
 
@@ -97,14 +104,14 @@ class Partition:
         """The leader looks for followers that lag."""
         self._do(self.replica.tick(self.now, self.brokers))
 
-    def fence(self, follower: int) -> None:
+    def fence(self, follower: BrokerId) -> None:
         """The session of a follower ends: the controller takes it out of the ISR."""
         self.fencings += 1
         del self.brokers[follower]
         if follower in self.isr:
             self._change(tuple(member for member in self.isr if member != follower))
 
-    def unfence(self, follower: int) -> None:
+    def unfence(self, follower: BrokerId) -> None:
         """A follower has a session again, under a new broker epoch."""
         self.brokers[follower] = 10 + self.fencings
 
@@ -157,7 +164,7 @@ class Partition:
 
     # --- what follows
 
-    def _change(self, isr: tuple[int, ...]) -> None:
+    def _change(self, isr: tuple[BrokerId, ...]) -> None:
         """The controller commits another ISR, and the ELR that goes with it."""
         left = {*self.elr, *self.isr} - set(isr)
         self.elr = () if len(isr) >= MIN_ISR else tuple(sorted(left))
@@ -190,9 +197,9 @@ class Partition:
         replica = self.replica
         while (
             self.acked < replica.log_end_offset
-            and replica.acknowledgement(LEADER_EPOCH, self.acked + 1) is ErrorCode.NONE
+            and replica.acknowledgement(LEADER_EPOCH, Offset(self.acked + 1)) is ErrorCode.NONE
         ):
-            self.acked += 1
+            self.acked = Offset(self.acked + 1)
         assert replica.high_watermark <= replica.log_end_offset
         for member in (*self.isr, *self.elr):
             end = replica.log_end_offset if member == LEADER else self.ends[member]
@@ -215,8 +222,8 @@ def shrunk_isr() -> Partition:
     """Returns a partition that lost broker 2, which lacks the last record; broker 3 has it and is outside."""
     world = smallest_isr()
     world.append()
-    world.fetch(3, True)
-    world.fence(2)
+    world.fetch(BrokerId(3), True)
+    world.fence(BrokerId(2))
     world.learn()
     return world
 
@@ -224,7 +231,7 @@ def shrunk_isr() -> Partition:
 def admission_committed() -> Partition:
     """Returns a partition whose controller has admitted broker 3; the leader has its answer, and not the metadata."""
     world = smallest_isr()
-    world.fetch(3, True)
+    world.fetch(BrokerId(3), True)
     world.decide(True)
     return world
 
@@ -232,7 +239,7 @@ def admission_committed() -> Partition:
 def admission_unanswered() -> Partition:
     """Returns a partition whose controller has admitted broker 3, and whose leader knows nothing of it."""
     world = smallest_isr()
-    world.fetch(3, True)
+    world.fetch(BrokerId(3), True)
     world.decide(False)
     return world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau.consumer.core.fetch_session import INITIAL_EPOCH
@@ -59,10 +60,8 @@ def recreated_topic_keeps_entry() -> list[Patch]:
 
     def next_request(self, wanted, *, by_topic_id):  # type: ignore[no-untyped-def]
         request = original(self, wanted, by_topic_id=by_topic_id)
-        for each in list(request.forgotten):
-            if each in wanted:
-                del request.forgotten[each]
-        return request
+        forgotten = {each: topic_id for each, topic_id in request.forgotten.items() if each not in wanted}
+        return dataclasses.replace(request, forgotten=forgotten)
 
     return [(ConsumerSession, "next_request", next_request)]
 

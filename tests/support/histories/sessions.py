@@ -13,9 +13,10 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.fetch_session import Asked
 from moldau.consumer.core.fetch_session import FetchSession as ConsumerSession
 from moldau.protocol.errors import ErrorCode
+from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.values import TopicPartition as LogPartition
 from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, PartitionKey
-from moldau_broker.replication.follower import Followed, FollowerFetcher, PartitionAnswer, StepKind
+from moldau_broker.replication.follower import Followed, FollowerFetcher, FollowRequest, PartitionAnswer, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ class FollowerSide:
         self.ids = dict.fromkeys(NUMBERS, TOPIC)
         self.epochs = dict.fromkeys(NUMBERS, 0)
         self.offsets: dict[int, int] = {}
-        self.asked = None
+        self.asked: FollowRequest | None = None
 
     def add(self, number: int, offset: int = 0) -> None:
         self.epochs[number] += 1
@@ -97,10 +98,10 @@ class FollowerSide:
             Followed(
                 LogPartition("t", number),
                 self.ids[number],
-                leader_epoch=self.epochs[number],
-                fetch_offset=offset,
+                leader_epoch=LeaderEpoch(self.epochs[number]),
+                fetch_offset=Offset(offset),
                 last_fetched_epoch=-1,
-                log_start_offset=0,
+                log_start_offset=Offset(0),
             )
         )
 
@@ -112,7 +113,7 @@ class FollowerSide:
         followed = self.fetcher.partition(LogPartition("t", number))
         assert followed is not None
         self.offsets[number] += 1
-        self.fetcher.appended(followed, self.offsets[number], 1, 0)
+        self.fetcher.appended(followed, Offset(self.offsets[number]), 1, Offset(0))
 
     def wanted(self) -> dict[PartitionKey, int]:
         return {(self.ids[number].bytes, number): offset for number, offset in self.offsets.items()}
@@ -135,8 +136,8 @@ class FollowerSide:
                 topic_id=uuid.UUID(bytes=topic),
                 partition=number,
                 error=ErrorCode.NONE,
-                high_watermark=high_watermark,
-                log_start_offset=0,
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(0),
                 records=b"",
             )
             for (topic, number), high_watermark in sent_news.items()

@@ -55,12 +55,11 @@ def refused_completion_forgotten() -> list[Patch]:
 
 def repeated_end_believed() -> list[Patch]:
     """An EndTxn in the former epoch is taken for a repeated one, whatever was decided."""
-    original = transaction_core.is_repeated_end
     good_end = transaction_core.TransactionCore._end
 
     def end(self, request_id, request, version, fresh_producer_id, moment):  # type: ignore[no-untyped-def]
         transaction = self.lifecycle.transactions.get(request.transactional_id)
-        if transaction is not None and version >= 5 and original(transaction, request):
+        if transaction is not None and version >= 5 and is_repeated_end(transaction, request):
             decided = transaction.status in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.PREPARE_COMMIT)
             if not transaction.status.is_preparing and request.transactional_id not in self.lifecycle.busy:
                 request = copy.copy(request)

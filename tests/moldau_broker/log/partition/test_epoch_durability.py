@@ -202,3 +202,21 @@ def test_a_log_never_flushed_is_durable_after_the_next_flush(seed: int) -> None:
     run_work(manager.logs[A].flush_work())
     again = crash(machine, manager, power_lost=True)
     assert again.logs[A].log_end_offset == 1
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_log_restarted_at_an_offset_has_no_former_epochs(crashes: bool) -> None:
+    """A former epoch would be a false point of agreement with a leader whose records were deleted."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 3)
+    put(log, 5)
+    log.flush()
+    log.truncate_fully_and_start_at(40, START_MS)
+    assert entries(log) == []
+    assert log.epochs.end_offset_for(5, 40).leader_epoch < 0
+    if crashes:
+        log = crash(machine, manager, power_lost=True).logs[A]
+        assert entries(log) == []
+    assert (log.log_start_offset, log.log_end_offset) == (40, 40)
