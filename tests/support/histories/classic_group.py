@@ -32,7 +32,7 @@ class ClassicGroup:
         self.driver = CoreDriver(GroupConfig(initial_rebalance_delay_ms=0), auto_commit=False)
         self.consumers = [Consumer(self.driver), Consumer(self.driver, instance="i")]
         self.plans: dict[tuple[int, str], dict[str, bytes]] = {}
-        """What the leader of a generation assigned, by generation and leader."""
+        """The plan of each leader, by generation and member id."""
         self.joins = self.failovers = self.silences = self.offset = 0
         self.newest = 0
         self.kept: int | None = None

@@ -47,7 +47,7 @@ class Application:
         self.assigned: tuple[TopicPartition, ...] = ()
         """The last assignment that has arrived."""
         self.held: tuple[TopicPartition, ...] = ()
-        """What the application has taken over."""
+        """The partitions that the application has taken over."""
         self.asked: tuple[str, int] | None = None
 
     def send(self, name: str, request: Request, version: int) -> None:

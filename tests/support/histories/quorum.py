@@ -41,7 +41,7 @@ Sent = tuple[int, int, Message]
 
 @dataclass
 class Disk:
-    """What a node has written, and what of it survives a crash."""
+    """The writes of a node, and the part of them that survives a crash."""
 
     hard_state: HardState = field(default_factory=HardState)
     entries: list[Entry] = field(default_factory=list)

@@ -68,7 +68,7 @@ class Transactions:
         self.records: list[tuple[int, int, int]] = []
         """Of each record: who wrote it, producer id, epoch."""
         self.promised: dict[int, bool] = {}
-        """What EndTxn answered about each record."""
+        """The outcome of each record according to EndTxn."""
         self.commits_asked: set[tuple[int, int]] = set()
         """The identities under which EndTxn asked for a commit."""
         self.last_end: list[tuple[int, int, bool] | None] = [None, None]
