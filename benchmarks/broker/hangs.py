@@ -120,7 +120,11 @@ def librdkafka(bootstrap: str, topic: str, keys: dict[str, str]) -> Writer:
         def delivered(error: object, _: object) -> None:
             answered.append(error)
 
-        producer = ConfluentProducer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0, **keys})
+        # What is request.timeout.ms elsewhere has another name here.
+        own_name = {"socket.timeout.ms": keys["request.timeout.ms"]} if "request.timeout.ms" in keys else {}
+        producer = ConfluentProducer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0, **keys, **own_name}
+        )
         while not writer.ends.wait(0.02):
             answered.clear()
             producer.produce(topic, b"x", partition=0, on_delivery=delivered)

@@ -36,10 +36,19 @@ def judge(
     min_isr: Mapping[str, int],
     quorum: QuorumDescription,
     brokers: Sequence[int],
+    fenced: Sequence[int] = (),
 ) -> list[Problem]:
-    """Returns the problems, ordered by ``KINDS``; ``min_isr`` is needed of topics with replicas out of sync."""
+    """Returns the problems, ordered by ``KINDS``.
+
+    Args:
+        topics: All topics.
+        min_isr: ``min.insync.replicas`` of topics with replicas out of sync.
+        quorum: The controllers.
+        brokers: The brokers in service.
+        fenced: Brokers that are registered and not in service, as far as the cluster names them.
+    """
     problems = _of_quorum(quorum)
-    missing: dict[int, int] = {}
+    missing: dict[int, int] = dict.fromkeys(fenced, 0)
     for name, topic in sorted(topics.items()):
         for partition in topic.partitions:
             subject = f"{name}-{partition.partition}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from moldau_cli.health import judge, verdict
@@ -43,7 +43,8 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     """
     from moldau.admin import ConfigResource, ResourceType
 
-    quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster()
+    quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster(include_fenced=True)
+    cluster = replace(cluster, brokers=tuple(one for one in cluster.brokers if one.node_id not in cluster.fenced))
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     topics = await admin.describe_topics(names) if names else {}
     short = [
@@ -54,5 +55,5 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     configs = await admin.describe_configs(short) if short else {}
     min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
     brokers = [broker.node_id for broker in cluster.brokers]
-    problems = judge(topics, min_isr, quorum, brokers)
+    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics)

@@ -58,6 +58,8 @@ class Background:
         try:
             self._nursery = await outer.start(self._host)
             self._scope.shield = True  # only now: a shielded start could not be cancelled
+            # A cancellation before the shield has closed the nursery; it is for this task as well.
+            await trio.lowlevel.checkpoint_if_cancelled()
             for task in tasks:
                 await self._nursery.start(task)
         except BaseException as error:

@@ -58,3 +58,14 @@ def test_a_voter_that_does_not_answer_is_down():
     assert found[0].detail == "does not answer the active controller"
     assert verdict(found) == "degraded"
     assert judge({}, {}, quorum(heard=(-1, 9_000, 0)), [1]) == [], "the leader does not tell times"
+
+
+def test_a_registered_broker_without_replicas_is_missed():
+    """A broker that was drained, or has just joined, is down as well; one in service is not."""
+    found = judge(topic(partition(0, 1, (1, 2, 3))), {}, quorum(), [1, 2, 3], [4])
+    assert [(problem.kind, problem.subject) for problem in found] == [("broker-down", "broker 4")]
+    assert found[0].detail == "is down or fenced, and has 0 replicas"
+    both = judge(topic(partition(0, 1, (1, 2), (1, 2, 4))), {"t": 2}, quorum(), [1, 2, 3], [4])
+    assert [problem.detail for problem in both if problem.kind == "broker-down"] == [
+        "is down or fenced, and has 1 replicas"
+    ]
