@@ -373,6 +373,18 @@ def test_a_new_epoch_forgets_what_followers_had() -> None:
     assert subject.epoch_start_offset == 5
 
 
+def test_a_replica_that_is_added_within_an_epoch_begins_unknown() -> None:
+    """A reassignment adds replicas without a new leader epoch; what the others have is still known."""
+    subject = leader()
+    subject.log_end_moved(5, 0, ALIVE)
+    fetched(subject, 2, 5)
+    assert subject.apply(state(partition_epoch=2, replicas=(1, 2, 3, 4)), 5, 0) is Applied.ISR_CHANGED
+    added, known = subject.follower(4), subject.follower(2)
+    assert added is not None
+    assert known is not None
+    assert (added.log_end_offset, known.log_end_offset) == (-1, 5)
+
+
 # --- followers -----------------------------------------------------------------------------------------------------
 
 

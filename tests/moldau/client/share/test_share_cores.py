@@ -252,3 +252,5 @@ def test_impossible_ranges_are_refused():
     """A broker cannot make the client count to a billion."""
     with pytest.raises(CorruptRecordError):
         acquired_records(answer(acquired=[(0, OFFSETS_MAX, 1)]), check_crcs=True)
+    most = acquired_records(answer(acquired=[(0, 9, 1), (10, OFFSETS_MAX - 1, 1)]), check_crcs=True)
+    assert len(most.gaps) == OFFSETS_MAX

@@ -429,6 +429,20 @@ def test_the_last_epoch_ends_with_a_new_producer_id(fail_over: bool) -> None:
     assert producer.add(1) is ErrorCode.NONE
 
 
+def test_a_late_end_of_a_replaced_id_ends_nothing() -> None:
+    """The producer works with its new id, and its next transaction times out: a copy of the old request is refused."""
+    driver = TransactionDriver()
+    producer = exhausted(driver, bumps=True)
+    producer.add(1)
+    late = end_request(producer.producer_id, 0x7FFE, commit=False)
+    assert producer.end(commit=False) is ErrorCode.NONE
+    assert producer.epoch == 0
+    producer.add(2)
+    driver.pass_time(120_000)
+    assert driver.state() == "CompleteAbort"
+    assert code_of(driver.ask(late, 5)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_brokers_verify_what_producers_write() -> None:
     driver = TransactionDriver()
     producer = Producer(driver)
@@ -455,6 +469,18 @@ def test_unused_ids_are_forgotten() -> None:
     assert driver.state("busy") == "Ongoing"
     driver.fail_over()
     assert driver.describe("idle").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_an_id_with_a_pending_write_is_not_forgotten() -> None:
+    driver = TransactionDriver(TransactionConfig(id_expiration_ms=7 * DAY_MS))
+    Producer(driver).init()
+    driver.pass_time(7 * DAY_MS - 1)
+    driver.automatic = False
+    driver.send(init_request(), 4)
+    driver.pass_time(3_600_000)
+    assert len(driver.uncommitted) == 1, "no tombstone follows the record of the new producer"
+    driver.commit()
+    assert driver.state() == "Empty"
 
 
 def test_listing_and_describing() -> None:
