@@ -1,8 +1,9 @@
 """Builds the optional extension modules; everything else is declared in pyproject.toml.
 
 ``moldau.records._codec`` holds the per-record loops in typed Cython, ``moldau.records._cleaning`` those of the log's
-cleaner. They are optional: on a machine without a compiler the installation succeeds and the pure-Python twins
-``_codec_py`` and ``_cleaning_py`` serve instead.
+cleaner. ``moldau.records._plain`` and ``moldau.protocol.hot._wire`` are short cuts of the broker for usual batches and
+requests. They are optional: on a machine without a compiler the installation succeeds and the pure-Python twins (with
+``_py`` at the end of their names) serve instead.
 """
 
 from setuptools import Extension, setup
@@ -11,15 +12,19 @@ RECORDS = "client/moldau/records"
 
 setup(
     ext_modules=[
-        Extension(
-            f"moldau.records.{name}",
-            [f"{RECORDS}/{name}.pyx"],
-            depends=[f"{RECORDS}/{part}" for part in ("_wire.pxd", *parts)],
-            optional=True,
-        )
-        for name, parts in (
-            ("_codec", ["_codec_append.pxi", "_codec_columns.pxi", "_codec_rows.pxi", "_codec_walk.pxi"]),
-            ("_cleaning", []),
-        )
+        Extension("moldau.protocol.hot._wire", ["client/moldau/protocol/hot/_wire.pyx"], optional=True),
+        *(
+            Extension(
+                f"moldau.records.{name}",
+                [f"{RECORDS}/{name}.pyx"],
+                depends=[f"{RECORDS}/{part}" for part in ("_wire.pxd", *parts)],
+                optional=True,
+            )
+            for name, parts in (
+                ("_codec", ["_codec_append.pxi", "_codec_columns.pxi", "_codec_rows.pxi", "_codec_walk.pxi"]),
+                ("_cleaning", []),
+                ("_plain", []),
+            )
+        ),
     ],
 )

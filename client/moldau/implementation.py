@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.log import EventLogger
 
 PURE_PYTHON_VARIABLE = "MOLDAU_PURE_PYTHON"
-EXTENSIONS = ("moldau.records._codec", "moldau.records._cleaning")
+EXTENSIONS = (
+    "moldau.records._codec",
+    "moldau.records._cleaning",
+    "moldau.records._plain",
+    "moldau.protocol.hot._wire",
+)
 
 _announced = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ NO_LIMIT = -1
 """Retention without a limit."""
 
 _LONG_MAX = (1 << 63) - 1
+_POSITION_MAX = (1 << 31) - 1
 
 
 class TypedConfig(Protocol):
@@ -67,15 +68,32 @@ class LogConfig:
     message_timestamp_before_max_ms: int = _LONG_MAX
     message_timestamp_after_max_ms: int = 3600 * 1000
 
-    @property
-    def bounds_unsynced(self) -> bool:
-        """Whether ``flush.messages`` is set, so that acknowledgements may have to wait for a sync."""
-        return self.flush_messages != _LONG_MAX
+    # What the settings mean for each append, computed once.
+    bounds_unsynced: bool = field(init=False, repr=False, compare=False)
+    """Whether ``flush.messages`` is set, so that acknowledgements may have to wait for a sync."""
+    roll_ms: int = field(init=False, repr=False, compare=False)
+    """Age at which a segment is closed; compacted topics close early enough for ``max.compaction.lag.ms``."""
+    roll_bytes: int = field(init=False, repr=False, compare=False)
+    """The largest size of a segment; positions in a segment have 31 bits."""
+    batch_bytes_max: int = field(init=False, repr=False, compare=False)
+    """The largest batch that both ``max.message.bytes`` and ``segment.bytes`` allow."""
+    stores_as_sent: bool = field(init=False, repr=False, compare=False)
+    """Whether a batch without compression is stored with the bytes that its producer sent."""
 
-    @property
-    def roll_ms(self) -> int:
-        """Age at which a segment is closed; compacted topics close early enough for ``max.compaction.lag.ms``."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+    def __post_init__(self) -> None:
+        """Computes the fields that follow from others."""
+        age_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+        stores_as_sent = (
+            self.compression_type in ("producer", "uncompressed") and self.message_timestamp_type == "CreateTime"
+        )
+        for name, value in (
+            ("bounds_unsynced", self.flush_messages != _LONG_MAX),
+            ("roll_ms", age_ms),
+            ("roll_bytes", min(self.segment_bytes, _POSITION_MAX)),
+            ("batch_bytes_max", min(self.max_message_bytes, self.segment_bytes)),
+            ("stores_as_sent", stores_as_sent),
+        ):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_config(cls, config: TypedConfig) -> LogConfig:

@@ -1,7 +1,7 @@
 """Goal: the hand-written Produce and Fetch paths mean exactly what the compiled codecs mean.
 
 Method: samples of every version are read by both and written by both; cut and mutated frames must fail in both or in
-neither.
+neither. All tests run with the short cuts of the extension and without them.
 """
 
 import random
@@ -11,9 +11,24 @@ import pytest
 
 from moldau.protocol import hot
 from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
-from moldau.protocol.framing import encode_response
+from moldau.protocol.framing import decode_response, encode_response
+from moldau.protocol.hot import _wire_py, wire
 from moldau.protocol.messages import fetch, produce
 from support.protocol_samples import Sampler, samples, versions_of
+
+FUNCTIONS = ("read_produce", "read_fetch", "read_fetch_answer", "write_produce", "write_fetch")
+
+
+@pytest.fixture(autouse=True, params=["short cuts", "general"])
+def short_cuts(request, monkeypatch) -> bool:
+    """Serves with the extension, or without it."""
+    if request.param == "general":
+        module = _wire_py
+    else:
+        module = pytest.importorskip("moldau.protocol.hot._wire", reason="the extension was not built")
+    for name in FUNCTIONS:
+        monkeypatch.setattr(wire, name, getattr(module, name))
+    return request.param == "short cuts"
 
 
 def raw_topic(version: int, name: str, topic_id: UUID) -> bytes:
@@ -211,6 +226,53 @@ def test_writing_fetch_equals_the_compiled_codec(version: int) -> None:
         assert b"".join(parts) == encode_response(sample, version, 78)
 
 
+def answer_view(version: int, frame: bytes) -> hot.FetchAnswerView | None:
+    try:
+        _, answer = decode_response(fetch.FetchResponse, version, frame)
+    except DecodeError:
+        return None
+    partitions = [
+        hot.FetchedPartition(
+            topic.topic_id.bytes,
+            part.partition_index,
+            part.error_code,
+            part.high_watermark,
+            part.log_start_offset,
+            memoryview(part.records or b""),
+            part.diverging_epoch.epoch,
+            part.diverging_epoch.end_offset,
+        )
+        for topic in answer.responses
+        for part in topic.partitions
+    ]
+    return hot.FetchAnswerView(answer.throttle_time_ms, answer.error_code, answer.session_id, partitions)
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+def test_reading_answers_equals_the_compiled_codec(version: int) -> None:
+    """Answers to followers: sampled ones, usual ones, and cut and mutated ones."""
+    generator = random.Random(version)
+    sampler = Sampler(version)
+    for number in range(40):
+        sample = sampler.message(fetch.FetchResponse, version)
+        assert isinstance(sample, fetch.FetchResponse)
+        if number % 2:
+            sample.node_endpoints = []
+            for topic in sample.responses:
+                for index, part in enumerate(topic.partitions):
+                    part.diverging_epoch, part.snapshot_id = fetch.EpochEndOffset(), fetch.SnapshotId()
+                    part.current_leader = fetch.LeaderIdAndEpoch()
+                    part.aborted_transactions = None if index % 2 else []
+        frame = encode_response(sample, version, 79)[4:]
+        assert hot.read_fetch_answer(memoryview(frame), version) == answer_view(version, frame)
+        for broken in spoiled(generator, frame):
+            try:
+                actual = hot.read_fetch_answer(memoryview(broken), version)
+            except DecodeError:
+                actual = None
+            assert actual == answer_view(version, broken)
+
+
 def test_records_stand_in_the_response_as_they_were_given() -> None:
     """Placeholders of any kind pass through untouched, in order, and count in the size prefix."""
     first, second = object(), object()
@@ -222,6 +284,39 @@ def test_records_stand_in_the_response_as_they_were_given() -> None:
     assert isinstance(head, bytes)
     assert isinstance(tail, bytes)
     assert int.from_bytes(head[:4], "big") == len(head) - 4 + 1000 + len(tail)
+
+
+def test_usual_requests_take_the_short_cuts(short_cuts: bool) -> None:
+    """What clients and followers send is read and answered without the general functions."""
+    partition = produce.PartitionProduceData(index=3, records=b"records")
+    for version in range(9, 14):
+        topic = produce.TopicProduceData(name="t", topic_id=UUID(int=1), partition_data=[partition])
+        body = encode(produce.ProduceRequest(transactional_id="x", acks=-1, topic_data=[topic]), version)
+        found = wire.read_produce(memoryview(body), 0, version >= 13, 2, hot.ProduceRequestView)
+        assert (found is not None) == short_cuts
+        assert wire.read_produce(memoryview(body), 0, version >= 13, 1, hot.ProduceRequestView) is None
+        result = hot.ProducePartitionResult(3, 0, 5, -1, 0)
+        assert (wire.write_produce(version, 1, [(b"t" * 16, [result])], 0) is not None) == short_cuts
+    wanted = fetch.FetchPartition(partition=3, fetch_offset=1 << 40)
+    for version in range(12, 19):
+        topics = [fetch.FetchTopic(topic="t", topic_id=UUID(int=1), partitions=[wanted])]
+        state = fetch.ReplicaState(replica_id=7, replica_epoch=1 << 33)
+        forgotten = [fetch.ForgottenTopic(topic="f", topic_id=UUID(int=2), partitions=[1, 2])]
+        request = fetch.FetchRequest(replica_id=7, topics=topics, forgotten_topics_data=forgotten, rack_id="r")
+        request.replica_state = state
+        body = encode(request, version)
+        view, no_directory = memoryview(body), bytes(16)
+        made = (hot.FetchRequestView, hot.FetchPartitionView, no_directory, (1 << 63) - 1)
+        found_fetch = wire.read_fetch(view, 0, version, 5, *made)
+        assert (found_fetch is not None) == short_cuts
+        assert found_fetch is None or found_fetch.replica_id == 7
+        assert wire.read_fetch(view, 0, version, 4, *made) is None
+        answer = hot.FetchPartitionResult(3, 0, 10, 10, 0, 4, [b"data"], [])
+        frame = b"".join(hot.write_fetch_response(version, 1, [(b"t" * 16, [answer])]))[4:]
+        if version >= 13:
+            seen = wire.read_fetch_answer(memoryview(frame), 5, hot.FetchAnswerView, hot.FetchedPartition)
+            assert (seen is not None) == short_cuts
+        assert (wire.write_fetch(version, 1, [(b"t" * 16, [answer])], 0, 0, 0) is not None) == short_cuts
 
 
 def test_unknown_versions_are_refused() -> None:

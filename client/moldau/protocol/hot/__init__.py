@@ -11,9 +11,12 @@ and are held equal to them by test.
 """
 
 from moldau.protocol.hot.fetch import (
+    FetchAnswerView,
+    FetchedPartition,
     FetchPartitionResult,
     FetchPartitionView,
     FetchRequestView,
+    read_fetch_answer,
     read_fetch_request,
     write_fetch_response,
 )
@@ -26,12 +29,15 @@ from moldau.protocol.hot.produce import (
 )
 
 __all__ = [
+    "FetchAnswerView",
     "FetchPartitionResult",
     "FetchPartitionView",
     "FetchRequestView",
+    "FetchedPartition",
     "NodeEndpointResult",
     "ProducePartitionResult",
     "ProduceRequestView",
+    "read_fetch_answer",
     "read_fetch_request",
     "read_produce_request",
     "write_fetch_response",

@@ -16,9 +16,10 @@ from moldau.protocol.compiler import (
     read_uvarint,
     uvarint,
 )
-from moldau.protocol.framing import skip_tagged_section
+from moldau.protocol.framing import decode_response, skip_tagged_section
+from moldau.protocol.hot import wire
 from moldau.protocol.hot.produce import STRING_BYTES_MAX, NodeEndpointResult, node_endpoints_section
-from moldau.protocol.messages.fetch import FetchRequest
+from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.values import ZERO_UUID
 
 P = TypeVar("P")
@@ -26,7 +27,9 @@ P = TypeVar("P")
 
 _VERSIONS = FetchRequest.__versions__
 _FLEXIBLE = FetchRequest.__flexible__.first
+_LAST = _VERSIONS.last
 _TOPIC_IDS = 13
+_ANSWER_BODY_AT = 5  # behind the correlation id and the tagged section of the header, which is empty as a rule
 _NO_DIRECTORY = ZERO_UUID.bytes
 _HIGH_WATERMARK_UNKNOWN = 0x7FFFFFFFFFFFFFFF
 
@@ -105,6 +108,28 @@ class FetchPartitionResult(NamedTuple, Generic[P]):
     snapshot_id: tuple[int, int] | None = None
 
 
+class FetchedPartition(NamedTuple):
+    """One partition of an answer to a follower. ``records`` is a view of the frame, empty where the answer has null."""
+
+    topic_id: bytes
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    records: memoryview
+    diverging_epoch: int = -1
+    diverging_end_offset: int = -1
+
+
+class FetchAnswerView(NamedTuple):
+    """What a follower uses of a Fetch response."""
+
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
 class _Allowance:
     """How many topics and partitions a request may still name."""
 
@@ -133,6 +158,19 @@ def read_fetch_request(
         TooManyEntriesError: it names more than ``entries_max``.
         UnsupportedVersionError: there is no such version.
     """
+    if _FLEXIBLE <= version <= _LAST:
+        found = wire.read_fetch(
+            frame,
+            position,
+            version,
+            entries_max,
+            FetchRequestView,
+            FetchPartitionView,
+            _NO_DIRECTORY,
+            _HIGH_WATERMARK_UNKNOWN,
+        )
+        if found is not None:
+            return found
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"FetchRequest has versions {_VERSIONS}, not {version}")
     try:
@@ -380,6 +418,35 @@ def _plain_topic(frame: memoryview, position: int) -> tuple[bytes, int]:
     return topic, end
 
 
+def read_fetch_answer(frame: memoryview, version: int) -> FetchAnswerView:
+    """Reads a response frame (without its size prefix) of a version that names topics by id.
+
+    Raises:
+        DecodeError: the bytes are no such response.
+    """
+    assert version >= _TOPIC_IDS, "followers name topics by id"
+    if len(frame) > _ANSWER_BODY_AT and not frame[_ANSWER_BODY_AT - 1]:
+        found = wire.read_fetch_answer(frame, _ANSWER_BODY_AT, FetchAnswerView, FetchedPartition)
+        if found is not None:
+            return found
+    _, answer = decode_response(FetchResponse, version, frame)
+    partitions = [
+        FetchedPartition(
+            topic.topic_id.bytes,
+            each.partition_index,
+            each.error_code,
+            each.high_watermark,
+            each.log_start_offset,
+            memoryview(each.records or b""),
+            each.diverging_epoch.epoch,
+            each.diverging_epoch.end_offset,
+        )
+        for topic in answer.responses
+        for each in topic.partitions
+    ]
+    return FetchAnswerView(answer.throttle_time_ms, answer.error_code, answer.session_id, partitions)
+
+
 def write_fetch_response(
     version: int,
     correlation_id: int,
@@ -398,6 +465,10 @@ def write_fetch_response(
     Raises:
         UnsupportedVersionError: there is no such version.
     """
+    if _FLEXIBLE <= version <= _LAST and not node_endpoints:
+        written = wire.write_fetch(version, correlation_id, topics, throttle_time_ms, error_code, session_id)
+        if written is not None:
+            return written
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"FetchResponse has versions {_VERSIONS}, not {version}")
     flexible = version >= _FLEXIBLE

@@ -13,10 +13,12 @@ from moldau.protocol.compiler import (
     uvarint,
 )
 from moldau.protocol.framing import skip_tagged_section
+from moldau.protocol.hot import wire
 from moldau.protocol.messages.produce import ProduceRequest
 
 _VERSIONS = ProduceRequest.__versions__
 _FLEXIBLE = ProduceRequest.__flexible__.first
+_LAST = _VERSIONS.last
 _TOPIC_IDS = 13
 STRING_BYTES_MAX = 32767
 _NULL_RECORDS = memoryview(b"")
@@ -93,6 +95,10 @@ def read_produce_request(
         TooManyEntriesError: it names more than ``entries_max``.
         UnsupportedVersionError: there is no such version.
     """
+    if _FLEXIBLE <= version <= _LAST:
+        found = wire.read_produce(frame, position, version >= _TOPIC_IDS, entries_max, ProduceRequestView)
+        if found is not None:
+            return found
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"ProduceRequest has versions {_VERSIONS}, not {version}")
     try:
@@ -224,6 +230,10 @@ def write_produce_response(
     Raises:
         UnsupportedVersionError: there is no such version.
     """
+    if _FLEXIBLE <= version <= _LAST and not node_endpoints:
+        written = wire.write_produce(version, correlation_id, topics, throttle_time_ms)
+        if written is not None:
+            return written
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"ProduceResponse has versions {_VERSIONS}, not {version}")
     flexible = version >= _FLEXIBLE

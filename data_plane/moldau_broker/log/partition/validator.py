@@ -30,6 +30,7 @@ from moldau.records import (
 )
 from moldau.records.checksum import crc32c
 from moldau.records.decompression import WHOLE_BYTES_MAX, LongStep, StreamCompressor, pieces
+from moldau.records.plain import check_plain_batch
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.files.batches import (
     COMPRESSION_MASK,
@@ -93,6 +94,13 @@ def validate_batch(
         LogError: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP,
             UNSUPPORTED_COMPRESSION_TYPE or UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
+    if config.stores_as_sent and origin is AppendOrigin.CLIENT and not records.readonly:
+        earliest, latest = _timestamps_in_order(config, now_ms)
+        plain = check_plain_batch(
+            records, BatchHeader, crc32c, config.batch_bytes_max, earliest, latest, config.compact
+        )
+        if plain is not None:
+            return records, plain
     header = check_batch(records, config, origin)
     if header.attributes & CONTROL_BIT:
         return _writable(records), header
@@ -324,10 +332,9 @@ def _walker(header: BatchHeader, config: LogConfig, now_ms: int) -> RecordWalker
 
 
 def _timestamps_in_order(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    return (
-        max(now_ms - config.message_timestamp_before_max_ms, _INT64_MIN),
-        min(now_ms + config.message_timestamp_after_max_ms, _INT64_MAX),
-    )
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    return (max(_INT64_MIN, earliest), min(_INT64_MAX, latest))
 
 
 def _check_faults(walker: RecordWalker, config: LogConfig, now_ms: int) -> None:

@@ -1,0 +1,15 @@
+"""Chooses between the short cuts in typed Cython and none; see ``_wire.pyi`` and ``moldau.implementation``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.protocol.hot._wire import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+else:
+    try:
+        from moldau.protocol.hot._wire import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+    except ImportError:
+        from moldau.protocol.hot._wire_py import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+
+__all__ = ["read_fetch", "read_fetch_answer", "read_produce", "write_fetch", "write_produce"]
