@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.log.values import TopicPartition
 
+WireKey = tuple[bytes, int]
+"""A partition as messages name it: the bytes of its topic's id, and its number. Hashed far faster than a ``UUID``."""
+
 
 class FollowState(enum.Enum):
     """The states of a followed partition, as the module describes them."""
@@ -64,6 +67,7 @@ class Followed:
         "log_start_offset",
         "state",
         "topic_id",
+        "wire_key",
     )
 
     def __init__(
@@ -78,6 +82,7 @@ class Followed:
     ) -> None:
         self.key = key
         self.topic_id = topic_id
+        self.wire_key: WireKey = (topic_id.bytes, key.partition)
         self.leader_epoch = leader_epoch
         self.fetch_offset = fetch_offset
         self.last_fetched_epoch = last_fetched_epoch
@@ -101,8 +106,7 @@ class FollowRequest:
 class PartitionAnswer:
     """One partition of the leader's answer, decoded. ``records`` is borrowed."""
 
-    topic_id: uuid.UUID
-    partition: int
+    key: WireKey
     error: ErrorCode
     high_watermark: Offset
     log_start_offset: Offset
@@ -156,9 +160,9 @@ class FollowerFetcher:
         self._backoff_ms = backoff_ms
         self._backoff_max_ms = max(backoff_ms, backoff_max_ms)
         self._partitions: dict[TopicPartition, Followed] = {}
-        self._by_id: dict[tuple[uuid.UUID, int], Followed] = {}
-        self._known: dict[tuple[uuid.UUID, int], Followed] = {}
-        self._dirty: dict[tuple[uuid.UUID, int], None] = {}
+        self._by_id: dict[WireKey, Followed] = {}
+        self._known: dict[WireKey, Followed] = {}
+        self._dirty: dict[WireKey, None] = {}
         self._delayed: dict[TopicPartition, Followed] = {}
         self._fetching = 0
         self._session_id = INVALID_SESSION_ID
@@ -179,16 +183,16 @@ class FollowerFetcher:
         """Begins to follow a partition; replaces one of the same name (new leader epoch)."""
         self.remove(followed.key)
         self._partitions[followed.key] = followed
-        self._by_id[followed.topic_id, followed.key.partition] = followed
-        self._dirty[followed.topic_id, followed.key.partition] = None
+        self._by_id[followed.wire_key] = followed
+        self._dirty[followed.wire_key] = None
         self._count(followed, 1)
 
     def remove(self, key: TopicPartition) -> None:
         """Stops to follow a partition; ignores it in an answer to the request in flight."""
         followed = self._partitions.pop(key, None)
         if followed is not None:
-            del self._by_id[followed.topic_id, key.partition]
-            self._dirty[followed.topic_id, key.partition] = None
+            del self._by_id[followed.wire_key]
+            self._dirty[followed.wire_key] = None
             self._count(followed, -1)
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ class FollowerFetcher:
 
     def _full_request(self) -> FollowRequest:
         fetching = [f for f in self._partitions.values() if f.state is FollowState.FETCHING]
-        self._known = {(f.topic_id, f.key.partition): f for f in fetching}
+        self._known = {f.wire_key: f for f in fetching}
         self._dirty = {}
         return FollowRequest(
             session_id=self._session_id, session_epoch=INITIAL_EPOCH, partitions=tuple(fetching), forgotten=()
@@ -259,8 +263,8 @@ class FollowerFetcher:
         self._session_epoch = INITIAL_EPOCH if session_id == INVALID_SESSION_ID else next_epoch(request.session_epoch)
         steps = []
         for answer in answers:
-            followed = self._by_id.get((answer.topic_id, answer.partition))
-            sent = self._known.get((answer.topic_id, answer.partition))
+            followed = self._by_id.get(answer.key)
+            sent = self._known.get(answer.key)
             if followed is not None and followed is sent and followed.state is FollowState.FETCHING:
                 steps.append(self._step(followed, answer, now_ms))
         return steps
@@ -317,7 +321,7 @@ class FollowerFetcher:
             followed.fetch_offset = log_end_offset
             followed.last_fetched_epoch = last_epoch
             followed.log_start_offset = log_start_offset
-            self._dirty[followed.topic_id, followed.key.partition] = None
+            self._dirty[followed.wire_key] = None
 
     def truncated(self, followed: Followed, log_end_offset: Offset, last_epoch: int, log_start_offset: Offset) -> None:
         """Records that the log was truncated or emptied to ``log_end_offset``, and fetches from there."""
@@ -341,7 +345,7 @@ class FollowerFetcher:
         self._count(followed, -1)
         followed.state = state
         self._count(followed, 1)
-        self._dirty[followed.topic_id, followed.key.partition] = None
+        self._dirty[followed.wire_key] = None
 
     def _count(self, followed: Followed, change: int) -> None:
         if followed.state is FollowState.FETCHING:

@@ -42,8 +42,7 @@ def answer(
     partition: int, error: ErrorCode = ErrorCode.NONE, records: bytes = b"", diverging: tuple[int, int] = (-1, -1)
 ) -> PartitionAnswer:
     return PartitionAnswer(
-        topic_id=TOPIC,
-        partition=partition,
+        key=(TOPIC.bytes, partition),
         error=error,
         high_watermark=5,
         log_start_offset=0,

@@ -244,6 +244,14 @@ class RpcConnection:
         response_class = APIS[message.__api_key__].response
         return self._submit_message(message, chosen, lambda frame: decode_response(response_class, chosen, frame)[1])
 
+    def submit_decoded(self, message: Request, version: int, decode: Callable[[memoryview], T]) -> PendingResponse[T]:
+        """Queues a request as ``submit`` does; ``decode`` reads the frame of its answer.
+
+        Raises:
+            Exception: as ``submit``.
+        """
+        return self._submit_message(message, version, decode)
+
     def submit_without_response(self, message: Request, version: int | None = None) -> None:
         """Queues a request that gets no answer (Produce with acks=0). Bytes may wait until some task waits."""
         self._check_open()

@@ -14,14 +14,15 @@ meanwhile are fetched and synced together.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.hot import read_fetch_answer
 from moldau.protocol.messages.fetch import FetchPartition as FetchPartitionData
-from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, ReplicaState
+from moldau.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable
 
+    from moldau.protocol.hot import FetchAnswerView
     from moldau.runtime.ports.environment import Environment
     from moldau.values import BrokerId
     from moldau_broker.log.values import TopicPartition
@@ -284,9 +286,8 @@ class _Source:
     async def _fetch(self, request: FollowRequest) -> None:
         connection = await self._connected()
         settings = self._settings
-        pending = connection.submit(self._message(request), FETCH_VERSION)
-        response = await pending.wait(settings.fetch_wait_max_ms + settings.socket_timeout_ms)
-        answer = cast("FetchResponse", response)
+        pending = connection.submit_decoded(self._message(request), FETCH_VERSION, _decode)
+        answer = await pending.wait(settings.fetch_wait_max_ms + settings.socket_timeout_ms)
         self._fetchers.trust(self._broker_id)
         now_ms = self._environment.clock.monotonic_ms()
         error = ErrorCode(answer.error_code)
@@ -358,7 +359,7 @@ class _Source:
         log = partition.log
         if len(answer.records):
             info = log.append_as_follower(
-                memoryview(answer.records),
+                answer.records,
                 now_ms=self._environment.clock.wall_ms(),
                 leader_epoch=step.followed.leader_epoch,
             )
@@ -476,16 +477,18 @@ class _Source:
         }
 
 
-def _answers(response: FetchResponse) -> Iterable[PartitionAnswer]:
-    for topic in response.responses:
-        for data in topic.partitions:
-            yield PartitionAnswer(
-                topic_id=topic.topic_id,
-                partition=data.partition_index,
-                error=ErrorCode(data.error_code),
-                high_watermark=Offset(data.high_watermark),
-                log_start_offset=Offset(data.log_start_offset),
-                records=data.records if data.records is not None else b"",
-                diverging_epoch=data.diverging_epoch.epoch,
-                diverging_end_offset=Offset(data.diverging_epoch.end_offset),
-            )
+def _decode(frame: memoryview) -> FetchAnswerView:
+    return read_fetch_answer(frame, FETCH_VERSION)
+
+
+def _answers(answer: FetchAnswerView) -> Iterable[PartitionAnswer]:
+    for each in answer.partitions:
+        yield PartitionAnswer(
+            key=(each.topic_id, each.partition),
+            error=ErrorCode(each.error_code),
+            high_watermark=Offset(each.high_watermark),
+            log_start_offset=Offset(each.log_start_offset),
+            records=each.records,
+            diverging_epoch=each.diverging_epoch,
+            diverging_end_offset=Offset(each.diverging_end_offset),
+        )
