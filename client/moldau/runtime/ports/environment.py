@@ -137,11 +137,26 @@ class Listener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketBuffers:
+    """Sizes of a connection's buffers in the kernel, in bytes; -1 leaves a size to the system, which adapts it."""
+
+    send_bytes: int = -1
+    receive_bytes: int = -1
+
+
+SYSTEM_BUFFERS = SocketBuffers()
+
+
 class Network(Protocol):
     """Where connections come from. TLS is a wrapper on top (``moldau.runtime.tls.connection``)."""
 
-    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> Listener:
         """Binds and listens. Port 0 takes a free one.
+
+        ``buffers`` are those of accepted connections; a transport without such buffers ignores them.
 
         Raises:
             OSError: EADDRINUSE when the port is taken.

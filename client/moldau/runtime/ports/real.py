@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.runtime.net.buffers import drop_filled, drop_sent
+from moldau.runtime.net.buffers import byte_count, drop_filled, drop_sent
 from moldau.runtime.ports import system_calls
 from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS, UNLIMITED, is_shortage
-from moldau.runtime.ports.environment import Environment, File, OpenMode
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS, Environment, File, OpenMode, SocketBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,7 +252,9 @@ class RealNetwork:
 
     __slots__ = ()
 
-    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> RealListener:
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> RealListener:
         """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT."""
         found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, name = found[0]
@@ -260,6 +262,10 @@ class RealNetwork:
         try:
             listening.setblocking(False)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit the sizes, which must be known before a peer is offered a window.
+            for option, size in ((socket.SO_SNDBUF, buffers.send_bytes), (socket.SO_RCVBUF, buffers.receive_bytes)):
+                if size >= 0:
+                    listening.setsockopt(socket.SOL_SOCKET, option, size)
             listening.bind(name)
             listening.listen(backlog)
             return RealListener(listening)
@@ -333,9 +339,16 @@ class RealFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         """See ``File.append``; one pwritev as a rule."""
-        self._require_writable()
-        pending: Sequence[Buffer] = buffers
+        if not self._writable:
+            self._require_writable()
         position = self._size
+        if len(buffers) == 1:  # as a rule
+            written = system_calls.write_gathered(self._descriptor, buffers, position)
+            position = self._size = position + written
+            if written == byte_count(buffers[0]):
+                return position
+            buffers = drop_sent(buffers, written)
+        pending: Sequence[Buffer] = buffers
         while pending:
             written = system_calls.write_gathered(self._descriptor, pending[:BUFFERS_PER_CALL_MAX], position)
             position += written

@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS
 from moldau.runtime.sasl.core.client import ClientSession, Done, Send, reauthentication_at_ms
 from moldau.runtime.sasl.login import Login
 from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
@@ -15,7 +16,7 @@ from moldau.version import VERSION
 if TYPE_CHECKING:
     from moldau.protocol.messages.api_versions import ApiVersionsResponse
     from moldau.runtime.config.sasl import LoginSettings
-    from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener, Network
+    from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener, Network, SocketBuffers
 
 SOFTWARE: Final = ("moldau", VERSION)
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -53,9 +54,11 @@ class SaslNetwork:
         self._login = login
         self._clock = clock
 
-    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> Listener:
         """See ``Network.listen``."""
-        return await self.plain.listen(host, port, backlog=backlog)
+        return await self.plain.listen(host, port, backlog=backlog, buffers=buffers)
 
     async def connect(self, host: str, port: int) -> Connection:
         """See ``Network.connect``; raises ``SaslAuthenticationError`` when the server refuses."""

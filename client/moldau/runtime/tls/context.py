@@ -22,7 +22,7 @@ from moldau.runtime.config.listeners import (
 )
 from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import tls_problems, tls_settings
-from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS, OpenMode
 from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import with_login
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
@@ -33,7 +33,7 @@ from moldau.runtime.tls.stores import read_pkcs12
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
     from moldau.runtime.config.tls import TlsSettings
-    from moldau.runtime.ports.environment import Clock, Connection, Disk, Environment, Listener, Network
+    from moldau.runtime.ports.environment import Clock, Connection, Disk, Environment, Listener, Network, SocketBuffers
 
 STORE_BYTES_MAX: Final = 1 << 20
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -160,9 +160,11 @@ class TlsNetwork:
         self._context = context
         self._scratch = bytearray(CIPHERTEXT_BYTES)
 
-    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> Listener:
         """See ``Network.listen``."""
-        return await self.plain.listen(host, port, backlog=backlog)
+        return await self.plain.listen(host, port, backlog=backlog, buffers=buffers)
 
     async def connect(self, host: str, port: int) -> TlsConnection:
         """See ``Network.connect``.

@@ -11,6 +11,7 @@ from moldau.runtime.config import advertised_listeners, connections_of_ips, log_
 from moldau.runtime.config.declaration import INT_MAX
 from moldau.runtime.net.serving.server import ServerLimits
 from moldau.runtime.ports.descriptors import DescriptorBudget
+from moldau.runtime.ports.environment import SocketBuffers
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import CorruptLogFileError
@@ -84,8 +85,12 @@ async def bind(environment: Environment, config: Config, endpoint: ListenerEndpo
         BrokerStartError: the address cannot be bound.
     """
     backlog = config.get_int("socket.listen.backlog.size")
+    buffers = SocketBuffers(
+        send_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_bytes=config.get_int("socket.receive.buffer.bytes"),
+    )
     try:
-        return await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
+        return await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog, buffers=buffers)
     except OSError as error:
         raise BrokerStartError(
             f"listeners: cannot listen on {endpoint}: {error.strerror or error}; "

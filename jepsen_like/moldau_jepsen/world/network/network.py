@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS, SocketBuffers
 from moldau_jepsen.world.network.connection import VirtualConnection
 from moldau_jepsen.world.network.hosts import Host, Kernel, ignored
 
@@ -394,7 +395,9 @@ class HostNetwork:
         if self.frozen:
             raise OSError(errno.ENETDOWN, f"{self._host.name} has crashed")
 
-    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> VirtualListener:
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> VirtualListener:
         """See ``Network.listen``."""
         await trio.lowlevel.checkpoint()
         self._check()

@@ -393,17 +393,19 @@ NETWORK_KEYS = (
     ),
     integer(
         name="socket.send.buffer.bytes",
-        default=102400,
+        default=-1,
         group="Network",
         minimum=-1,
-        doc="Send buffer of a socket (SO_SNDBUF); -1 leaves it to the system.",
+        doc="Send buffer of a broker's connections (SO_SNDBUF). -1 leaves it to the system, which adapts it to the "
+        "connection; Kafka's default is 102400, which no connection can outgrow.",
     ),
     integer(
         name="socket.receive.buffer.bytes",
-        default=102400,
+        default=-1,
         group="Network",
         minimum=-1,
-        doc="Receive buffer of a socket (SO_RCVBUF); -1 leaves it to the system.",
+        doc="Receive buffer of a broker's connections (SO_RCVBUF). -1 leaves it to the system, which adapts it to the "
+        "connection; Kafka's default is 102400.",
     ),
     integer(
         name="socket.listen.backlog.size",

@@ -37,8 +37,6 @@ WITHOUT_EFFECT = frozenset(
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "server.max.startup.time.ms",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
     }
 )
 """Keys of brokers that are accepted and change nothing."""
