@@ -5,7 +5,8 @@
 py-spy (``pip install moldau[bench]``) looks at the broker's stack 400 times a second from outside, C frames included,
 while the load of ``benchmarks.broker.load`` runs. Only samples in which the broker works count: threads that wait for
 something to do, and the event loop in its wait for sockets, are left out. A sample belongs to the innermost frame that
-can be named: a system call, or else the Python function that was running or had called C.
+can be named: a system call, or else the Python function that was running or had called C. What a request costs in
+calls, and what was removed since, is on [a page of its own](request-path.md).
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ class PendingDeletion(NamedTuple):
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """The outcome of one append.
 
     ``first_offset`` and ``last_offset`` are inclusive; of a duplicate they are those of the original batch, and

@@ -13,7 +13,7 @@ are O(1) (``timer_wheel``). Watchers of a key keep their order of arrival, so a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from moldau_broker.replication.timer_wheel import Timer, TimerWheel
@@ -44,12 +44,14 @@ class Purgatory(Generic[K, T]):
     those it was released from by ``unwatch``.
     """
 
-    __slots__ = ("_operations_max", "_watchers", "_wheel")
+    __slots__ = ("_operations_max", "_watchers", "_wheel", "watched")
 
     def __init__(self, now_ms: float, operations_max: int) -> None:
         assert operations_max > 0
         self._wheel: TimerWheel[Delayed[K, T]] = TimerWheel(now_ms)
         self._watchers: dict[K, dict[Delayed[K, T], None]] = {}
+        self.watched: Mapping[K, object] = self._watchers
+        """Contains the keys on which operations wait; only for ``in`` and for its truth."""
         self._operations_max = operations_max
 
     def __len__(self) -> int:

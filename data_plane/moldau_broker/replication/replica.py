@@ -558,9 +558,12 @@ class Replica:
         return candidate
 
     def _advance_high_watermark(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> bool:
-        if self.role is not Role.LEADER or len(self.state.isr) < self.effective_min_isr:
+        if self.role is not Role.LEADER:
             return False
-        candidate = self._high_watermark_candidate(now_ms, eligible)
+        isr_size = len(self.state.isr)
+        if isr_size < self._min_insync_replicas and isr_size < self.effective_min_isr:
+            return False
+        candidate = self._high_watermark_candidate(now_ms, eligible) if self._followers else self.settled_end_offset
         if candidate <= self.high_watermark:
             return False
         assert candidate <= self.settled_end_offset

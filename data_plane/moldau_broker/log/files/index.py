@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SPILL_BYTES = 4096
 _PAGE_ENTRIES = 512
-_RELATIVE_MAX = (1 << 31) - 1
+RELATIVE_MAX = (1 << 31) - 1
 
 
 class OffsetPosition(NamedTuple):
@@ -282,7 +282,7 @@ class OffsetIndex(_SparseIndex[OffsetPosition]):
 
     def fits(self, offset: int) -> bool:
         """Returns whether ``offset`` can be stored relative to the base offset."""
-        return 0 <= offset - self._base <= _RELATIVE_MAX
+        return 0 <= offset - self._base <= RELATIVE_MAX
 
     def entry(self, index: int) -> OffsetPosition:
         """Returns entry ``index``; 0 is the oldest."""
@@ -291,12 +291,13 @@ class OffsetIndex(_SparseIndex[OffsetPosition]):
 
     def append(self, offset: int, position: int) -> None:
         """Adds an entry; both columns must rise."""
-        last = self.last()
+        last = self._last or self.last()
         assert last is None or (offset > last.offset and position > last.position), (
             f"{self.path}: entry {offset}, {position} does not rise above {last}"
         )
-        assert self.fits(offset), f"{self.path}: offset {offset} is too far from {self._base}"
-        self._entries.append(offset - self._base, position)
+        relative = offset - self._base
+        assert 0 <= relative <= RELATIVE_MAX, f"{self.path}: offset {offset} is too far from {self._base}"
+        self._entries.append(relative, position)
         self._last = OffsetPosition(offset, position)
 
     def lookup(self, offset: int) -> OffsetPosition:
@@ -351,7 +352,7 @@ class TimeIndex(_SparseIndex[TimestampEntry]):
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
         """Adds an entry if the timestamp rises above the last one, else does nothing."""
-        last = self.last()
+        last = self._last or self.last()
         if timestamp_ms < 0 or (last is not None and timestamp_ms <= last.timestamp_ms):
             return
         assert last is None or offset > last.offset, f"{self.path}: offset {offset} does not rise above {last}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.batches import BatchReader, batch_problem, plausible, read_header, scan_headers
-from moldau_broker.log.files.index import TimestampEntry
+from moldau_broker.log.files.index import RELATIVE_MAX, TimestampEntry
 from moldau_broker.log.files.names import LOG_SUFFIX
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.values import NO_TIMESTAMP, StagedBatch, TimestampOffset
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _TAIL_BATCHES = 1024
 """Newest batches of the active segment that are found without the index; at most twice as many are held."""
 
-_POSITION_MAX = (1 << 31) - 1
 _LOOKUP_BYTES = 4096
 """Bytes read at a time to walk from an index entry to a batch: about one interval of the index."""
 
@@ -144,20 +143,17 @@ class LogSegment:
         """Returns whether the segment must be closed before ``size`` more bytes are appended to it.
 
         The bytes are a batch that ends at ``last_offset`` and all that is staged before it. The age and the indexes of
-        an empty segment are ignored.
+        an empty segment are ignored. The age goes by message timestamps if there are any, else since the creation.
         """
-        if self.size + size > min(config.segment_bytes, _POSITION_MAX) or not self._offset_index.fits(last_offset):
+        if self.size + size > config.roll_bytes or not 0 <= last_offset - self.base_offset <= RELATIVE_MAX:
             return True
-        return self.size > 0 and (
-            self.age_ms(now_ms, max_timestamp) > config.roll_ms - jitter_ms
-            or self._offset_index.is_full
-            or self._time_index.is_full
-        )
-
-    def age_ms(self, now_ms: int, message_timestamp: int) -> int:
-        """Returns the age of the segment: by message timestamps if there are any, else since its creation."""
-        first = self.first_timestamp()
-        return message_timestamp - first if first >= 0 and message_timestamp >= 0 else now_ms - self.created_ms
+        if self.size == 0:
+            return False
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp()
+        age_ms = max_timestamp - first if first >= 0 and max_timestamp >= 0 else now_ms - self.created_ms
+        return age_ms > config.roll_ms - jitter_ms or self._offset_index.is_full or self._time_index.is_full
 
     def first_timestamp(self) -> int:
         """Returns the largest timestamp of the first batch, -1 if there is none."""
@@ -175,11 +171,11 @@ class LogSegment:
             OSError: The write failed. Nothing is indexed.
         """
         size = self.size
-        total = sum(batch.size for batch in batches)
+        total = batches[0].size if len(batches) == 1 else sum(batch.size for batch in batches)
         if size + total > self._preallocated and (self.preallocate or size >= _PREALLOCATION_START):
             self._preallocated = max(self.preallocate, size + total + _PREALLOCATION_STEP)
             self.file.preallocate(self._preallocated)
-        new_size = self.file.append(buffers)
+        new_size = self.files.log.append(buffers)
         assert new_size == size + total, f"{self.file.path} has {new_size} bytes, expected {size + total}"
         for batch in batches:
             self._note(batch)
@@ -285,6 +281,19 @@ class LogSegment:
         header = read_header(self.file, position)
         assert header is not None, f"{self.file.path}: no batch at {position}"
         return header
+
+    def batch_bytes_at(self, position: int, header: BatchHeader | None) -> int:
+        """Returns the size of the batch at ``position``, which ``locate`` returned with ``header``.
+
+        The newest batches are known in memory; the header of another is read if it is not given.
+        """
+        if header is None:
+            positions = self._tail_positions
+            index = bisect_left(positions, position)
+            if index < len(positions) and positions[index] == position:
+                return (positions[index + 1] if index + 1 < len(positions) else self.size) - position
+            header = self.header_at(position)
+        return header.size_bytes
 
     def _position_in_tail(self, offset: int) -> int | None:
         tail = self._tail_last_offsets

@@ -45,7 +45,8 @@ class LeaderAppends:
             LogStorageError: The directory failed.
         """
         storage, staged = self._storage, self._staged
-        storage.require_healthy()
+        if storage.failed:
+            storage.require_healthy()
         if validation is not None:
             buffer, header = validation.result(now_ms)
         else:
@@ -58,29 +59,31 @@ class LeaderAppends:
         rolled = self._make_room(header, len(buffer), leader_epoch, now_ms)
         base_offset = staged.end_offset
         assign(buffer, base_offset, leader_epoch)
-        header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
         last_offset = base_offset + header.last_offset_delta
-        staged.add(buffer, StagedBatch(base_offset, last_offset, len(buffer), header.max_timestamp))
-        if marker is not None:
-            staged.end_transaction(header, marker)
-        elif header.producer_id >= 0:
-            storage.producer_state.stage(header)
-        has_append_time = self._has_append_time and not header.attributes & CONTROL_BIT
-        return AppendInfo(
-            first_offset=base_offset,
-            last_offset=last_offset,
-            last_leader_epoch=leader_epoch,
-            log_append_time_ms=header.max_timestamp if has_append_time else NO_TIMESTAMP,
-            log_start_offset=storage.log_start_offset,
-            max_timestamp_ms=header.max_timestamp,
-            size_bytes=len(buffer),
-            record_count=header.record_count,
-            rolled=rolled,
+        max_timestamp = header.max_timestamp
+        size = len(buffer)
+        staged.add(buffer, StagedBatch(base_offset, last_offset, size, max_timestamp))
+        if header.producer_id >= 0:
+            header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+            if marker is not None:
+                staged.end_transaction(header, marker)
+            else:
+                storage.producer_state.stage(header)
+        has_append_time = (
+            storage.config.message_timestamp_type == LOG_APPEND_TIME and not header.attributes & CONTROL_BIT
         )
-
-    @property
-    def _has_append_time(self) -> bool:
-        return self._storage.config.message_timestamp_type == LOG_APPEND_TIME
+        return AppendInfo(
+            base_offset,
+            last_offset,
+            leader_epoch,
+            max_timestamp if has_append_time else NO_TIMESTAMP,
+            storage.log_start_offset,
+            max_timestamp,
+            size,
+            header.record_count,
+            False,
+            rolled,
+        )
 
     def _check_producer(
         self, header: BatchHeader, buffer: Buffer, leader_epoch: LeaderEpoch, origin: AppendOrigin, now_ms: int
@@ -96,11 +99,12 @@ class LeaderAppends:
         original = producers.check(header, origin)
         if original is None:
             return None, None
+        has_append_time = self._storage.config.message_timestamp_type == LOG_APPEND_TIME
         duplicate = AppendInfo(
             first_offset=original.first_offset,
             last_offset=original.last_offset,
             last_leader_epoch=leader_epoch,
-            log_append_time_ms=original.timestamp_ms if self._has_append_time else NO_TIMESTAMP,
+            log_append_time_ms=original.timestamp_ms if has_append_time else NO_TIMESTAMP,
             log_start_offset=self._storage.log_start_offset,
             max_timestamp_ms=original.timestamp_ms,
             duplicate=True,

@@ -10,7 +10,6 @@ from moldau_broker.log.values import FileSlice, ReadResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.records import BatchHeader
     from moldau_broker.log.files.segment import LogSegment
 
 
@@ -44,7 +43,7 @@ def find_range(
         if count <= 0:
             break
         if count > max_bytes:
-            count, incomplete = _limit(header or segment.header_at(start), count, max_bytes, min_one_batch)
+            count, incomplete = _limit(segment.batch_bytes_at(start, header), count, max_bytes, min_one_batch)
             if incomplete:
                 return ReadResult(
                     fetch_offset=offset,
@@ -56,7 +55,7 @@ def find_range(
                 )
         return ReadResult(
             fetch_offset=offset,
-            ranges=(FileSlice(segment.file, start, count),),
+            ranges=(FileSlice(segment.files.log, start, count),),
             size_bytes=count,
             segment_base_offset=segment.base_offset,
             segment_position=start,
@@ -69,8 +68,8 @@ def nothing_at(offset: int) -> ReadResult:
     return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
 
 
-def _limit(first: BatchHeader, count: int, max_bytes: int, min_one_batch: bool) -> tuple[int, bool]:
-    """Returns how many of ``count`` bytes to send, and whether even the first batch is too large."""
-    if first.size_bytes <= max_bytes:
+def _limit(first_bytes: int, count: int, max_bytes: int, min_one_batch: bool) -> tuple[int, bool]:
+    """Returns how many of ``count`` bytes to send, and whether even the first batch is too large for that."""
+    if first_bytes <= max_bytes:
         return max_bytes, False
-    return (min(first.size_bytes, count), False) if min_one_batch else (0, True)
+    return (min(first_bytes, count), False) if min_one_batch else (0, True)

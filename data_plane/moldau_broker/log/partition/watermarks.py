@@ -92,7 +92,7 @@ class Watermarks:
     def appended(self) -> None:
         """Moves ``settled_end_offset`` to the log end after an append, if few enough records are not durable."""
         storage = self._storage
-        if storage.log_end_offset - storage.recovery_point < storage.config.flush_messages:
+        if storage.log_end_offset - storage.recovery.offset < storage.config.flush_messages:
             self.settled_end_offset = storage.log_end_offset
 
     def truncated(self) -> None:

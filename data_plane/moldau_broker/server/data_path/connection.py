@@ -298,7 +298,7 @@ class BrokerConnection:
             held=self._held > 0,
             checks=checks,
             budget=self._inline,
-            permissions=self._rights(),
+            permissions=None if self._services.context.authorizer is None else self._rights(),
             throttle_time_ms=0 if toll is None else toll.throttle_time_ms,
         )
         if isinstance(answer, RequestChecks):
@@ -329,7 +329,7 @@ class BrokerConnection:
             if version < _ERRORS_FIRST:
                 raise
             return services.fetch.encode_error(version, correlation_id, ErrorCode.INVALID_REQUEST)
-        rights = self._rights()
+        rights = None if context.authorizer is None else self._rights()
         if rights is not None:
             rights.api = ApiKey.FETCH
         if request.replica_id >= 0:
@@ -374,8 +374,10 @@ class BrokerConnection:
             request.session_id,
             request.session_epoch,
             partitions,
-            [(topic, index) for topic, indexes in request.forgotten_topics for index in indexes],
-            privileged=query.from_follower,
+            [(topic, index) for topic, indexes in request.forgotten_topics for index in indexes]
+            if request.forgotten_topics
+            else (),
+            privileged=request.replica_id >= 0,
             uses_topic_ids=version >= _TOPIC_IDS,
             now_ms=now_ms,
             fresh_id=context.environment.random.randrange(1, 1 << 31) if request.session_epoch == 0 else 0,
@@ -383,7 +385,7 @@ class BrokerConnection:
         if session.error is not ErrorCode.NONE:
             return services.fetch.encode_error(version, correlation_id, session.error)
         denied: dict[int, ErrorCode] = {}
-        if rights is not None and not query.from_follower:
+        if rights is not None and request.replica_id < 0:
             by_id = version >= _TOPIC_IDS
             known = rights.known(AclOperation.READ, by_id=by_id)
             denied = {

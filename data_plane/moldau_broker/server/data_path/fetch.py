@@ -149,10 +149,13 @@ class FetchService:
         """
         replicas = self._replicas
         partitions = context.partitions
-        session = self._follower_session(query, context)
-        if session is not None:
-            partitions = self._unconfirmed(query, session, now_ms)
-        errors = self._note_follower(query, partitions, now_ms) if query.from_follower else denied or {}
+        session = None
+        errors = denied or {}
+        if query.replica_id >= 0:
+            session = self._follower_session(query, context)
+            if session is not None:
+                partitions = self._unconfirmed(query, session, now_ms)
+            errors = self._note_follower(query, partitions, now_ms)
         plan = self.plan(query, partitions, errors, incremental=context.incremental)
         if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
             return self.encode(query, context, plan, toll), None
@@ -316,14 +319,29 @@ class FetchService:
     ) -> FetchPlan:
         """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74).
 
-        ``incremental``: skips partitions that the answer in a follower's session would leave out.
+        ``incremental``: skips idle partitions, which the answer in a session leaves out.
         """
         plan = FetchPlan()
         remaining = min(query.max_bytes, self._max_bytes)
-        skips = incremental and query.from_follower
+        from_follower = query.replica_id >= 0
+        skips_idle = incremental and not from_follower and not query.rack_id
+        skips = incremental and from_follower
+        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
         for index, wanted in enumerate(wanted_partitions):
             error = errors.get(index)
             if error is None:
+                # Most partitions of a consumer's session are idle, so they cost no call of a function.
+                if (
+                    skips_idle
+                    and (partition := local.get((wanted.topic, wanted.partition))) is not None
+                    and partition.error is ErrorCode.NONE
+                    and (replica := partition.replica).role is Role.LEADER
+                    and wanted.fetch_offset == wanted.sent_high_watermark == replica.high_watermark
+                    and wanted.sent_log_start_offset == partition.log.storage.log_start_offset
+                    and wanted.current_leader_epoch in (-1, replica.state.leader_epoch)
+                    and wanted.last_fetched_epoch < 0
+                ):
+                    continue
                 if skips and self._nothing_new(query, wanted):
                     continue
                 result = self._read(query, wanted, remaining, first=plan.size_bytes == 0)
@@ -332,7 +350,7 @@ class FetchService:
             if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 plan.urgent = True
             plan.size_bytes += result.records_size
-            if query.from_follower and result.records_size:
+            if from_follower and result.records_size:
                 self._count_throttled(query, wanted, result.records_size)
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
@@ -367,22 +385,31 @@ class FetchService:
         partition = self.lookup(query, wanted)
         if partition is None:
             return self._absent(query, wanted)
-        leader_only = query.from_follower or query.version < _FOLLOWER_READS
-        error = partition.check_access(wanted.current_leader_epoch, leader_only=leader_only)
-        if error is not ErrorCode.NONE:
-            return self._refused(query, wanted, error)
-        try:
-            diverging = self.diverging(partition, wanted)
-        except OffsetOutOfRangeError:
-            return self._out_of_range(wanted, partition)
+        from_follower = query.replica_id >= 0
+        replica = partition.replica
+        if (
+            replica.role is not Role.LEADER
+            or partition.error is not ErrorCode.NONE
+            or wanted.current_leader_epoch not in (-1, replica.state.leader_epoch)
+        ):
+            leader_only = from_follower or query.version < _FOLLOWER_READS
+            error = partition.check_access(wanted.current_leader_epoch, leader_only=leader_only)
+            if error is not ErrorCode.NONE:
+                return self._refused(query, wanted, error)
+        diverging = None
+        if wanted.last_fetched_epoch >= 0:
+            try:
+                diverging = self.diverging(partition, wanted)
+            except OffsetOutOfRangeError:
+                return self._out_of_range(wanted, partition)
         log = partition.log
-        high_watermark = partition.replica.high_watermark
-        stable = log.last_stable_offset
+        high_watermark = replica.high_watermark
+        stable = log.watermarks.last_stable_offset
         if diverging is not None:
             return FetchPartitionResult(
                 wanted.partition, 0, high_watermark, stable, log.log_start_offset, diverging_epoch=diverging
             )
-        if not query.from_follower and partition.replica.is_leader and query.rack_id:
+        if query.rack_id and not from_follower and replica.role is Role.LEADER:
             preferred = self._hints.preferred_read_replica(partition, query.rack_id, wanted.fetch_offset)
             if preferred >= 0:
                 return FetchPartitionResult(
@@ -393,7 +420,7 @@ class FetchService:
                     log.log_start_offset,
                     preferred_read_replica=preferred,
                 )
-        if query.from_follower:
+        if from_follower:
             upper = log.log_end_offset
             if self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms()):
                 upper = min(upper, Offset(wanted.fetch_offset))
@@ -401,7 +428,7 @@ class FetchService:
             upper = stable
         else:
             upper = high_watermark
-        return self._read_log(query, wanted, partition, upper, remaining, first=first)
+        return self._read_log(query, wanted, partition, upper, stable, remaining, first=first)
 
     def _read_log(
         self,
@@ -409,6 +436,7 @@ class FetchService:
         wanted: FetchPartition,
         partition: Partition,
         upper: int,
+        stable: int,
         remaining: int,
         *,
         first: bool,
@@ -426,12 +454,12 @@ class FetchService:
                 wanted.partition,
                 0,
                 high_watermark,
-                log.last_stable_offset,
-                log.log_start_offset,
+                stable,
+                log.storage.log_start_offset,
                 aborted_transactions=aborted,
             )
         try:
-            read = log.read(
+            read = log.storage.read(
                 offset,
                 max_bytes=min(wanted.max_bytes, remaining),
                 upper_bound_offset=upper,
@@ -454,8 +482,8 @@ class FetchService:
             wanted.partition,
             0,
             high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
+            stable,
+            log.storage.log_start_offset,
             read.size_bytes,
             tuple(FileRange(part.file, part.position, part.count, self._sending_failed) for part in read.ranges),
             aborted,

@@ -154,14 +154,18 @@ class ProduceService:
             for index, records in partitions:
                 number += 1
                 partition = lookup.get((topic, index))
-                if partition is None or not partition.is_leader or len(records) <= _ATTRIBUTES_LOW_BYTE:
+                if partition is None or len(records) <= _ATTRIBUTES_LOW_BYTE:
                     continue  # refused without reading the records
-                config = partition.log.config
+                config = partition.log.storage.config
                 if (
-                    records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
-                    or config.compression_type != "producer"
-                    or not WALK_IS_CHEAP
-                ) and partition.key.topic not in INTERNAL_TOPICS:
+                    (
+                        records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
+                        or config.compression_type != "producer"
+                        or not WALK_IS_CHEAP
+                    )
+                    and partition.is_leader
+                    and partition.key.topic not in INTERNAL_TOPICS
+                ):
                     now_ms = self._clock.wall_ms()
                     validations[number] = BatchValidation(records, config, AppendOrigin.CLIENT, now_ms)
         if not validations:
@@ -216,7 +220,8 @@ class ProduceService:
                     result, required_offset = self._append(
                         partition, topic, index, records, acks, version, touched, verified, validations.get(number)
                     )
-                    if required_offset >= 0 and (acks == -1 or (acks == 1 and partition.log.config.bounds_unsynced)):
+                    config = partition.log.storage.config
+                    if required_offset >= 0 and (acks == -1 or (acks == 1 and config.bounds_unsynced)):
                         wait = waiting.get(partition)
                         if wait is None:
                             leader_epoch = partition.replica.state.leader_epoch
@@ -302,7 +307,7 @@ class ProduceService:
             return ProducePartitionResult(index, error.code, error_message=error.message), -1
         return (
             ProducePartitionResult(index, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset),
-            info.next_offset,
+            info.last_offset + 1,
         )
 
     # --- transactions ----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
-from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
+from moldau_broker.replication.replica import NO_EFFECTS, Applied, Replica, ReplicaEffects, Role
 from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
 from moldau_broker.server.metrics.traffic import BrokerTraffic
 from moldau_broker.server.replicas.log_changes import LogChanges
@@ -178,11 +178,12 @@ class ReplicaManager:
     def log_end_moved(self, partition: Partition, now_ms: float) -> None:
         """Takes over a log end, or a settled end offset, that has moved."""
         log = partition.log
-        settled = log.settled_end_offset
-        effects = partition.replica.log_end_moved(log.log_end_offset, now_ms, self.eligible, settled)
-        if settled != log.log_end_offset:
+        end, settled = Offset(log.storage.log_end_offset), Offset(log.watermarks.settled_end_offset)
+        effects = partition.replica.log_end_moved(end, now_ms, self.eligible, settled)
+        if settled != end:
             self._sync(log)
-        self.perform(partition, effects)
+        if effects is not NO_EFFECTS:
+            self.perform(partition, effects)
         if not effects.high_watermark_advanced:
             self.waits.complete_produces(partition)  # a duplicate may be committed already
         self.waits.log_grew(partition)
@@ -274,7 +275,7 @@ class ReplicaManager:
 
     def high_watermark_advanced(self, partition: Partition) -> None:
         """Copies the high watermark into the log, and completes the requests that waited for it."""
-        partition.log.update_high_watermark(partition.replica.high_watermark)
+        partition.log.watermarks.update(partition.replica.high_watermark)
         self.waits.complete_produces(partition)
         self.waits.watermark_rose(partition)
 

@@ -108,8 +108,9 @@ class ReplicaWaits:
 
     def complete_produces(self, partition: Partition) -> None:
         """Completes the produces whose offsets the partition has committed, settled or refused."""
-        self._complete_waits(self.produces, partition, partition.acknowledgement)
-        if self.settles.purgatory.watches(partition):
+        if partition in self.produces.purgatory.watched:
+            self._complete_waits(self.produces, partition, partition.acknowledgement)
+        if partition in self.settles.purgatory.watched:
             self._complete_waits(self.settles, partition, partition.settlement)
 
     def _complete_waits(
@@ -140,20 +141,23 @@ class ReplicaWaits:
 
     def log_grew(self, partition: Partition) -> None:
         """Completes the fetches for which the new log end is enough."""
-        self.wake_fetches(partition.end)
-        self._wake_followers(partition, watermark=False)
+        self._wake(partition, partition.end, watermark=False)
 
     def watermark_rose(self, partition: Partition) -> None:
         """Completes the fetches for which the new high watermark is enough."""
-        self.wake_fetches(partition.committed)
-        self._wake_followers(partition, watermark=True)
+        self._wake(partition, partition.committed, watermark=True)
 
-    def _wake_followers(self, partition: Partition, *, watermark: bool) -> None:
+    def _wake(self, partition: Partition, key: WatchKey, *, watermark: bool) -> None:
+        """Completes the fetches that wait on ``key`` or, in a follower's session, on all partitions."""
         purgatory = self.fetches.purgatory
+        watched = purgatory.watched
+        if not watched:
+            return
+        if key in watched:
+            self.wake_fetches(key)
         for broker_id in partition.replica.state.replicas:
-            key = (broker_id, watermark)
-            if purgatory.watches(key):
-                for delayed in purgatory.watchers(key):
+            if (broker_id, watermark) in watched:
+                for delayed in purgatory.watchers((broker_id, watermark)):
                     if delayed.operation.ready(partition):
                         self.fetches.complete(delayed)
 

@@ -1,0 +1,241 @@
+"""What one request costs a broker between its frame and its answer, without sockets:
+
+    python -m benchmarks.broker.path [--requests N] [--case NAME] [--profile]
+
+A broker and a controller run in this process, on real files in memory and real clocks. The program hands the frames of
+one connection to its handler in a loop, as the connection loop does, and reports the processor time, the calls of
+Python functions and the calls of C functions per request. Under ``valgrind --tool=callgrind`` the difference of two
+runs with different ``--requests`` is a count of instructions, which other load on the machine does not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import cProfile
+import os
+import pstats
+import socket
+import sys
+import tempfile
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import trio
+from benchmarks.broker.load import FETCH_VERSION, fetch_frame, produce_frame
+
+from moldau.protocol.framing import decode_response, encode_request
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.ports.real import real_environment
+from moldau_broker.server import run_broker
+from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
+from moldau_broker.server.handlers.apis import BASE_APIS, api_table
+from moldau_quorum.node.server import run_controller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.runtime.net.serving.answers import Answer, Preparation
+    from moldau_broker.server.handlers.context import BrokerContext
+
+KIB = 1024
+PARTITIONS = 100
+TOPIC = "path"
+WARM_UP = 200
+
+
+class Anonymous:
+    """The peer of the connection, which has no identity."""
+
+    identity = None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def produce_frames(partitions: int, per_request: int, batch_bytes: int) -> list[bytearray]:
+    """Frames without their size prefix, as the connection loop hands them over."""
+    frames = [produce_frame(TOPIC, index, 100, batch_bytes, 1)[0] for index in range(partitions)]
+    assert per_request == 1
+    return [bytearray(frame[4:]) for frame in frames]
+
+
+def session_frame(session_id: int, session_epoch: int, partitions: int, offset: int) -> bytearray:
+    """A fetch of a session over ``partitions`` partitions, or of none."""
+    wanted = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20) for index in range(partitions)
+    ]
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(topic=TOPIC, partitions=wanted)] if wanted else [],
+    )
+    return bytearray(encode_request(request, FETCH_VERSION, 1, "path")[4:])
+
+
+class Driver:
+    """Drives the handler of one connection."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        services = listener_services(context, "PLAINTEXT", api_table(BASE_APIS))
+        connection: Any = type("Connected", (), {"peer_address": ("127.0.0.1", 1)})()
+        self.context = context
+        self.handler = BrokerConnection(services, connection, Anonymous())  # type: ignore[arg-type]
+
+    def answer(self, frame: bytearray) -> Answer | Preparation:
+        """Returns the answer to one frame, after a flush of its own."""
+        answer = self.handler.handle(memoryview(frame))
+        self.handler.flush()
+        return answer
+
+    def produce(self, partitions: int, batch_bytes: int) -> Callable[[int], None]:
+        """Produces to ``partitions`` in turn, a batch in each request."""
+        frames = produce_frames(partitions, 1, batch_bytes)
+
+        def run(count: int) -> None:
+            for number in range(count):
+                assert isinstance(self.answer(frames[number % len(frames)]), tuple)
+
+        return run
+
+    def fetch(self) -> Callable[[int], None]:
+        """Fetches 16 KiB from the start of a partition, without a session."""
+        self.produce(1, 16 * KIB)(8)
+        frame = bytearray(fetch_frame(TOPIC, 0, 0, 16 * KIB, 0)[4:])
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                assert isinstance(self.answer(frame), list | tuple)
+
+        return run
+
+    def idle_session(self) -> Callable[[int], None]:
+        """Fetches in a session of many partitions, none of which has records behind the position."""
+        replicas = self.context.replicas
+        end = max(int(replicas.partitions[TOPIC, index].log.log_end_offset) for index in range(PARTITIONS))
+        assert not end, "the case runs on empty partitions"
+        first = self.answer(session_frame(0, 0, PARTITIONS, 0))
+        assert isinstance(first, list)
+        data = b"".join(first)
+        _, opened = decode_response(FetchResponse, FETCH_VERSION, memoryview(data)[4:])
+        epoch = [0]
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                epoch[0] += 1
+                self.answer(session_frame(opened.session_id, epoch[0], 0, 0))
+
+        return run
+
+
+def counted(run: Callable[[int], None], count: int) -> tuple[float, float]:
+    """Calls of Python functions and of C functions per request."""
+    calls = {"call": 0, "c_call": 0}
+
+    def note(_frame: object, event: str, _arg: object) -> None:
+        if event in calls:
+            calls[event] += 1
+
+    sys.setprofile(note)
+    try:
+        run(count)
+    finally:
+        sys.setprofile(None)
+    return calls["call"] / count, calls["c_call"] / count
+
+
+def measure(name: str, run: Callable[[int], None], options: argparse.Namespace) -> None:
+    """Reports one case."""
+    run(WARM_UP)
+    begin = time.process_time()
+    run(options.requests)
+    cpu_us = (time.process_time() - begin) / options.requests * 1e6
+    calls, c_calls = counted(run, 200)
+    sys.stdout.write(f"{name}: {cpu_us:.1f} us, {calls:.1f} Python calls, {c_calls:.1f} C calls per request\n")
+    if options.profile:
+        profile = cProfile.Profile()
+        profile.runcall(run, options.requests)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+
+
+async def in_one_process(options: argparse.Namespace, directory: str) -> None:
+    """Starts the two nodes, makes the topic, measures."""
+    controller_port, broker_port = free_ports(2)
+    common = {
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"101@127.0.0.1:{controller_port}",
+    }
+    controller = BROKER_CONFIG.parse(
+        {
+            **common,
+            "process.roles": "controller",
+            "node.id": "101",
+            "listeners": f"CONTROLLER://127.0.0.1:{controller_port}",
+            "log.dirs": f"{directory}/c",
+        }
+    )
+    broker = BROKER_CONFIG.parse(
+        {
+            **common,
+            "process.roles": "broker",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+            "log.dirs": f"{directory}/b",
+            "log.segment.bytes": str(64 * KIB * KIB),
+        }
+    )
+    environment = real_environment()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_controller, environment, controller))
+        running = await nursery.start(partial(run_broker, environment, broker))
+        client = await RpcConnection.open(environment, "127.0.0.1", broker_port, "path")
+        topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+        answer: CreateTopicsResponse = await client.request(
+            CreateTopicsRequest(topics=[topic], timeout_ms=30_000), timeout_ms=30_000
+        )
+        assert not answer.topics[0].error_code, answer
+        replicas = running.context.replicas
+        while sum(replica.is_leader for replica in replicas.partitions.values()) < PARTITIONS:  # noqa: ASYNC110
+            await trio.sleep(0.01)  # no event reports it
+        driver = Driver(running.context)
+        cases: dict[str, Callable[[], Callable[[int], None]]] = {
+            "idle session": driver.idle_session,
+            "produce 16 KiB": lambda: driver.produce(1, 16 * KIB),
+            "produce 1 KiB": lambda: driver.produce(1, KIB),
+            "produce 16 KiB, 100 partitions": lambda: driver.produce(PARTITIONS, 16 * KIB),
+            "fetch": driver.fetch,
+        }
+        for name, prepare in cases.items():
+            if options.case in (None, name):
+                measure(name, prepare(), options)
+        client.close()
+        nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    """Runs all cases, or one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=5_000)
+    parser.add_argument("--case", default=None)
+    parser.add_argument("--profile", action="store_true", help="show where each case spends its time")
+    parser.add_argument("--directory", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        trio.run(in_one_process, options, directory)
+
+
+if __name__ == "__main__":
+    main()
