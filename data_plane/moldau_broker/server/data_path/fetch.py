@@ -404,7 +404,7 @@ class FetchService:
                 return self._out_of_range(wanted, partition)
         log = partition.log
         high_watermark = replica.high_watermark
-        stable = log.watermarks.last_stable_offset
+        stable = log.last_stable_offset
         if diverging is not None:
             return FetchPartitionResult(
                 wanted.partition, 0, high_watermark, stable, log.log_start_offset, diverging_epoch=diverging
