@@ -47,11 +47,21 @@ def start_peer(stack: ExitStack, name: str, directory: Path, brokers: int, libra
     return peer
 
 
-def measure(section: str, peers: list[Peer], acks: int, options: argparse.Namespace) -> tuple[list[Row], list[Any]]:
+def measure(
+    section: str, peers: list[Peer], acks: int, options: argparse.Namespace, libraries: Path | None
+) -> tuple[list[Row], list[Any]]:
     """All rows of one configuration, and its start times and memory."""
     replicas = len(peers[0].broker_pids())
     directory = Path(options.directory or tempfile.gettempdir())
-    bench = Bench(section, peers, replicas=replicas, acks=acks, seconds=options.seconds, directory=directory)
+    bench = Bench(
+        section,
+        peers,
+        replicas=replicas,
+        acks=acks,
+        seconds=options.seconds,
+        directory=directory,
+        libraries=libraries,
+    )
     idle = bench.memory_megabytes()
     bench.warm_up(min(options.seconds, 3.0))
     for number in range(options.rounds):
@@ -63,6 +73,7 @@ def measure(section: str, peers: list[Peer], acks: int, options: argparse.Namesp
             counts = (1, 100) if options.quick else (1, 100, 1000)
             bench.spread(counts, counts)
         bench.librdkafka()
+        bench.java_tools()
     loaded = bench.memory_megabytes()
     starts = [(section, peer.name, peer.started_s, idle[peer.name], loaded[peer.name]) for peer in peers]
     return list(bench.rows.values()), starts
@@ -127,7 +138,7 @@ def main() -> None:
                     start_peer(stack, name, place, brokers, libraries)
                     for name, place in zip(facts["peers"], places, strict=True)
                 ]
-                more, begun = measure(section, peers, acks, options)
+                more, begun = measure(section, peers, acks, options, libraries)
                 rows += more
                 starts += begun
         facts["starts"] = starts

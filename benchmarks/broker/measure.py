@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from benchmarks.broker import java_tools
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -32,6 +33,8 @@ RECORD_SIZES = (100, 1024)
 SHARES = (0.1, 0.5, 0.9)
 PACED_BATCH_BYTES = 16 * KIB
 TOUCHED_MIB = 768
+JAVA_RECORDS_PER_SECOND = 400_000
+"""How many records Kafka's tools get per second of a measurement."""
 LEADING_TIMEOUT_S = 30.0
 CONSUME_TIMEOUT_S = 60.0
 NOT_YET_LEADING = "answered a produce request with error 6"
@@ -81,9 +84,18 @@ class Bench:
     """Peers of one configuration and the rows measured on them."""
 
     def __init__(
-        self, section: str, peers: Sequence[Peer], *, replicas: int, acks: int, seconds: float, directory: Path
+        self,
+        section: str,
+        peers: Sequence[Peer],
+        *,
+        replicas: int,
+        acks: int,
+        seconds: float,
+        directory: Path,
+        libraries: Path | None = None,
     ) -> None:
-        """``directory`` is on the disk, or in the memory, that holds the peers' data."""
+        """``directory`` is on the disk, or in the memory, of the peers' data; ``libraries`` has Kafka's jars."""
+        self.libraries = libraries
         self.section = section
         self.peers = peers
         self.replicas = replicas
@@ -266,18 +278,36 @@ class Bench:
                 self._client(peer, what, topic, run)
             self.drop(peer, topic)
 
+    def java_tools(self) -> None:
+        """Kafka's own tools, if they are there: the clients that most users of Kafka have."""
+        libraries = self.libraries
+        if libraries is None or not java_tools.has_tools(libraries):
+            return
+        count = int(self.seconds * JAVA_RECORDS_PER_SECOND)
+        for peer in self.peers:
+            topic = self.topic(peer, bounded=False)
+            before = self._cpu_s(peer)
+            rate = java_tools.produce(libraries, peer.bootstrap, topic, count, self.acks)
+            self._keep_client(peer, "Kafka's producer tool", rate, (self._cpu_s(peer) - before) / (count / rate))
+            before = self._cpu_s(peer)
+            rate = java_tools.consume(libraries, peer.bootstrap, topic, count)
+            self._keep_client(peer, "Kafka's consumer tool", rate, (self._cpu_s(peer) - before) / (count / rate))
+            self.drop(peer, topic)
+
     def _client(self, peer: Peer, what: str, topic: str, run: Callable[[Peer, str], int]) -> None:
         before, begin = self._cpu_s(peer), time.perf_counter()
         records = run(peer, topic)
         elapsed = time.perf_counter() - begin
-        rate = records / elapsed
+        self._keep_client(peer, what, records / elapsed, (self._cpu_s(peer) - before) / elapsed)
+
+    def _keep_client(self, peer: Peer, what: str, rate: float, broker_cores: float) -> None:
         sample = Sample(
             records_per_second=rate,
             megabytes_per_second=rate * 100 / 1e6,
             p50_ms=-1,
             p99_ms=-1,
             p999_ms=-1,
-            broker_cores=(self._cpu_s(peer) - before) / elapsed,
+            broker_cores=broker_cores,
             requests_per_second=-1,
         )
         self.keep(peer, what, 100, 0, sample)

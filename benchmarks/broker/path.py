@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -48,12 +49,6 @@ TOPIC = "path"
 WARM_UP = 200
 
 
-class Anonymous:
-    """The peer of the connection, which has no identity."""
-
-    identity = None
-
-
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now."""
     with contextlib.ExitStack() as stack:
@@ -63,10 +58,9 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def produce_frames(partitions: int, per_request: int, batch_bytes: int) -> list[bytearray]:
+def produce_frames(partitions: int, batch_bytes: int) -> list[bytearray]:
     """Frames without their size prefix, as the connection loop hands them over."""
     frames = [produce_frame(TOPIC, index, 100, batch_bytes, 1)[0] for index in range(partitions)]
-    assert per_request == 1
     return [bytearray(frame[4:]) for frame in frames]
 
 
@@ -91,9 +85,10 @@ class Driver:
 
     def __init__(self, context: BrokerContext) -> None:
         services = listener_services(context, "PLAINTEXT", api_table(BASE_APIS))
-        connection: Any = type("Connected", (), {"peer_address": ("127.0.0.1", 1)})()
+        connection: Any = SimpleNamespace(peer_address=("127.0.0.1", 1))
+        peer: Any = SimpleNamespace(identity=None)
         self.context = context
-        self.handler = BrokerConnection(services, connection, Anonymous())  # type: ignore[arg-type]
+        self.handler = BrokerConnection(services, connection, peer)
 
     def answer(self, frame: bytearray) -> Answer | Preparation:
         """Returns the answer to one frame, after a flush of its own."""
@@ -103,7 +98,7 @@ class Driver:
 
     def produce(self, partitions: int, batch_bytes: int) -> Callable[[int], None]:
         """Produces to ``partitions`` in turn, a batch in each request."""
-        frames = produce_frames(partitions, 1, batch_bytes)
+        frames = produce_frames(partitions, batch_bytes)
 
         def run(count: int) -> None:
             for number in range(count):
@@ -129,7 +124,7 @@ class Driver:
         assert not end, "the case runs on empty partitions"
         first = self.answer(session_frame(0, 0, PARTITIONS, 0))
         assert isinstance(first, list)
-        data = b"".join(first)
+        data = b"".join(part for part in first if isinstance(part, bytes))
         _, opened = decode_response(FetchResponse, FETCH_VERSION, memoryview(data)[4:])
         epoch = [0]
 
@@ -203,8 +198,8 @@ async def in_one_process(options: argparse.Namespace, directory: str) -> None:
         running = await nursery.start(partial(run_broker, environment, broker))
         client = await RpcConnection.open(environment, "127.0.0.1", broker_port, "path")
         topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
-        answer: CreateTopicsResponse = await client.request(
-            CreateTopicsRequest(topics=[topic], timeout_ms=30_000), timeout_ms=30_000
+        answer = await client.request_as(
+            CreateTopicsResponse, CreateTopicsRequest(topics=[topic], timeout_ms=30_000), timeout_ms=30_000
         )
         assert not answer.topics[0].error_code, answer
         replicas = running.context.replicas

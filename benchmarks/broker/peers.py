@@ -42,6 +42,8 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>bench</artifactId><version>1</version>
 <dependencies><dependency>
 <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
+</dependency><dependency>
+<groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_VERSION}</version>
 </dependency></dependencies></project>
 """
 
@@ -112,7 +114,7 @@ def kafka_libraries(cache: Path) -> Path:
     Raises:
         PeerError: there is no Java, or no Maven, or Maven could not fetch them.
     """
-    libraries = cache / f"kafka-{KAFKA_VERSION}"
+    libraries = cache / f"kafka-{KAFKA_VERSION}-with-tools"
     if shutil.which("java") is None:
         raise PeerError("no java on the PATH")
     if not libraries.is_dir():

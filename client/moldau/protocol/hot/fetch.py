@@ -466,9 +466,9 @@ def write_fetch_response(
         UnsupportedVersionError: there is no such version.
     """
     if _FLEXIBLE <= version <= _LAST and not node_endpoints:
-        written = wire.write_fetch(version, correlation_id, topics, throttle_time_ms, error_code, session_id)
-        if written is not None:
-            return written
+        usual = wire.write_fetch(version, correlation_id, topics, throttle_time_ms, error_code, session_id)
+        if usual is not None:
+            return usual
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"FetchResponse has versions {_VERSIONS}, not {version}")
     flexible = version >= _FLEXIBLE

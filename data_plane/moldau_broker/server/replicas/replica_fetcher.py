@@ -359,7 +359,7 @@ class _Source:
         log = partition.log
         if len(answer.records):
             info = log.append_as_follower(
-                answer.records,
+                memoryview(answer.records),
                 now_ms=self._environment.clock.wall_ms(),
                 leader_epoch=step.followed.leader_epoch,
             )
