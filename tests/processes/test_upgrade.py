@@ -34,7 +34,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
 }
-RAISED = {"metadata.version": 3, "transaction.version": 2, "share.version": 1}
+RAISED = {"metadata.version": 3, "transaction.version": 2, "share.version": 1, "streams.version": 1}
 BROKER_IDS, CONTROLLER_IDS = (",".join(map(str, ids)) for ids in (BROKERS, CONTROLLERS))
 
 
@@ -110,7 +110,7 @@ def test_a_loaded_cluster_goes_up_back_and_up_again(kept, tmp_path):
             assert before["metadata.version"] == 2
             assert roll(nodes, new)["restarted"][3:] == [*BROKERS]
             assert set(nodes.versions().values()) == {new.python}
-            assert levels(nodes) == {**before, "share.version": 0}
+            assert levels(nodes) == {**before, "share.version": 0, "streams.version": 0}
             load.wait_progress("clients work with new nodes")
 
             assert roll(nodes, old, "--nodes", BROKER_IDS)["restarted"] == [*BROKERS]
