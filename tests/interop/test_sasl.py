@@ -11,19 +11,15 @@ import asyncio
 import contextlib
 import gc
 import json
-import os
 import ssl
-import subprocess
-import sys
 import time
 
 import pytest
 
-from moldau_jepsen.launcher.ports import take_free_ports
 from support import tokens
-from support.certificates import authority
 from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
+from support.interop.secured_node import MECHANISMS, USERS, SecuredNode
 
 pytestmark = [
     pytest.mark.interop,
@@ -33,14 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 VALUES = [b"value-%d" % number for number in range(50)]
-MODULE = "org.apache.kafka.common.security"
-USERS = {
-    "PLAIN": ("bob", "bob-s3cret"),
-    "SCRAM-SHA-256": ("alice", "alice-s3cret"),
-    "SCRAM-SHA-512": ("alice", "alice-s3cret"),
-    "OAUTHBEARER": ("carol", ""),
-}
-MECHANISMS = tuple(USERS)
 
 
 @pytest.fixture(autouse=True)
@@ -50,72 +38,9 @@ def _garbage_is_collected_where_it_is_made():
     gc.collect()
 
 
-class Node:
-    def __init__(self, directory):
-        self.directory = directory
-        self.log_file = directory / "node.log"
-        plain, secured, inside, controller = take_free_ports(4)
-        self.plain, self.secured = f"127.0.0.1:{plain}", f"127.0.0.1:{secured}"
-        (directory / "trust.pem").write_text(authority().trust)
-        self.trust = directory / "trust.pem"
-        chain, key = authority().issue("127.0.0.1")
-        (directory / "node.pem").write_text(key + chain)
-        (directory / "jwks.json").write_text(tokens.key_set())
-        scram = f'{MODULE}.scram.ScramLoginModule required username="node" password="node-s3cret";'
-        settings = {
-            "node.id": 1,
-            "process.roles": "broker,controller",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"OPEN://127.0.0.1:{plain},SECURED://127.0.0.1:{secured},INSIDE://127.0.0.1:{inside},"
-            f"CONTROLLER://127.0.0.1:{controller}",
-            "listener.security.protocol.map": "OPEN:SASL_PLAINTEXT,SECURED:SASL_SSL,INSIDE:SASL_PLAINTEXT,"
-            "CONTROLLER:SASL_PLAINTEXT",
-            "inter.broker.listener.name": "INSIDE",
-            "log.dirs": directory / "data",
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "sasl.scram.bootstrap.credentials": "SCRAM-SHA-256=[name=node,password=node-s3cret]",
-            "listener.name.inside.sasl.jaas.config": scram,
-            "listener.name.controller.sasl.jaas.config": scram,
-            "sasl.jaas.config": f'{MODULE}.plain.PlainLoginModule required user_bob="bob-s3cret";',
-            "sasl.oauthbearer.jwks.endpoint.url": f"file:{directory / 'jwks.json'}",
-            "sasl.oauthbearer.expected.issuer": tokens.ISSUER,
-            "sasl.oauthbearer.expected.audience": tokens.AUDIENCE,
-            "ssl.keystore.location": directory / "node.pem",
-            "ssl.truststore.location": self.trust,
-            "listener.name.secured.connections.max.reauth.ms": 4000,
-            "num.partitions": 1,
-            "offsets.topic.num.partitions": 1,
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "transaction.state.log.num.partitions": 1,
-            "group.initial.rebalance.delay.ms": 0,
-        }
-        path = directory / "node.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        with self.log_file.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent", "--log-level", "debug"],
-                stderr=log,
-                env=environment(),
-            )
-
-    def is_ready(self):
-        assert self.process.poll() is None, self.log_file.read_text()
-        return " ready " in self.log_file.read_text()
-
-    def log(self):
-        return self.log_file.read_text()
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("node"))
+    running = SecuredNode(tmp_path_factory.mktemp("node"))
     try:
         wait_until(running.is_ready, "the node starts")
         from confluent_kafka.admin import (

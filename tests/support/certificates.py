@@ -8,6 +8,7 @@ import functools
 from typing import Any
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from moldau.runtime.config.tls import TlsSettings
 
@@ -27,6 +28,14 @@ class Authority:
         issued = self._authority.issue_cert(*names, key_type=trustme.KeyType.RSA)
         chain = b"".join(piece.bytes() for piece in issued.cert_chain_pems).decode()
         return chain, issued.private_key_pem.bytes().decode()
+
+    def named(self, common_name: str) -> str:
+        """A key in the format that Java reads, and the chain of a client's certificate with this common name."""
+        issued = self._authority.issue_cert("client.example", common_name=common_name, key_type=trustme.KeyType.RSA)
+        key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return b"".join((key, *(piece.bytes() for piece in issued.cert_chain_pems))).decode()
 
     def keys(self, *names: str, **more: str) -> dict[str, str]:
         """Configuration keys of a node or client that has a certificate for ``names`` and trusts this authority."""
