@@ -83,7 +83,7 @@ def main() -> None:
 
     def fetch() -> None:
         permissions.refresh()
-        known = permissions.known(AclOperation.READ, by_id=False)
+        known = permissions.readable[False]
         for _ in range(given.partitions):
             if b"flights-1" not in known:
                 permissions.may_raw(AclOperation.READ, b"flights-1", by_id=False)

@@ -100,7 +100,8 @@ class Authorizer:
         audit: Callable[[Attempt], None] = lambda _: None,
     ) -> None:
         """``image`` returns the newest metadata; ``audit`` takes each decision about a request."""
-        self._image = image
+        self.newest: Final = image
+        """Returns the newest metadata."""
         self._super_users = frozenset(super_users)
         self._default = Decision(allows_without_acl, "no ACL of the resource exists")
         self._index = AclIndex()
@@ -110,11 +111,11 @@ class Authorizer:
     @property
     def image(self) -> MetadataImage:
         """The newest metadata."""
-        return self._image()
+        return self.newest()
 
     def follow(self) -> None:
         """Takes the newest ACLs."""
-        if self._index.follow(self._image().acls):
+        if self._index.follow(self.newest().acls):
             self._some.clear()
 
     def permissions(self, identity: Identity) -> Permissions:
@@ -183,29 +184,33 @@ def _permits(allowed: int, operation: int) -> bool:
 class Permissions:
     """The rights of the peer of one connection. Remembers decisions until an ACL changes."""
 
-    __slots__ = ("_acls", "_authorizer", "_decisions", "_raw", "api", "identity")
+    __slots__ = ("_acls", "_authorizer", "_decisions", "_image", "api", "identity", "readable", "writable")
 
     def __init__(self, authorizer: Authorizer, identity: Identity) -> None:
         self._authorizer = authorizer
         self.identity = identity
         self.api: ApiKey | None = None
         """The API of the request in hand, for the audit log."""
+        self._image = authorizer.newest
         self._acls = authorizer.image.acls
         self._decisions: dict[tuple[int, int, str], Decision] = {}
-        self._raw: tuple[set[bytes], ...] = (set(), set(), set(), set())
+        self.readable: Final[tuple[set[bytes], set[bytes]]] = (set(), set())
+        """Topics, as the bytes on the wire, that the peer is known to be allowed to read: names, and ids."""
+        self.writable: Final[tuple[set[bytes], set[bytes]]] = (set(), set())
+        """The same for topics that it may write."""
 
     @property
     def image(self) -> MetadataImage:
         """The newest metadata."""
-        return self._authorizer.image
+        return self._image()
 
     def refresh(self) -> None:
         """Forgets the decisions if ACLs have changed; to be called before each request."""
-        acls = self._authorizer.image.acls
+        acls = self._image().acls
         if acls is not self._acls:
             self._acls = acls
             self._decisions.clear()
-            for each in self._raw:
+            for each in (*self.readable, *self.writable):
                 each.clear()
 
     def may(self, operation: AclOperation, resource: AclResource, name: str, *, quiet: bool = False) -> bool:
@@ -232,16 +237,12 @@ class Permissions:
         """Returns whether the peer may do something to at least one resource of a type."""
         return self._authorizer.allows_some(self.identity, operation, resource)
 
-    def known(self, operation: AclOperation, *, by_id: bool) -> set[bytes]:
-        """Returns the topics, as the bytes on the wire, that the peer is known to be allowed to read or write."""
-        return self._raw[2 * (operation is AclOperation.WRITE) + by_id]
-
     def may_raw(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
         """Returns whether the peer may read or write a topic, named by the bytes on the wire.
 
         An unknown id is permitted: the broker answers that it is unknown, which reveals nothing.
         """
-        known = self.known(operation, by_id=by_id)
+        known = (self.writable if operation is AclOperation.WRITE else self.readable)[by_id]
         if topic in known:
             return True
         name = self.topic_name(UUID(bytes=topic)) if by_id else topic.decode(errors="replace")

@@ -19,8 +19,12 @@ from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import TooManyEntriesError, decode, encode
 from moldau.protocol.compiler import fields_in
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
+from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import decode_response, frame, read_frame, run_cluster
@@ -45,6 +49,7 @@ ORDINARY = {"timeout_ms": 1_000, "acks": -1}
 """Fields of requests whose zero would mean that the client awaits nothing."""
 SCANS = ("count", "index", "remove", "insert")
 """Methods of sequences that walk over their elements."""
+MANY_GROUPS = [f"group-{number % 3_900}" for number in range(4_000)]
 Path = tuple[str, ...]
 
 
@@ -241,3 +246,32 @@ def test_long_strings_count_as_several_entries() -> None:
     assert decode(OffsetFetchRequest, 9, data, entries_max=2_550) == request
     with pytest.raises(TooManyEntriesError, match="OffsetFetch"):
         decode(OffsetFetchRequest, 9, data, entries_max=2_549)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        DescribeGroupsRequest(groups=MANY_GROUPS),
+        ConsumerGroupDescribeRequest(group_ids=MANY_GROUPS),
+        ShareGroupDescribeRequest(group_ids=MANY_GROUPS),
+        DeleteGroupsRequest(groups_names=MANY_GROUPS),
+    ],
+    ids=lambda asked: type(asked).__name__,
+)
+def test_many_groups_are_served_in_parts(asked) -> None:
+    """A request about 4,000 groups, some of them twice, takes several turns; each group is answered once."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        counter = WorkCounter()
+        trio.lowlevel.add_instrument(counter)
+        try:
+            counter.start()
+            answer = await client.request(asked, APIS[ApiKey(asked.__api_key__)].versions.last)
+        finally:
+            trio.lowlevel.remove_instrument(counter)
+        client.close()
+        assert len(getattr(answer, "results", None) or answer.groups) == len(set(MANY_GROUPS))
+        assert counter.largest * 2 < counter.total, f"{counter.largest} of {counter.total} calls in one turn"
+
+    run_cluster(scenario)

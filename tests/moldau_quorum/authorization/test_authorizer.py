@@ -232,7 +232,7 @@ def test_remembered_decisions_are_bounded():
     for number in range(DECISIONS_MAX + 10):
         permissions.may_raw(READ, b"%d" % number, by_id=False)
     assert len(permissions._decisions) <= DECISIONS_MAX
-    assert all(len(table) <= DECISIONS_MAX for table in permissions._raw)
+    assert all(len(table) <= DECISIONS_MAX for table in (*permissions.readable, *permissions.writable))
 
 
 def test_many_acls_of_others_cost_nothing():

@@ -387,12 +387,10 @@ class BrokerConnection:
         denied: dict[int, ErrorCode] = {}
         if rights is not None and request.replica_id < 0:
             by_id = version >= _TOPIC_IDS
-            known = rights.known(AclOperation.READ, by_id=by_id)
-            denied = {
-                number: ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                for number, wanted in enumerate(session.partitions)
-                if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id)
-            }
+            known = rights.readable[by_id]
+            for number, wanted in enumerate(session.partitions):
+                if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id):
+                    denied[number] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         answer, operation = services.fetch.start(query, session, now_ms, denied, toll)
         if operation is not None:
             self._remember(operation)
