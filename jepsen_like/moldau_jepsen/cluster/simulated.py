@@ -26,6 +26,7 @@ from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_broker.server.lifecycle.broker import Broker
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
+from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, anonymous_rights, login, password_of, secured_settings
 from moldau_jepsen.launcher.spec import LauncherError
 from moldau_quorum.controller.cluster.features import TRANSACTION_VERSION
 from moldau_quorum.node.server import run_controller
@@ -57,6 +58,8 @@ class ClusterShape:
     directories: int = 1
     """Log directories of a broker (``log.dirs``); a controller has one."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    secured: bool = False
+    """Whether nodes have identities and clients need rights (``cluster.secured``)."""
 
 
 class SimulatedCluster:
@@ -123,6 +126,8 @@ class SimulatedCluster:
             "share.coordinator.state.topic.num.partitions": "4",
             "num.partitions": "2",
         }
+        if self.shape.secured:
+            settings |= secured_settings(self.host(node_id), BROKER_PORT, is_controller=is_controller)
         settings.update(self.shape.settings)
         return settings
 
@@ -323,6 +328,32 @@ class SimulatedCluster:
             ]
             parts.append(f"broker {node_id} at {image.offset} serving={broker.is_serving} {' '.join(short)}".rstrip())
         return "; ".join(parts)
+
+    async def open_to_anonymous(self, environment: Environment, seconds: float = 30.0) -> None:
+        """Gives clients without a login what the ordinary workloads need, and waits until every broker knows it.
+
+        Raises:
+            ClusterNotReadyError: A broker did not know it within ``seconds``.
+        """
+        nodes = LoginNodes(self)
+        bootstrap = ",".join(f"{host}:{port}" for host, port in map(nodes.address, self.broker_ids))
+        rights = anonymous_rights()
+        last = "no broker answered"
+        with trio.move_on_after(seconds):
+            config = login(bootstrap, ADMIN, password_of(ADMIN))
+            async with Admin(config, environment=environment) as admin:
+                while True:
+                    try:
+                        await admin.create_acls(rights)
+                        break
+                    except (KafkaError, OSError, trio.TooSlowError) as error:
+                        last = str(error)
+                        await trio.sleep(POLL_SECONDS)
+            while any(len(broker.metadata.image.acls) < len(rights) for broker in self.brokers.values()):
+                last = "a broker has not learned it"
+                await trio.sleep(POLL_SECONDS)
+            return
+        raise ClusterNotReadyError(f"clients without a login got no rights within {seconds} s: {last}")
 
     async def set_transaction_level(self, environment: Environment, level: int, seconds: float = 30.0) -> None:
         """Sets ``transaction.version`` through any broker, and waits until every running broker knows it.

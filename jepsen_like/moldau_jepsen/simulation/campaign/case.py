@@ -41,6 +41,7 @@ DRAWS = (
     "variety",
     "core_first",
     "transaction_level",
+    "security",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FAULT_FIELDS = {one.name for one in fields(PlannedFault)}

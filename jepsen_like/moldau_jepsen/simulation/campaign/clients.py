@@ -16,6 +16,7 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
+from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
 from moldau_jepsen.workloads.bank import BankWorkload
 from moldau_jepsen.workloads.members import MembersWorkload
 from moldau_jepsen.workloads.phases.group_read import GroupRead, read_in_group
@@ -24,6 +25,8 @@ from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
+from moldau_jepsen.workloads.rights import TOPICS as GUARDED
+from moldau_jepsen.workloads.rights import RightsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.campaign.options import RunOptions
+    from moldau_jepsen.simulation.judge.rights import RightsWatch
+    from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder
     from moldau_jepsen.world.world import World
 
@@ -64,8 +69,11 @@ class Clients:
         *,
         synced: bool,
         on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
+        rights: RightsWatch | None = None,
     ) -> None:
         """Starts no client. ``synced`` means that a disk loses no acknowledged record.
+
+        ``rights`` looks at what brokers know of rights, if the cluster is secured.
 
         ``on_acknowledged`` hears of records in the topic that is deleted and made again.
         """
@@ -99,7 +107,15 @@ class Clients:
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
         queue = replace(queue, seek_share=SEEK_SHARE) if self.seeks else queue
         pipe = replace(options.pipe_options, consumer={**self._strategy, **options.pipe_options.consumer})
-        self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
+        nodes: Nodes = cluster
+        register_environment = self.environment
+        self.rights: RightsWorkload | None = None
+        if rights is not None:
+            nodes = LoginNodes(cluster)
+            administrator = login("unused:1", ADMIN, password_of(ADMIN), mechanism="PLAIN")
+            register_environment = login_environment(self.environment, administrator)
+            self.rights = RightsWorkload(nodes, self.environment, rights)
+        self.register = ConfigRegister(nodes, register_environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
         self._transfers = TransactionWorkload(
             self.environment,
@@ -137,6 +153,8 @@ class Clients:
             topics |= options.bank_options.sizes
         if self.members:
             topics |= options.members_options.sizes
+        if self.rights is not None:
+            topics |= dict.fromkeys(GUARDED, 1)
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
 
@@ -147,6 +165,8 @@ class Clients:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_it_ends, "queue", partial(client.run_program, self._queue.run))
             nursery.start_soon(self._until_it_ends, "register", partial(client.run_program, register))
+            if self.rights is not None:
+                nursery.start_soon(self._until_it_ends, "rights", partial(client.run_program, self.rights.run))
             if self.topics:
                 nursery.start_soon(self._until_it_ends, "topics", partial(client.run_program, self._topics.run))
             if self.transactions:
@@ -226,6 +246,8 @@ class Clients:
         self._bank.stop()
         self._members.stop()
         self._regex_member.stop()
+        if self.rights is not None:
+            self.rights.stop()
 
     async def read_in_group(self, group: str, seconds: float) -> GroupRead:
         """Reads every topic whose records are in the history from the beginning, as the only member of a new group."""
@@ -263,6 +285,12 @@ class Clients:
         await self.register.final_read(seconds)
         if self.topics:
             await self._topics.final_read(seconds)
+
+    def wrong_answers(self) -> list[str]:
+        """Returns the answers about rights and logins that were wrong so far."""
+        wrong = [] if self.rights is None else self.rights.verdict.wrong
+        asked = self._options.may_convict
+        return [f"{rule}: {text}" for rule, text in wrong if asked(rule)][:VIOLATIONS_SHOWN_MAX]
 
     def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
         """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""

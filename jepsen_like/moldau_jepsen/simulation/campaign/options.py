@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SEVERAL_DIRECTORIES_PROBABILITY = 0.3
 LEVEL_1_PROBABILITY = 0.2
+SECURITY_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,9 @@ class RunOptions:
     it."""
     transaction_level: int | None = 2
     """The cluster's level of ``transaction.version``, 1 or 2; drawn if None, as campaigns have it."""
+    security: bool | None = False
+    """Whether nodes have identities, clients need rights, and those change beside the others; drawn if None, as
+    campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -198,6 +202,13 @@ def drawn_transaction_level(seed: int, options: RunOptions) -> int:
     if options.transaction_level is not None:
         return options.transaction_level
     return 1 if derive_random(seed, "transaction level").random() < LEVEL_1_PROBABILITY else 2
+
+
+def drawn_security(seed: int, options: RunOptions) -> bool:
+    """Returns whether the cluster is secured; of a stream of its own, so that it shifts no other draw."""
+    if options.security is not None:
+        return options.security
+    return derive_random(seed, "security").random() < SECURITY_PROBABILITY
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

@@ -26,6 +26,7 @@ from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SH
 from moldau_jepsen.simulation.campaign.options import (
     draw_settings,
     drawn_directories,
+    drawn_security,
     drawn_transaction_level,
     planned_faults,
 )
@@ -34,6 +35,7 @@ from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_first
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
+from moldau_jepsen.simulation.judge.rights import RightsWatch
 from moldau_jepsen.simulation.judge.watch import StepGuard
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
@@ -74,8 +76,10 @@ class Run:
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         directories = drawn_directories(world.seed, options)
-        shape = replace(options.shape, directories=directories, settings=settings)
+        secured = drawn_security(world.seed, options)
+        shape = replace(options.shape, directories=directories, settings=settings, secured=secured)
         self.cluster = SimulatedCluster(world, shape)
+        self.rights = RightsWatch(self.cluster) if secured else None
         self.judge = ClusterInvariants(trio.current_time, options.only)
         self.observer = ClusterObserver(self.cluster, self.judge)
         self.history: list[Operation] = []
@@ -84,7 +88,14 @@ class Run:
         self.variety = variety if options.variety is None else options.variety
         self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record, variety=self.variety)
         self.clients = Clients(
-            world, self.cluster, options, draw, self.recorder, synced=self.synced, on_acknowledged=self._acknowledged
+            world,
+            self.cluster,
+            options,
+            draw,
+            self.recorder,
+            synced=self.synced,
+            on_acknowledged=self._acknowledged,
+            rights=self.rights,
         )
         struck = draw.choices(list(FaultScope), weights=(3, 1, 1))[0]
         struck = struck if options.struck is None else options.struck
@@ -127,6 +138,7 @@ class Run:
             "variety": self.variety,
             "core_first": self.core_first,
             "transaction_level": self.transaction_level,
+            "security": self.rights is not None,
         }
 
     def _record(self, operation: Operation) -> None:
@@ -144,7 +156,10 @@ class Run:
 
     def collect(self) -> None:
         """Gathers what was found so far."""
-        found = [] if self.options.by_history else [str(violation) for violation in self.judge.violations]
+        found: list[str] = []
+        if not self.options.by_history:
+            found += [str(violation) for violation in self.judge.violations]
+            found += self.clients.wrong_answers()
         if not self.options.only:
             found += self._failures()
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
@@ -177,7 +192,9 @@ class Run:
         the client library, or a workload, that is wrong.
         """
         watchers = self.world.agenda.watchers
-        watchers += [self.observer.step_ended, self.guard.turn_ended]
+        own = [self.observer.step_ended, self.guard.turn_ended]
+        own += [] if self.rights is None else [self.rights.step_ended]
+        watchers += own
         try:
             async with trio.open_nursery() as nursery:
                 self.guard.on_found = nursery.cancel_scope.cancel
@@ -189,8 +206,8 @@ class Run:
                 nursery.cancel_scope.cancel()
             self.collect()
         finally:
-            watchers.remove(self.observer.step_ended)
-            watchers.remove(self.guard.turn_ended)
+            for watcher in own:
+                watchers.remove(watcher)
             self.guard.end()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
@@ -206,6 +223,8 @@ class Run:
         try:
             self.cluster.start_all()
             await self.cluster.wait_healthy(options.forming_seconds)
+            if self.rights is not None:
+                await self.cluster.open_to_anonymous(clients.environment)
             if self.transaction_level != INITIAL_FEATURES[TRANSACTION_VERSION]:
                 await self.cluster.set_transaction_level(clients.environment, self.transaction_level)
             await clients.create_topics()

@@ -102,6 +102,8 @@ ALONE: dict[str, Trial] = {
     "bank-unknown-leg": _trial("consumer-skips", BANK),
     "bank-total": _trial("consumer-skips", BANK),
     "bank-balance": _trial("last-stable-offset-ignored", BANK),
+    "permitted-though-denied": _trial("acl-deny-ignored"),
+    "denied-though-permitted": _trial("acl-decisions-kept"),
     "stuck": _trial("divergence-ignored"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

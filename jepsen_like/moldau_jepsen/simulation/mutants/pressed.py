@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS
+from moldau_jepsen.cluster.simulated import ClusterShape
+from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS, Profile
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -64,4 +67,27 @@ SMALL_BATCHES = replace(
         transactions=True,
         transactional_producer=_SMALL,
     ),
+)
+
+RIGHTS = Profile(
+    name="rights",
+    text="rights, passwords and tokens of clients change while brokers and controllers come and go",
+    options=RunOptions(
+        shape=ClusterShape(controllers=1, brokers=2),
+        workload=replace(
+            RunOptions().workload,
+            senders=1,
+            assigned_readers=0,
+            group_readers=0,
+            sends_per_second=2.0,
+            crash_every_s=0.0,
+        ),
+        config_changes_per_second=1.0,
+        pipe=False,
+        transactions=False,
+        security=True,
+    ),
+    kinds=(FaultKind.RESTART, FaultKind.CUT, FaultKind.LINK, FaultKind.PAUSE),
+    strikes=(1, 3),
+    lengths=(0.2, 1.5),
 )

@@ -1,0 +1,111 @@
+"""Security of a simulated cluster: node identities, logins, an authorizer that denies by default, and tokens.
+
+Each broker has three listeners. PLAINTEXT admits the ordinary workloads as ``User:ANONYMOUS``, which may do only what
+ACLs permit. LOGIN demands SASL from the clients whose rights change. INSIDE is for brokers alone, which log in as
+nodes; so do the peers of a controller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.admin import Acl
+from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.tls.context import client_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.runtime.ports.environment import Environment
+    from moldau_jepsen.workloads.questions import Nodes
+
+INSIDE_PORT: Final = 9094
+LOGIN_PORT: Final = 9095
+NODE, ADMIN = "node", "admin"
+MECHANISM: Final = "SCRAM-SHA-256"
+ANONYMOUS: Final = "User:ANONYMOUS"
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def password_of(user: str) -> str:
+    """Returns the first password of a user of the cluster itself."""
+    return f"{user}-secret"
+
+
+def secured_settings(host: str, port: int, *, is_controller: bool) -> dict[str, object]:
+    """Returns the keys of a node. ``port`` is that of its ordinary listener."""
+    own = f'username="{NODE}" password="{password_of(NODE)}"'
+    plain = f'{_PLAIN} {own} user_{NODE}="{password_of(NODE)}" user_{ADMIN}="{password_of(ADMIN)}";'
+    settings: dict[str, object] = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,INSIDE:SASL_PLAINTEXT,"
+        "CONTROLLER:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": f"PLAIN,{MECHANISM}",
+        "sasl.jaas.config": plain,
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "sasl.scram.bootstrap.credentials": ";".join(
+            f"{MECHANISM}=[name={user},password={password_of(user)}]" for user in (NODE, ADMIN)
+        ),
+        "sasl.scram.decoy.secret": "decoy",
+        "connection.failed.authentication.delay.ms": "100",
+        "authorizer.class.name": "StandardAuthorizer",
+        "super.users": f"User:{NODE};User:{ADMIN}",
+        "delegation.token.secret.key": "cluster-secret",
+        "delegation.token.expiry.check.interval.ms": "2000",
+    }
+    if not is_controller:
+        settings |= {
+            "listeners": f"PLAINTEXT://{host}:{port},INSIDE://{host}:{INSIDE_PORT},LOGIN://{host}:{LOGIN_PORT}",
+            "inter.broker.listener.name": "INSIDE",
+            "sasl.mechanism.inter.broker.protocol": MECHANISM,
+            f"listener.name.inside.{MECHANISM.lower()}.sasl.jaas.config": f"{_SCRAM} {own};",
+        }
+    return settings
+
+
+def login(
+    bootstrap: str, user: str, password: str, *, mechanism: str = MECHANISM, token: bool = False
+) -> dict[str, str]:
+    """Returns a client's configuration with a login; for a ``token``, user and password are its id and HMAC."""
+    module = _PLAIN if mechanism == "PLAIN" else _SCRAM
+    marked = ' tokenauth="true"' if token else ""
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{module} username="{user}" password="{password}"{marked};',
+    }
+
+
+def login_environment(environment: Environment, config: Mapping[str, str]) -> Environment:
+    """Returns the environment whose connections log in as ``config`` says."""
+    return client_environment(environment, ADMIN_CONFIG.parse(config))
+
+
+def anonymous_rights() -> list[Acl]:
+    """Returns the ACLs with which clients without a login do everything that the ordinary workloads do."""
+    names = {"cluster": "kafka-cluster", "topic": "*", "group": "*", "transactional-id": "*"}
+    return [Acl(principal=ANONYMOUS, operation="all", resource=kind, name=name) for kind, name in names.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class LoginNodes:
+    """The nodes of a cluster, at the listeners that demand a login."""
+
+    nodes: Nodes
+
+    @property
+    def broker_ids(self) -> Sequence[int]:
+        """Ids of the brokers."""
+        return self.nodes.broker_ids
+
+    @property
+    def controller_ids(self) -> Sequence[int]:
+        """Ids of the controllers."""
+        return self.nodes.controller_ids
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        """Host and port of a node's listener."""
+        host, port = self.nodes.address(node_id)
+        return host, LOGIN_PORT if node_id in self.nodes.broker_ids else port
