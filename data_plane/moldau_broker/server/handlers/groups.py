@@ -186,12 +186,12 @@ async def handle_many_groups(context: GroupsContext, request: AboutGroups, call:
     """Submits a request about independent groups in parts, so that other tasks of the broker run between them."""
     field, answered = _LISTS[type(request)]
     names = list(dict.fromkeys(getattr(request, field)))  # a description is much larger than its name in the request
+    values = {key: getattr(request, key) for key in request.__fields__}
     responses: list[Response] = []
     for start in range(0, max(1, len(names)), GROUPS_PER_TURN):
         if start:
             await trio.lowlevel.checkpoint()
-        part = type(request)()
-        setattr(part, field, names[start : start + GROUPS_PER_TURN])
+        part = type(request)(**{**values, field: names[start : start + GROUPS_PER_TURN]})
         responses.append(await handle_group_request(context, part, call).wait())
     for response in responses[1:]:
         getattr(responses[0], answered).extend(getattr(response, answered))
