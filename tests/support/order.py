@@ -22,6 +22,7 @@ SECONDS: dict[str, float] = {
     "tests/docs/test_pages.py": 57,
     "tests/moldau_jepsen/testing/test_plugin.py": 55,
     "tests/processes/test_mirror.py": 45,
+    "tests/interop/test_kafka_brokers.py": 150,
     "tests/interop/test_java_security.py": 60,
     "tests/interop/test_tls.py": 38,
     "tests/moldau_jepsen/simulation/inject/test_core_first.py": 32,

@@ -27,9 +27,9 @@ public class Translate {
 """Prints the clusters that feed a cluster, and the translated offsets of a group."""
 
 
-def kafka_jars() -> tuple[Path | None, str]:
+def kafka_jars(version: str = VERSION) -> tuple[Path | None, str]:
     """Returns the folder with the jars, or None and the reason why there are none. Jars are kept for the next run."""
-    return kafka_jars_of(VERSION, ARTIFACTS)
+    return kafka_jars_of(version, ARTIFACTS)
 
 
 def java(jars: Path, *words: str, heap: str = "256m") -> list[str]:

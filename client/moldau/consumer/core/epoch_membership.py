@@ -142,7 +142,10 @@ class EpochMembership(Membership):
         if code.retriable or code is ErrorCode.UNRELEASED_INSTANCE_ID:
             return Next.RETRY
         self.lose_generation(f"heartbeat: {code.name}")
-        self.fatal = KafkaError(code, f"group {self.identity.group_id}: {message or code.message}")
+        text = message or code.message
+        if code is ErrorCode.UNSUPPORTED_VERSION:
+            text = f"the brokers do not serve group.protocol=consumer (KIP-848), use classic: {text}"
+        self.fatal = KafkaError(code, f"group {self.identity.group_id}: {text}")
         self.topics = None
         return Next.RETRY
 

@@ -1,0 +1,163 @@
+"""Goal: Moldau's clients work unchanged with brokers of Apache Kafka, and name the features that those lack.
+
+Method: one node of Kafka in KRaft mode, of the newest version and of the last one of series 3. The suite of the three
+faces runs against it as it runs against Moldau; further tests ask for the newer protocols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.admin import ConfigAlteration, ConfigResource, NewTopic, ResourceType
+from moldau.blocking import Admin, Consumer, Producer, ShareConsumer
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.interop.clients import wait_until
+from support.interop.mirrormaker import java, kafka_jars
+
+pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
+NEW, OLD = "4.1.0", "3.9.1"
+SUITE = Path(__file__).parents[1] / "moldau/client/faces/test_three_faces.py"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+NODE = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={home}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+"""
+OTHERWISE = {NEW: ("admin_serves_share_groups",), OLD: ("admin_serves_share_groups", "admin_serves_what_kafkas_does")}
+"""Scenarios that a version of Kafka serves otherwise.
+
+Kafka 4.1 answers a change of a share group's offsets without an error, but does not create the group. Kafka 3.9 has no
+share groups, and lists no resources but those of client metrics.
+"""
+
+
+@contextlib.contextmanager
+def kafka(home, version):
+    """Runs a node; gives its address."""
+    jars, reason = kafka_jars(version)
+    if jars is None:
+        pytest.skip(reason)
+    broker, controller = take_free_ports(2)
+    config = home / "kafka.properties"
+    config.write_text(NODE.format(home=home, broker=broker, controller=controller))
+    words = ("format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(config))
+    subprocess.run(java(jars, "kafka.tools.StorageTool", *words), capture_output=True, check=True, timeout=300)
+    with (home / "kafka.log").open("wb") as log:
+        process = subprocess.Popen(
+            java(jars, "kafka.Kafka", str(config), heap="400m"), stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_until(lambda: is_up(f"127.0.0.1:{broker}"), f"Kafka {version} is up", 300)
+        yield f"127.0.0.1:{broker}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_up(bootstrap):
+    try:
+        with Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": 2000}) as admin:
+            return bool(admin.describe_cluster().brokers)
+    except (KafkaError, OSError, TimeoutError):
+        return False
+
+
+@pytest.fixture(scope="module", params=[NEW, OLD])
+def node(request, tmp_path_factory):
+    with kafka(tmp_path_factory.mktemp("kafka"), request.param) as bootstrap:
+        yield request.param, bootstrap
+
+
+def test_the_suite_of_the_three_faces(node):
+    version, bootstrap = node
+    chosen = " and ".join(["not simulat", *(f"not {name}" for name in OTHERWISE[version])])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(SUITE), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen],
+        env={**os.environ, "THREE_FACES_BOOTSTRAP": bootstrap},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_in_every_codec(node, codec):
+    _, bootstrap = node
+    topic = f"codec-{codec}"
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    values = [b"%d" % number * 50 for number in range(500)]
+    with Producer({"bootstrap.servers": bootstrap, "compression.type": codec}) as producer:
+        for sent in [producer.send(topic, value, b"k", headers=[("h", b"v")]) for value in values]:
+            sent.result(60_000)
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe([topic])
+        found = []
+        for record in consumer:
+            assert (record.key, record.headers) == (b"k", (("h", b"v"),))
+            found.append(record.value)
+            if len(found) == len(values):
+                break
+    assert found == values
+
+
+def test_the_consumer_protocol(node):
+    """Kafka 4 serves KIP-848; for one that does not, the error names the key to set."""
+    version, bootstrap = node
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic("consumers", 1, 1)])
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        producer.send("consumers", b"v").result(60_000)
+    config = {"bootstrap.servers": bootstrap, "group.id": "new", "group.protocol": "consumer"}
+    with Consumer({**config, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe(["consumers"])
+        if version == OLD:
+            with pytest.raises(KafkaError, match=r"group\.protocol"):
+                consumer.poll(20_000)
+            return
+        assert next(iter(consumer)).value == b"v"
+        consumer.commit()
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        assert admin.describe_groups(["new"])["new"].type == "consumer"
+
+
+def test_share_groups(node):
+    version, bootstrap = node
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic("shared", 1, 1)])
+        if version == OLD:
+            with pytest.raises(KafkaError, match=r"share|UNSUPPORTED_VERSION"):
+                admin.describe_share_groups(["sharers"])
+            return
+        admin.update_features({"share.version": 1})
+        earliest = ConfigAlteration(name="share.auto.offset.reset", value="earliest")
+        admin.alter_configs({ConfigResource(ResourceType.GROUP, "sharers"): [earliest]})
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        producer.send("shared", b"v").result(60_000)
+    with ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "sharers"}) as consumer:
+        consumer.subscribe(["shared"])
+        for record in consumer:
+            assert record.value == b"v"
+            break
