@@ -54,7 +54,7 @@ SIGNAL_TIMEOUT_MS = 60_000  # A process that is killed during a sync ends only a
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
 LINK_FILES = frozenset({"links.json", "links.log"})
-"""What proxies that were started before the nodes have written into the cluster's directory."""
+"""Files in the cluster's directory that belong to proxies, which start before the nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Cuts nodes of a local cluster off and heals their links, from any process, while the cluster runs.
 
 A process of its own holds a proxy before each node. It follows the file ``links.json`` in the cluster's directory,
-which names the ports, and the nodes that are cut off; whoever changes the file replaces it. A cut holds bytes back in
+which names the ports, and the nodes that are cut off; each change replaces the file. A cut holds bytes back in
 both directions, from other nodes and from clients, so connections stay open and answer nothing, as on a real network.
 """
 
