@@ -56,7 +56,7 @@ class CoreDriver:
         self.creations: list[CreateTopics] = []
         """Creations of internal topics that are not done yet."""
         self.creator: TopicCreator | None = None
-        """What the requests' clients may create topics with."""
+        """The permission of the requests' clients to create topics."""
         self.topics = Topics()
         self.request_count = 0
         self.rights: dict[str, DescribeRight] = {}

@@ -58,7 +58,7 @@ def silence_counts_as_release() -> list[Patch]:
 
 
 def revoked_without_order() -> list[Patch]:
-    """A member loses tasks without being told first, as soon as its target shrinks."""
+    """A member loses tasks without being asked first, as soon as its target shrinks."""
 
     def following(
         member: StreamsMember, epoch: int, target_epoch: int, target: TaskSets, *args: object, joins: bool
@@ -120,7 +120,7 @@ def task_forgotten_by_assignor() -> list[Patch]:
 
 
 def assigned_with_wrong_topics() -> list[Patch]:
-    """Tasks stay assigned although the topics no longer fit, and the group is not told of a change."""
+    """Tasks stay assigned although the topics no longer fit, and no answer reports the change to the group."""
 
     def unchanged(self: StreamsDecisions, draft: StreamsDraft, hashed: int, configured: object, *, bumps: bool) -> None:
         if bumps:

@@ -167,7 +167,7 @@ def test_topics_are_created_and_tasks_follow() -> None:
     assert group_of(driver).state is StreamsGroupState.STABLE
 
 
-def test_failed_creation_is_told_and_repeated() -> None:
+def test_failed_creation_is_reported_and_repeated() -> None:
     driver = streams_driver()
     client = StreamsClient(driver, "m")
     client.beat()
@@ -186,7 +186,7 @@ def test_failed_creation_is_told_and_repeated() -> None:
     assert len(client.active) == 6
 
 
-def test_missing_source_topics_are_told() -> None:
+def test_missing_source_topics_are_reported() -> None:
     driver = streams_driver(u=1)
     client = StreamsClient(driver, "m")
     client.beat()
@@ -198,7 +198,7 @@ def test_missing_source_topics_are_told() -> None:
     assert client.active == ["0_0", "0_1", "1_0", "1_1"]
 
 
-def test_unequal_partitions_of_a_join_are_told() -> None:
+def test_unequal_partitions_of_a_join_are_reported() -> None:
     driver = streams_driver(t=3, u=2)
     client = StreamsClient(driver, "m", join_of("t", "u"))
     client.beat()
@@ -214,7 +214,7 @@ def test_unequal_partitions_of_a_join_are_told() -> None:
     assert group_of(driver).state is StreamsGroupState.NOT_READY
 
 
-def test_stale_topology_is_told_and_another_is_refused() -> None:
+def test_stale_topology_is_reported_and_another_is_refused() -> None:
     driver = streams_driver()
     settle([StreamsClient(driver, "new", word_count(epoch=2))])
     old = StreamsClient(driver, "old", word_count(epoch=1, source="u"))
@@ -274,7 +274,7 @@ def test_task_moves_only_after_it_is_closed() -> None:
     second.beat()
     assert second.active == []
     first.send()
-    first.take()  # it is told to close three tasks, and still runs all six
+    first.take()  # it is asked to close three tasks, and still runs all six
     assert len(first.running.active) == 6
     second.beat()
     assert second.active == []

@@ -57,7 +57,7 @@ class KeyValue(Struct):
 
 
 class StreamsGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
-    """What a member says of itself; a null value removes the member."""
+    """A member's description of itself; a null value removes the member."""
 
     instance_id: str | None = field.string("0+", nullable="0+")
     rack_id: str | None = field.string("0+", nullable="0+")

@@ -62,7 +62,7 @@ _DELAYED_EPOCH = 1
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """What a coordinator knows of a group beyond the log. It is lost with the leadership, and found again."""
+    """A coordinator's state of a group beyond the log. It is lost with the leadership, and found again."""
 
     configured: Configured | None = None
     """The topology ``configured_for`` on the topics of ``configured_version``."""
@@ -298,7 +298,7 @@ class StreamsDecisions:
     def assign(self, draft: StreamsDraft, configured: Configured) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one.
 
-        Nobody gets tasks while topics are missing or wrong.
+        No member gets tasks while topics are missing or wrong.
         """
         group = draft.group
         workers = [

@@ -25,7 +25,7 @@ _NAMED_MAX = 3
 
 
 class Status(IntEnum):
-    """What is wrong with a group or a member, by the codes of StreamsGroupHeartbeat."""
+    """The problems of a group or a member, by the codes of StreamsGroupHeartbeat."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
