@@ -120,7 +120,7 @@ def librdkafka(bootstrap: str, topic: str, keys: dict[str, str]) -> Writer:
         def delivered(error: object, _: object) -> None:
             answered.append(error)
 
-        # What is request.timeout.ms elsewhere has another name here.
+        # This client has another name for request.timeout.ms.
         own_name = {"socket.timeout.ms": keys["request.timeout.ms"]} if "request.timeout.ms" in keys else {}
         producer = ConfluentProducer(
             {"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0, **keys, **own_name}
