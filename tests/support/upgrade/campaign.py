@@ -167,8 +167,9 @@ class Campaign:
             "crashes": len(crashes.hit),
             "crashed_mirrors": crashes.hit.count("mirror"),
             "mirrored": len(numbers),
-            "anomalies": len(verdict["anomalies"]),
-            "operations": verdict.get("operations"),
+            "anomalies": sum(not one["allowed"] for one in verdict["anomalies"]),
+            "allowed": sum(one["allowed"] for one in verdict["anomalies"]),
+            "operations": verdict["figures"]["operations"],
         }
 
     def _operate(self) -> None:
