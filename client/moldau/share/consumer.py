@@ -16,6 +16,7 @@ application acknowledges each record before the next poll. Acknowledgements leav
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
@@ -159,7 +160,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
             environment = real_environment()
         client = self._client = ClusterClient(environment, self._config, "share-consumer")
-        member_id = str(UUID(int=environment.random.getrandbits(128), version=4))
+        # Kafka's brokers take members of share groups for UUIDs in base64, and fail at any other form in ShareFetch.
+        fresh = UUID(int=environment.random.getrandbits(128), version=4)
+        member_id = base64.urlsafe_b64encode(fresh.bytes).decode().rstrip("=")
         rack = self._config.get_str("client.rack") or None
         self._membership = ShareMembership(self._group_id, member_id, rack)
         self._group = ShareGroupClient(

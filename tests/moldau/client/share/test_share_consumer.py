@@ -5,6 +5,7 @@ Method: consumers on a cluster with virtual network, disk and time; membership a
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 
 import pytest
@@ -106,6 +107,19 @@ def test_implicit_mode_accepts_with_the_next_poll(run):
             assert [(r.offset, r.delivery_count) for r in await polled(other, 1)] == [(3, 1)]
             assert await other.commit() == {P0: None}
         assert list(cluster.memory.start_offsets.values()) == [4]
+
+    run(scenario)
+
+
+def test_member_ids_are_what_kafkas_brokers_take(run):
+    """Kafka's brokers decode the id of a share group's member as a UUID in base64, and fail at other forms."""
+
+    async def scenario(cluster):
+        async with consumer(cluster) as one, consumer(cluster) as other:
+            one.subscribe(["t"])
+            other.subscribe(["t"])
+            ids = {one.member_id, other.member_id}
+            assert [len(base64.urlsafe_b64decode(each + "==")) for each in ids] == [16, 16]
 
     run(scenario)
 
