@@ -1,4 +1,4 @@
-"""What one request costs a broker between its frame and its answer, without sockets:
+"""The cost of one request for a broker between its frame and its answer, without sockets:
 
     python -m benchmarks.broker.path [--requests N] [--case NAME] [--profile]
 
@@ -50,7 +50,7 @@ WARM_UP = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports without a listener."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

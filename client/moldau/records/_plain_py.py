@@ -1,4 +1,4 @@
-"""What serves where the extension ``_plain`` was not built: it leaves every batch to the checks step by step."""
+"""Twin of the extension ``_plain``: it leaves every batch to the checks step by step."""
 
 from __future__ import annotations
 

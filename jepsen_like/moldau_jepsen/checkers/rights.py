@@ -99,7 +99,7 @@ DENIED: Final = "denied-though-permitted"
 
 
 class Outcome(enum.Enum):
-    """What a client learned."""
+    """A client's observation."""
 
     PERMITTED = "permitted"
     DENIED = "denied"

@@ -62,7 +62,7 @@ DENIALS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_F
 
 
 class Watch(Protocol):
-    """What brokers know while a question is under way."""
+    """The brokers' knowledge while a question is under way."""
 
     def right(self, broker_id: int, right: Right) -> AbstractContextManager[Watched]: ...
 

@@ -287,7 +287,7 @@ def test_records_stand_in_the_response_as_they_were_given() -> None:
 
 
 def test_usual_requests_take_the_short_cuts(short_cuts: bool) -> None:
-    """What clients and followers send is read and answered without the general functions."""
+    """Requests of clients and followers are read and answered without the general functions."""
     partition = produce.PartitionProduceData(index=3, records=b"records")
     for version in range(9, 14):
         topic = produce.TopicProduceData(name="t", topic_id=UUID(int=1), partition_data=[partition])

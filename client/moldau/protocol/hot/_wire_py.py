@@ -1,4 +1,4 @@
-"""What serves where the extension ``_wire`` was not built: it leaves everything to the general readers and writers."""
+"""Twin of the extension ``_wire``: it leaves everything to the general readers and writers."""
 
 from __future__ import annotations
 

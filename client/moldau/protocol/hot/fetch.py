@@ -122,7 +122,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchAnswerView(NamedTuple):
-    """What a follower uses of a Fetch response."""
+    """The part of a Fetch response that a follower uses."""
 
     throttle_time_ms: int
     error_code: int

@@ -25,7 +25,7 @@ def sizes_of(given: socket.socket) -> list[int]:
 
 
 def expected() -> list[int]:
-    """What the kernel makes of ``SIZE``: Linux doubles it."""
+    """The kernel's result for ``SIZE``: Linux doubles it."""
     with socket.socket() as plain:
         for option in OPTIONS:
             plain.setsockopt(socket.SOL_SOCKET, option, SIZE)

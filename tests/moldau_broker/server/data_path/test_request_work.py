@@ -2,7 +2,7 @@
 
 Method: a broker on virtual time, whose handler of one connection gets frames in a loop. The tests count calls of
 Python functions, operations on files, and objects that stay; they measure no time. A bound is a little above the count
-when it was set: whoever exceeds it removes work elsewhere, or has a reason.
+when it was set: a change that exceeds it removes work elsewhere, or has a reason.
 """
 
 from __future__ import annotations
