@@ -48,7 +48,7 @@ def dropped_partition_fetched_on() -> list[Patch]:
     def remove(self: FollowerFetcher, key: TopicPartition) -> None:
         followed = self._partitions.pop(key, None)
         if followed is not None:
-            del self._by_id[followed.topic_id, key.partition]
+            del self._by_id[followed.wire_key]
             self._count(followed, -1)
 
     return [(FollowerFetcher, "remove", remove)]

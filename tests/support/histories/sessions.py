@@ -133,14 +133,13 @@ class FollowerSide:
         assert self.asked is not None
         answers = [
             PartitionAnswer(
-                topic_id=uuid.UUID(bytes=topic),
-                partition=number,
+                key=key,
                 error=ErrorCode.NONE,
                 high_watermark=Offset(high_watermark),
                 log_start_offset=Offset(0),
                 records=b"",
             )
-            for (topic, number), high_watermark in sent_news.items()
+            for key, high_watermark in sent_news.items()
         ]
         steps = self.fetcher.answered(context.error, context.session_id, answers, self.asked, 0.0)
         if context.error is ErrorCode.NONE:
