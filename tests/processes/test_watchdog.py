@@ -96,7 +96,6 @@ def test_short_pause_kills_no_node(cluster):
 
 STUCK = """
 import time, trio
-from moldau_cli.nodes.guard import TICK_S, Silence, waited_s
 from moldau_cli.nodes.watchdog import SystemdNotifier, supervise
 
 async def main():
