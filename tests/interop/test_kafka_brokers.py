@@ -102,6 +102,21 @@ def test_the_suite_of_the_three_faces(node):
     assert " passed" in done.stdout
 
 
+def test_listed_resources(node):
+    """Kafka 4.1 lists all types; the error of an earlier one names those that it does not list."""
+    version, bootstrap = node
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic("resources", 1, 1)])
+        assert admin.list_config_resources([ResourceType.CLIENT_METRICS]) == []
+        types = [ResourceType.TOPIC, ResourceType.BROKER]
+        if version == OLD:
+            with pytest.raises(KafkaError, match=r"UNSUPPORTED_VERSION: .*a listing of TOPIC, BROKER \(KIP-1142\)"):
+                admin.list_config_resources(types)
+            return
+        wanted = {ConfigResource(ResourceType.TOPIC, "resources"), ConfigResource(ResourceType.BROKER, "1")}
+        wait_until(lambda: wanted <= set(admin.list_config_resources(types)), "the topic is listed")
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_in_every_codec(node, codec):
     _, bootstrap = node

@@ -209,7 +209,8 @@ class Admin(AsyncOnly):
         """Returns the resources that have configurations, of all types or of the given ones (KIP-1142).
 
         Raises:
-            KafkaError: the broker answered with an error.
+            KafkaError: the broker answered with an error; UNSUPPORTED_VERSION if the brokers list client metrics only,
+                as those of Kafka before 4.1 do.
         """
         return await self._configurations.list_config_resources(types)
 

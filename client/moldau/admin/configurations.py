@@ -25,6 +25,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from moldau.runtime.config import ConfigSource
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,6 +85,7 @@ class Configurations:
             ListConfigResourcesResponse,
             ListConfigResourcesRequest(resource_types=[int(each) for each in wanted]),
             code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=None if set(wanted) == {ResourceType.CLIENT_METRICS} else NeededVersion(1, _listing_of(wanted)),
         )
         raise_error(response.error_code)
         known = set(ResourceType)
@@ -113,3 +115,9 @@ class Configurations:
             errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
             failures.update({name: error for name, error in errors.items() if error is not None})
         raise_failures(failures)
+
+
+def _listing_of(types: Iterable[ResourceType]) -> str:
+    """Names a listing of resources; version 0 of its request has no types and lists client metrics only (KIP-714)."""
+    others = ", ".join(each.name for each in types if each is not ResourceType.CLIENT_METRICS)
+    return f"a listing of {others or 'all types'} (KIP-1142)"

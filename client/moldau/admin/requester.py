@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
+    from moldau.runtime.net.served_versions import NeededVersion
 
 R = TypeVar("R", bound=Response)
 
@@ -82,11 +83,13 @@ class Requester:
         *,
         node_id: int | None = None,
         code_of: Callable[[R], ErrorCode | None] | None = None,
+        needed: NeededVersion | None = None,
     ) -> R:
         """Returns the first response without a retriable error, from any broker or from ``node_id``.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up.
+            KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up; UNSUPPORTED_VERSION where no
+                broker serves the ``needed`` version of the request.
         """
         client = self.client
         deadline_ms = client.now_ms + self.timeout_ms
@@ -94,11 +97,13 @@ class Requester:
         while True:
             problem: str
             try:
-                if node_id is None:
-                    send = client.ask_any if isinstance(request, READ_ONLY_REQUESTS) else client.request_any
-                    response = await send(response_class, request)
+                if node_id is not None:
+                    response = await client.request(node_id, response_class, request, needed=needed)
+                elif isinstance(request, READ_ONLY_REQUESTS):
+                    assert needed is None, "these have no fields that old versions leave out"
+                    response = await client.ask_any(response_class, request)
                 else:
-                    response = await client.request(node_id, response_class, request)
+                    response = await client.request_any(response_class, request, needed=needed)
             except SaslAuthenticationError:
                 raise
             except TRANSPORT_ERRORS as error:

@@ -117,7 +117,7 @@ class Admin(AioClient):
         """Returns the resources that have configurations.
 
         Raises:
-            KafkaError: the broker answered with an error.
+            KafkaError: the broker answered with an error; UNSUPPORTED_VERSION if the brokers list client metrics only.
         """
         return await self._portal.call_async(self._admin.list_config_resources, types)
 

@@ -115,7 +115,7 @@ class Admin(PortalClient):
         """Returns the resources that have configurations.
 
         Raises:
-            KafkaError: the broker answered with an error.
+            KafkaError: the broker answered with an error; UNSUPPORTED_VERSION if the brokers list client metrics only.
         """
         return self._portal.call(self._admin.list_config_resources, types)
 

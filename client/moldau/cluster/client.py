@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
+    from moldau.runtime.net.served_versions import NeededVersion
     from moldau.runtime.ports.environment import Environment
 
 R = TypeVar("R", bound=Response)
@@ -306,13 +307,17 @@ class ClusterClient:
         version: int | None = None,
         timeout_ms: float | None = None,
         purpose: str = "",
+        needed: NeededVersion | None = None,
     ) -> R:
         """Sends a request to a broker and returns the response.
 
         Raises:
-            KafkaError: the broker does not support the API; ``TRANSPORT_ERRORS`` may be raised too.
+            KafkaError: the broker does not support the API or the ``needed`` version of it; ``TRANSPORT_ERRORS`` may
+                be raised too.
         """
         connection = await self.connection(node_id, purpose)
+        if needed is not None:
+            connection.require(message, needed)
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         return await connection.request_as(response_class, message, version, limit_ms)
 
@@ -339,12 +344,19 @@ class ClusterClient:
         brokers.sort(key=rank)
         return [*brokers, *sorted(self._bootstrap_nodes, key=rank)]
 
-    async def request_any(self, response_class: type[R], message: Request, *, timeout_ms: float | None = None) -> R:
+    async def request_any(
+        self,
+        response_class: type[R],
+        message: Request,
+        *,
+        timeout_ms: float | None = None,
+        needed: NeededVersion | None = None,
+    ) -> R:
         """Sends a request to one broker after the other until one answers; raises the last error if none does."""
         errors: list[Exception] = []
         for node_id in self.candidates():
             try:
-                return await self.request(node_id, response_class, message, timeout_ms=timeout_ms)
+                return await self.request(node_id, response_class, message, timeout_ms=timeout_ms, needed=needed)
             except (*TRANSPORT_ERRORS, UnsupportedApiError) as error:
                 errors.append(error)
                 self._last_error = error

@@ -33,6 +33,7 @@ from moldau.protocol.messages import describe_log_dirs as dld
 from moldau.protocol.messages import describe_quorum as dq
 from moldau.protocol.messages import elect_leaders as el
 from moldau.protocol.messages import incremental_alter_configs as iac
+from moldau.protocol.messages import list_config_resources as lcr
 from moldau.protocol.messages import list_groups as lg
 from moldau.protocol.messages import list_partition_reassignments as lpr
 from moldau.runtime.config import ConfigError, ConfigSource
@@ -456,6 +457,29 @@ def test_an_unsupported_api_is_refused_at_once():
             await admin.create_topics([NewTopic(name="a")])
 
     simulate(scenario, {})
+
+
+@pytest.mark.parametrize(
+    ("types", "missing"),
+    [
+        ([], "all types"),
+        ([ResourceType.TOPIC, ResourceType.CLIENT_METRICS, ResourceType.BROKER], "TOPIC, BROKER"),
+    ],
+)
+def test_older_brokers_list_client_metrics_only(types, missing):
+    """Version 0 of the request has no types: an answer to it would hide topics and brokers."""
+    answer = lcr.ListConfigResourcesResponse(config_resources=[lcr.ConfigResource(resource_name="metrics")])
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.LIST_CONFIG_RESOURCES] = 0
+        with pytest.raises(KafkaError, match=rf"UNSUPPORTED_VERSION: .* versions 0 to 0; a listing of {missing} \(KIP"):
+            await admin.list_config_resources(types)
+        assert asked(cluster, ApiKey.LIST_CONFIG_RESOURCES) == []
+        metrics = ConfigResource(ResourceType.CLIENT_METRICS, "metrics")
+        assert await admin.list_config_resources([ResourceType.CLIENT_METRICS]) == [metrics]
+        cluster.max_versions.clear()
+
+    simulate(scenario, {ApiKey.LIST_CONFIG_RESOURCES: once(answer)})
 
 
 def test_misuse_is_refused():

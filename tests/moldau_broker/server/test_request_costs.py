@@ -23,7 +23,7 @@ from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescri
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.apis import CONTROLLER_APIS
@@ -255,6 +255,7 @@ def test_long_strings_count_as_several_entries() -> None:
         ConsumerGroupDescribeRequest(group_ids=MANY_GROUPS),
         ShareGroupDescribeRequest(group_ids=MANY_GROUPS),
         DeleteGroupsRequest(groups_names=MANY_GROUPS),
+        OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in MANY_GROUPS]),
     ],
     ids=lambda asked: type(asked).__name__,
 )

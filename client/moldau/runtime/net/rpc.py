@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.net.renewal import Renewal
+    from moldau.runtime.net.served_versions import NeededVersion
     from moldau.runtime.ports.environment import Connection, Environment
     from moldau.runtime.sasl.core.client import Send
     from moldau.runtime.sasl.network import Authenticated
@@ -191,6 +192,14 @@ class RpcConnection:
             UnsupportedApiError: there is none.
         """
         return self._served.version_for(message, version_max, self.peer)
+
+    def require(self, message: type[Request] | Request, needed: NeededVersion) -> None:
+        """Checks that the peer serves the version of a request from which on it has a feature.
+
+        Raises:
+            UnsupportedApiError: it does not.
+        """
+        self._served.require(message, needed, self.peer)
 
     # --- requests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.protocol.api import APIS, ApiKey
@@ -25,6 +26,15 @@ class UnsupportedApiError(KafkaError):
 
 class ControllerPeerError(UnsupportedApiError):
     """Reports that the peer is a controller although the API is for brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededVersion:
+    """The first version of a request that has a feature; older ones would leave fields of the request out."""
+
+    first: int
+    feature: str
+    """The subject of the error's sentence."""
 
 
 class ServedVersions:
@@ -75,6 +85,17 @@ class ServedVersions:
             if version not in known or version < self.by_key[key][0]:
                 raise UnsupportedApiError(key, f"version {version_max} or below is not served by {peer}")
         return version
+
+    def require(self, message: type[Request] | Request, needed: NeededVersion, peer: str) -> None:
+        """Checks that the peer serves the version of a request from which on it has a feature.
+
+        Raises:
+            UnsupportedApiError: it does not.
+        """
+        if self.version_for(message, None, peer) < needed.first:
+            first, last = self.by_key[message.__api_key__]
+            offered = f"{peer} serves versions {first} to {last}"
+            raise UnsupportedApiError(message.__api_key__, f"{offered}; {needed.feature} needs version {needed.first}")
 
 
 def _name_of(api_key: int) -> str:

@@ -239,7 +239,7 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(HeartbeatRequest, groups.handle_group_request, READ.on(GROUP)),
     served(LeaveGroupRequest, groups.handle_group_request, READ.on(GROUP)),
     served(OffsetCommitRequest, groups.handle_group_request, READ.on(GROUP), READ.on(TOPIC)),
-    served(OffsetFetchRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(OffsetFetchRequest, groups.handle_offset_fetch, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(OffsetDeleteRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
     served(DescribeGroupsRequest, groups.handle_many_groups, DESCRIBE.on(GROUP)),
     served(ConsumerGroupHeartbeatRequest, groups.handle_group_request, READ.on(GROUP), DESCRIBE.on(TOPIC)),
