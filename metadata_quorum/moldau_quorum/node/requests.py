@@ -98,7 +98,7 @@ class ControllerService:
         machine: MetadataStateMachine,
         metadata: MetadataService,
         quorum: QuorumAdmin,
-        make_knowledge: Callable[[], DecisionInputs],
+        make_inputs: Callable[[], DecisionInputs],
         node_id: int,
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
         authorizer: Authorizer | None = None,
@@ -107,7 +107,7 @@ class ControllerService:
     ) -> None:
         """Collects the parts that answer requests.
 
-        ``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are the levels that
+        ``make_inputs`` gives the committed image with a fresh context, for reads; ``features`` are the levels that
         this node supports. Without ``authorizer`` everyone may do everything. ``entries_max`` is
         ``request.max.entries``.
         """
@@ -120,7 +120,7 @@ class ControllerService:
         self.machine = machine
         self.metadata = metadata
         self.quorum = quorum
-        self.make_knowledge = make_knowledge
+        self.make_inputs = make_inputs
         self.logger = EventLogger("moldau.controller-server", node=node_id)
 
     def partition_count(self) -> int:
@@ -188,7 +188,7 @@ class ControllerService:
                 await self.log.read_barrier()
             except (NotLeaderError, OutcomeUnknownError) as error:
                 raise NotActiveError from error  # a read has no outcome to be unknown: it is asked again elsewhere
-            return READS[request.__api_key__](request, self.make_knowledge()).response  # type: ignore[no-any-return]
+            return READS[request.__api_key__](request, self.make_inputs()).response  # type: ignore[no-any-return]
         return refusal(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
 
 

@@ -63,7 +63,7 @@ from moldau_quorum.node.state_machine import MetadataStateMachine
 from moldau_quorum.node.voter_address import QuorumSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.net.serving.answers import HandlerFactory
     from moldau.runtime.net.serving.request_times import RequestTimes
@@ -171,7 +171,7 @@ async def _run(
     requests: RequestTimes | None,
     task_status: trio.TaskStatus[ControllerNode],
 ) -> None:
-    """The node with its directory and listeners; connections through ``environment`` speak what controllers speak."""
+    """Runs the node with its directory and listeners; ``environment`` opens connections as controllers do."""
     node_id = config.get_int("node.id")
     settings = Settings.of(config)
     voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
@@ -179,19 +179,6 @@ async def _run(
     log = machine.log = make_log(
         environment, _log_config(config, directory, known, joins=node_id not in voters), machine
     )
-
-    def endpoints() -> tuple[Endpoint, ...]:
-        host = voters[node_id][0] if node_id in voters else ""
-        return tuple(
-            Endpoint(
-                name=endpoint.listener_name,
-                host=endpoint.host or host or listener.address[0],
-                port=listener.address[1],
-                security_protocol=int(endpoint.security_protocol),
-            )
-            for endpoint, listener in bound
-        )
-
     credentials = bootstrap_keys(
         bootstrap_credentials(config), lambda count: environment.random.getrandbits(8 * count).to_bytes(count, "big")
     )
@@ -202,41 +189,78 @@ async def _run(
         machine,
         node_id=node_id,
         incarnation_id=UUID(int=environment.random.getrandbits(128), version=4),
-        endpoints=endpoints,
+        endpoints=lambda: _endpoints(bound, voters[node_id][0] if node_id in voters else ""),
         cluster_id=directory.identity.cluster_id,
         features=features,
         first_records=bootstrap_records(credentials),
     )
-
-    def learn_cluster_id(image: MetadataImage) -> None:
-        if image.cluster_id and image.cluster_id != directory.identity.cluster_id:
-            directory.learn_cluster_id(image.cluster_id)
-            logger.info("cluster-id", cluster=image.cluster_id)
-
-    machine.on_image(learn_cluster_id)
-
-    no_sessions = BrokerSessions(timeout_ms=settings.broker_session_timeout_ms, grace_ms=0)
-
-    def make_knowledge() -> DecisionInputs:
-        context = Context(
-            settings=settings,
-            now_ms=environment.clock.monotonic_ms(),
-            new_uuid=lambda: UUID(int=environment.random.getrandbits(128), version=4),
-            draw_below=environment.random.randrange,
-            wall_ms=environment.clock.wall_ms(),
+    machine.on_image(functools.partial(_learn_cluster_id, directory, logger))
+    service = _service(environment, config, settings, active, machine, features, bound[0][0].listener_name)
+    known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        nursery.start_soon(active.run)
+        served = await _serve_listeners(
+            nursery,
+            environment,
+            config,
+            bound,
+            lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, logger),
+            logger,
+            requests,
         )
-        return DecisionInputs(image=machine.image, context=context, sessions=no_sessions)
+        search = QuorumSearch(
+            environment,
+            log,
+            directory_id=directory.identity.directory_id,
+            cluster_id=lambda: directory.identity.cluster_id,
+            address=voters.get(node_id),  # one that joined is where the request that let it vote says
+            listener_name=bound[0][0].listener_name,
+        )
+        nursery.start_soon(search.run)
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=served))
 
+
+def _endpoints(bound: Sequence[tuple[ListenerEndpoint, Listener]], voter_host: str) -> tuple[Endpoint, ...]:
+    """Returns the addresses at which other nodes reach this one; ``voter_host`` stands for a listener without host."""
+    return tuple(
+        Endpoint(
+            name=endpoint.listener_name,
+            host=endpoint.host or voter_host or listener.address[0],
+            port=listener.address[1],
+            security_protocol=int(endpoint.security_protocol),
+        )
+        for endpoint, listener in bound
+    )
+
+
+def _learn_cluster_id(directory: NodeDirectory, logger: EventLogger, image: MetadataImage) -> None:
+    if image.cluster_id and image.cluster_id != directory.identity.cluster_id:
+        directory.learn_cluster_id(image.cluster_id)
+        logger.info("cluster-id", cluster=image.cluster_id)
+
+
+def _service(
+    environment: Environment,
+    config: Config,
+    settings: Settings,
+    active: ActiveController,
+    machine: MetadataStateMachine,
+    features: Mapping[str, tuple[int, int]],
+    listener_name: str,
+) -> ControllerService:
+    """Returns what all connections share; ``listener_name`` is the listener of the other controllers."""
+    log, node_id = machine.log, config.get_int("node.id")
+    assert log is not None
     quotas = ControllerQuotas(environment.clock, config)
     machine.on_image(quotas.follow)
-
-    service = ControllerService(
+    return ControllerService(
         active=active,
         log=log,
         machine=machine,
         metadata=MetadataService(log, machine),
-        quorum=QuorumAdmin(log, machine, listener_name=bound[0][0].listener_name),
-        make_knowledge=make_knowledge,
+        quorum=QuorumAdmin(log, machine, listener_name=listener_name),
+        make_inputs=_decision_inputs(environment, settings, machine),
         node_id=node_id,
         features=features,
         entries_max=config.get_int("request.max.entries"),
@@ -249,26 +273,52 @@ async def _run(
         quotas=quotas,
     )
 
-    known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
 
-    def handlers(endpoint: ListenerEndpoint) -> HandlerFactory:
-        name, protocol = endpoint.listener_name, endpoint.security_protocol
-        sasl = None
-        if protocol.uses_sasl:
-            sasl = SaslListener(environment, config, name, protocol, known_credentials, logger)
-        principals = node_principals(config, name, protocol)
+def _decision_inputs(
+    environment: Environment, settings: Settings, machine: MetadataStateMachine
+) -> Callable[[], DecisionInputs]:
+    """Returns a function that gives the inputs of decisions which this node makes without leading."""
+    no_sessions = BrokerSessions(timeout_ms=settings.broker_session_timeout_ms, grace_ms=0)
 
-        def connect(connection: Connection, peer: Peer) -> ControllerConnection:
-            if principals is None:
-                return ControllerConnection(service, peer)
-            certificate = getattr(connection, "peer_certificate", None)
-            return ControllerConnection(
-                service, peer, lambda host: principals.refusal(certificate, host, peer.identity)
-            )
+    def inputs() -> DecisionInputs:
+        context = Context(
+            settings=settings,
+            now_ms=environment.clock.monotonic_ms(),
+            new_uuid=lambda: UUID(int=environment.random.getrandbits(128), version=4),
+            draw_below=environment.random.randrange,
+            wall_ms=environment.clock.wall_ms(),
+        )
+        return DecisionInputs(image=machine.image, context=context, sessions=no_sessions)
 
-        return peer_handlers(config, name, protocol, sasl, connect)
+    return inputs
 
-    limits = ServerLimits(
+
+def _handlers(
+    environment: Environment,
+    config: Config,
+    endpoint: ListenerEndpoint,
+    service: ControllerService,
+    credentials: ImageCredentials,
+    logger: EventLogger,
+) -> HandlerFactory:
+    """Returns what serves the connections of one listener, behind its login and its check of certificates."""
+    name, protocol = endpoint.listener_name, endpoint.security_protocol
+    sasl = None
+    if protocol.uses_sasl:
+        sasl = SaslListener(environment, config, name, protocol, credentials, logger)
+    principals = node_principals(config, name, protocol)
+
+    def connect(connection: Connection, peer: Peer) -> ControllerConnection:
+        if principals is None:
+            return ControllerConnection(service, peer)
+        certificate = getattr(connection, "peer_certificate", None)
+        return ControllerConnection(service, peer, lambda host: principals.refusal(certificate, host, peer.identity))
+
+    return peer_handlers(config, name, protocol, sasl, connect)
+
+
+def _limits(config: Config) -> ServerLimits:
+    return ServerLimits(
         request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),
         connections_max=config.get_int("max.connections"),
@@ -276,27 +326,6 @@ async def _run(
         connections_of_ips=connections_of_ips(config),
         idle_ms=config.get_int("connections.max.idle.ms"),
     )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(log.run)
-        nursery.start_soon(active.run)
-        tally = ConnectionTally()
-        for endpoint, listener in bound:
-            secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-            await nursery.start(
-                _serve, environment, listener, handlers(endpoint), limits, tally, secure, logger, requests
-            )
-        search = QuorumSearch(
-            environment,
-            log,
-            directory_id=directory.identity.directory_id,
-            cluster_id=lambda: directory.identity.cluster_id,
-            address=voters.get(node_id),  # one that joined is where the request that let it vote says
-            listener_name=bound[0][0].listener_name,
-        )
-        nursery.start_soon(search.run)
-        bound_addresses = [listener.address for _, listener in bound]
-        logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
-        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))
 
 
 async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, scope: trio.CancelScope) -> None:
@@ -310,6 +339,28 @@ async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, s
         ):
             await log.transfer_leadership()
     scope.cancel()
+
+
+async def _serve_listeners(
+    nursery: trio.Nursery,
+    environment: Environment,
+    config: Config,
+    bound: Sequence[tuple[ListenerEndpoint, Listener]],
+    handlers: Callable[[ListenerEndpoint], HandlerFactory],
+    logger: EventLogger,
+    requests: RequestTimes | None,
+) -> list[tuple[str, int]]:
+    """Starts a server for each listener in ``nursery``; together they keep to the limits of connections.
+
+    Returns their addresses.
+    """
+    limits, tally = _limits(config), ConnectionTally()
+    for endpoint, listener in bound:
+        secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+        await nursery.start(_serve, environment, listener, handlers(endpoint), limits, tally, secure, logger, requests)
+    found = [listener.address for _, listener in bound]
+    logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
+    return found
 
 
 async def _serve(

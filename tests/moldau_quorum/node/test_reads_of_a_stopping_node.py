@@ -30,7 +30,7 @@ def test_an_unconfirmed_read_is_for_another_controller(failure: Exception) -> No
         machine=None,
         metadata=None,
         quorum=None,
-        make_knowledge=lambda: pytest.fail("nothing may be read"),
+        make_inputs=lambda: pytest.fail("nothing may be read"),
         node_id=1,
         quotas=None,
     )
