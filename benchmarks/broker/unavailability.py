@@ -62,13 +62,13 @@ def unavailable_ms(bootstrap: str, topic: str, strike: Callable[[int], None]) ->
     while acknowledged_max < 500:
         send()
     leader = admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
-    struck_at = time.monotonic()
+    broken_at = time.monotonic()
     strike(leader)
     first_after = sent
     while acknowledged_max < first_after:
-        if time.monotonic() - struck_at > TIMEOUT_S:
+        if time.monotonic() - broken_at > TIMEOUT_S:
             raise TimeoutError(f"no write was acknowledged within {TIMEOUT_S:g} s of the fault")
         send()
-    took_ms = (time.monotonic() - struck_at) * 1000
+    took_ms = (time.monotonic() - broken_at) * 1000
     producer.flush(10)
     return took_ms

@@ -109,10 +109,10 @@ def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
 
     faults = facts["faults"]
     assert sorted(fault["kind"] for fault in faults) == ["elect", "kill", "restart"]
-    struck = [fault for fault in faults if fault["struck"]]
-    assert verdict["figures"]["faults"] == len(struck) >= 1
+    affected = [fault for fault in faults if fault["took_effect"]]
+    assert verdict["figures"]["faults"] == len(affected) >= 1
     assert verdict["figures"]["faults_planned"] == len(faults)
-    begin_ms, end_ms = min(fault["begin_ms"] for fault in struck), max(fault["end_ms"] for fault in struck)
+    begin_ms, end_ms = min(fault["begin_ms"] for fault in affected), max(fault["end_ms"] for fault in affected)
     # A busy machine may acknowledge during a fault only what was sent before it, or after it what was sent during it.
     under_faults = [one for one in history if list(one.sends) and one.ended_ms > begin_ms and one.begun_ms < end_ms]
     assert any(one.status is Status.OK for one in under_faults), "no write was under way and acknowledged under faults"
@@ -136,11 +136,11 @@ def test_a_controller_with_a_rotten_snapshot_comes_back_empty(tmp_path):
     done, verdict, facts, _ = chaos(directory, *words, *early, "--no-controls", "--keep-data")
     assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), (verdict["deaths"], done.stderr)
     (fault,) = facts["faults"]
-    assert (fault["kind"], fault["target"], fault["struck"]) == ("bit-rot", "leaders", True), fault
-    (struck,) = fault["nodes"]
-    assert struck > 100, "a controller"
+    assert (fault["kind"], fault["target"], fault["took_effect"]) == ("bit-rot", "leaders", True), fault
+    (affected,) = fault["nodes"]
+    assert affected > 100, "a controller"
     assert fault["detail"].startswith("snapshot-")
-    (log,) = (path for path in (directory / "cluster" / f"controller-{struck}").iterdir() if path.suffix == ".log")
+    (log,) = (path for path in (directory / "cluster" / f"controller-{affected}").iterdir() if path.suffix == ".log")
     before, refusal, after = log.read_text().partition("of a snapshot that had been durable")
     assert refusal
     assert before.count("moldau.server ready") == after.count("moldau.server ready") == 1

@@ -14,6 +14,7 @@ import pytest
 
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.case import (
+    FORMER_DRAWS,
     CaseError,
     CaseVerdict,
     case_from_json,
@@ -50,13 +51,23 @@ def test_there_are_cases_of_both_kinds():
 
 def test_cases_survive_their_files(tmp_path):
     fault = PlannedFault(kind=FaultKind.CUT, begin=0.25, end=1.5, number=3)
-    case = replace(CASES[0], name="copy", faults=(fault,), draws={"synced": False, "struck": "brokers"})
+    case = replace(CASES[0], name="copy", faults=(fault,), draws={"synced": False, "fault_scope": "brokers"})
     assert read_case(write_case(case, tmp_path)) == case
     assert case.options(1).faults == (fault,)
     assert case.options(1).synced is False
     (tmp_path / "other.json").write_text((tmp_path / "copy.json").read_text())
     with pytest.raises(CaseError, match="the case in it is called 'copy'"):
         read_corpus(tmp_path)
+
+
+def test_cases_of_earlier_releases_are_read(tmp_path):
+    """A field that was renamed has both names in files, and the new one in the case."""
+    case = replace(CASES[0], name="copy", draws={"synced": False, "fault_scope": "brokers"})
+    text = write_case(case, tmp_path).read_text()
+    for former, name in FORMER_DRAWS.items():
+        text = text.replace(f'"{name}"', f'"{former}"')
+        assert name not in text
+    assert case_from_json(json.loads(text)) == case
 
 
 FAULT = {"kind": "kill", "begin": 1, "end": 2.5, "number": 0}
@@ -81,8 +92,8 @@ def test_an_invalid_case_is_refused(document):
         ({"colour": "red"}, "unknown fields: colour"),
         ({"draws": {"kinds": 1}}, "draws of a case are"),
         ({"draws": 5}, "draws are an object, not 5"),
-        ({"draws": {"struck": "zz"}}, 'draws.struck is one of all, controllers, brokers, or null, not "zz"'),
-        ({"draws": {"struck": []}}, "draws.struck is one of all, controllers, brokers, or null, not []"),
+        ({"draws": {"fault_scope": "zz"}}, 'draws.fault_scope is one of all, controllers, brokers, or null, not "zz"'),
+        ({"draws": {"fault_scope": []}}, "draws.fault_scope is one of all, controllers, brokers, or null, not []"),
         ({"draws": {"bank": 1}}, "draws.bank is true, false or null, not 1"),
         ({"draws": {"transaction_level": 3}}, "draws.transaction_level is 1 or 2, or null, not 3"),
         ({"draws": {"transaction_level": True}}, "draws.transaction_level is 1 or 2, or null, not true"),

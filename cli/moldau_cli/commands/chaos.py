@@ -242,16 +242,16 @@ def _answer(result: ChaosResult) -> None:
     verdict = result.verdict
     figures = verdict.figures
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
-    struck = sum(fault.struck for fault in result.faults)
-    sound = "no anomaly" if struck else "no anomaly, but no fault took effect"
+    effective = sum(fault.took_effect for fault in result.faults)
+    sound = "no anomaly" if effective else "no anomaly, but no fault took effect"
     said = sound if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
     said += "".join(f"; {death}" for death in result.deaths)
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
-    missed = len(result.faults) - struck
+    missed = len(result.faults) - effective
     more = f" ({missed} more of the plan had no effect)" if missed else ""
     text = (
         f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
-        f"{figures.records_polled:,} records read, {struck} faults{more}, "
+        f"{figures.records_polled:,} records read, {effective} faults{more}, "
         f"{result.unavailable_s:.1f} s without an acknowledged write\nreport: {result.report}"
     )
     document = cast("dict[str, output.Json]", dict(result.document))

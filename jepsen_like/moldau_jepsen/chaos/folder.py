@@ -38,6 +38,8 @@ VERDICT = "verdict.json"
 REPORT = "report.html"
 CONTROLS = "controls"
 """Where a campaign keeps its negative controls, each in a folder of its own."""
+FORMER_FIELDS = {"struck": "took_effect"}
+"""Names of fields of ``FaultEvent`` in runs that earlier releases recorded."""
 FOREVER = float("inf")
 TOPICS_SHOWN_MAX = 20
 REGISTER_STATES_MAX = 300_000
@@ -147,7 +149,7 @@ def read_facts(directory: Path) -> RunFacts:
             duration_s=float(document["duration_s"]),
             settings=dict(document["settings"]),
             promised=_promised(document["promised"]),
-            faults=tuple(FaultEvent(**{**fault, "nodes": tuple(fault["nodes"])}) for fault in document["faults"]),
+            faults=tuple(map(_fault, document["faults"])),
             samples=tuple(ClusterSample(**sample) for sample in document["samples"]),
             deaths=tuple(document.get("deaths", ())),
             register=tuple(
@@ -165,6 +167,11 @@ def read_facts(directory: Path) -> RunFacts:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{path} is damaged: {type(error).__name__} {error}") from error
+
+
+def _fault(document: Mapping[str, Any]) -> FaultEvent:
+    named = {FORMER_FIELDS.get(name, name): value for name, value in document.items()}
+    return FaultEvent(**{**named, "nodes": tuple(named["nodes"])})
 
 
 def _promised(document: Mapping[str, Any]) -> CheckOptions:
@@ -351,7 +358,7 @@ def verdict_document(
         "figures": {
             **asdict(verdict.figures),
             "duration_s": facts.duration_s,
-            "faults": sum(fault.struck for fault in facts.faults),
+            "faults": sum(fault.took_effect for fault in facts.faults),
             "faults_planned": len(facts.faults),
             "register_operations": len(facts.register),
             "topics_made": len({write.topic_id for write in facts.topics.writes}),

@@ -359,7 +359,7 @@ class _Run:
 
         def report(event: FaultEvent) -> None:
             self.faults.append(replace(event, begin_ms=event.begin_ms + offset_ms, end_ms=event.end_ms + offset_ms))
-            done = str(list(event.nodes)) if event.struck else event.detail
+            done = str(list(event.nodes)) if event.took_effect else event.detail
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {done}")
 
         if options.control is not None:

@@ -83,7 +83,7 @@ class ChaosReport:
     """Of a verdict that was found later than the run ended."""
 
 
-CALM = "No fault struck: what this run shows is how the cluster serves while all is well."
+CALM = "No fault took effect: what this run shows is how the cluster serves while all is well."
 
 
 def chaos_page(report: ChaosReport) -> str:
@@ -95,7 +95,7 @@ def chaos_page(report: ChaosReport) -> str:
         wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
-    if report.control is None and not any(fault.struck for fault in report.faults):
+    if report.control is None and not any(fault.took_effect for fault in report.faults):
         headline += f"<p class='hint'>{CALM}</p>"
     headline += control_headline(report.control, report.controls)
     body = [headline, _cards(report), _charts(report), _reads(report.reads)]
@@ -120,14 +120,14 @@ def _coverage(report: ChaosReport) -> str:
 
 def _cards(report: ChaosReport) -> str:
     figures, series, reads = report.verdict.figures, report.series, report.reads
-    struck = sum(fault.struck for fault in report.faults)
+    effective = sum(fault.took_effect for fault in report.faults)
     entries = [
         ("operations", f"{figures.operations:,}", f"{figures.partitions} partitions"),
         ("writes acknowledged", f"{figures.sends_acknowledged:,}", f"{figures.sends_failed:,} failed for certain"),
         ("writes of unknown outcome", f"{figures.sends_unknown:,}", "time-outs and lost connections"),
         ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
         ("leader epochs", f"{figures.leaderships:,}", "of partitions and the quorum, whose leader is known"),
-        ("faults", f"{struck}", f"in {report.duration_s:,.0f} s{_missed_text(len(report.faults) - struck)}"),
+        ("faults", f"{effective}", f"in {report.duration_s:,.0f} s{_missed_text(len(report.faults) - effective)}"),
         (
             "no write acknowledged for",
             f"{series.unavailable_s:.1f} s",
@@ -173,7 +173,7 @@ def _charts(report: ChaosReport) -> str:
                 detail=f"{fault.target} {_names(fault)} {fault.detail}".strip(),
             )
             for fault in report.faults
-            if fault.struck
+            if fault.took_effect
         ),
         active=report.active,
         partitions=report.partitions,
@@ -211,9 +211,9 @@ def _missed_text(count: int) -> str:
 
 
 def _fault_tables(faults: Sequence[FaultEvent]) -> str:
-    """Those that struck, and those of the plan that did not."""
-    missed = [fault for fault in faults if not fault.struck]
-    text = "<h2>Faults</h2>" + _fault_table([fault for fault in faults if fault.struck], "what was done")
+    """Those that took effect, and those of the plan that did not."""
+    missed = [fault for fault in faults if not fault.took_effect]
+    text = "<h2>Faults</h2>" + _fault_table([fault for fault in faults if fault.took_effect], "what was done")
     if missed:
         hint = "They found no target when they were due, and count nowhere."
         text += f"<h3>Planned only</h3><p class='hint'>{hint}</p>" + _fault_table(missed, "why not")

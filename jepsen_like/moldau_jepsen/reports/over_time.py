@@ -1,4 +1,4 @@
-"""A run over time: what struck, what clients noticed, and how the cluster stood, under one axis of time."""
+"""A run over time: the faults, what clients noticed, and how the cluster stood, under one axis of time."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def over_time(run: RunSeries) -> str:
     spans = _spans(run)
     marks = _marks(run)
     charts = [
-        ("What struck when", lanes(_struck(run), until_s=run.until_s, title="Faults over time")),
+        ("Faults by time", lanes(_faults(run), until_s=run.until_s, title="Faults over time")),
         (
             "Acknowledged writes",
             timeline(
@@ -135,9 +135,9 @@ def over_time(run: RunSeries) -> str:
 
 
 def _spans(run: RunSeries) -> list[Span]:
-    struck = [fault for fault in run.faults if fault.end_s - fault.begin_s < LASTING_SHARE * run.until_s]
+    affected = [fault for fault in run.faults if fault.end_s - fault.begin_s < LASTING_SHARE * run.until_s]
     spans: list[Span] = []
-    for one in sorted(struck, key=lambda fault: fault.begin_s):
+    for one in sorted(affected, key=lambda fault: fault.begin_s):
         # Faults that overlap are one shade: many would hide the lines.
         if spans and one.begin_s <= spans[-1].end_s:
             last = spans.pop()
@@ -164,7 +164,7 @@ def _title(fault: FaultSpan) -> str:
     return f"{fault.kind}, {fault.begin_s:.1f} s to {fault.end_s:.1f} s: {fault.detail}".removesuffix(": ")
 
 
-def _struck(run: RunSeries) -> list[Lane]:
+def _faults(run: RunSeries) -> list[Lane]:
     """One row for each kind of fault, one for each node that did not run, and one for the time without a write."""
     kinds: dict[str, list[Band]] = {}
     for fault in sorted(run.faults, key=lambda one: one.begin_s):

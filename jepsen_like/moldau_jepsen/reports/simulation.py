@@ -94,7 +94,7 @@ class FaultRow:
     strikes: int
     """How many of them had a target."""
     runs: int
-    """Runs in which it struck."""
+    """Runs in which it took effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,4 +357,4 @@ def _faults(report: CampaignReport) -> str:
         "<p class='hint'>A planned fault has no target where the node is down already, must be spared for a while, or "
         "refuses what is asked of it. Strikes are counted only where something was done.</p>"
     )
-    return "<h2>Faults</h2>" + hint + table(("kind", "planned", "struck", "runs with it", "strikes per run"), rows)
+    return "<h2>Faults</h2>" + hint + table(("kind", "planned", "took effect", "runs with it", "effects per run"), rows)

@@ -47,7 +47,7 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     assert links.rule(Link(1, 2)) == LinkRule()
     assert [event.kind for event in events] == [kind.value]
     # This cluster has no connections that could be reset, and no files that could rot.
-    assert events[0].struck is not (kind in (FaultKind.RESET, FaultKind.BIT_ROT))
+    assert events[0].took_effect is not (kind in (FaultKind.RESET, FaultKind.BIT_ROT))
     if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.POWER):
         assert len(cluster.calls) >= 2
         assert events[0].nodes
@@ -125,8 +125,8 @@ def test_the_ring_cuts_pairs_and_isolation_cuts_clients_too() -> None:
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert len(seen["ring"]) == 3, "each of three controllers hears one of the other two"
-    struck = {link.source for link in seen["isolate"] if link.target == CLIENT}
-    assert len(struck) == 1
+    affected = {link.source for link in seen["isolate"] if link.target == CLIENT}
+    assert len(affected) == 1
     assert len(seen["isolate"]) == 12
 
 
@@ -195,8 +195,8 @@ def test_unsynced_brokers_lose_power_one_at_a_time() -> None:
     assert len(events[0].nodes) == 1
     cluster = ValueCluster(whole=False)
     events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)])
-    assert (events[0].nodes, events[0].struck) == ((), False)
-    assert "not struck" in events[0].detail
+    assert (events[0].nodes, events[0].took_effect) == ((), False)
+    assert "no effect" in events[0].detail
     assert cluster.calls == []
 
 
@@ -242,7 +242,7 @@ def test_a_fault_without_a_target_is_reported_and_not_counted(kind: FaultKind, t
         await nemesis.run([fault(kind, target)])
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert not events[0].struck
+    assert not events[0].took_effect
     assert events[0].detail
     assert cluster.calls == cluster.orders == []
 
@@ -301,7 +301,7 @@ def test_a_node_that_ends_during_its_fault_does_not_end_the_run() -> None:
         await nemesis.run([fault(FaultKind.PAUSE, Target.LEADERS, number=5)])
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert [event.struck for event in events] == [False]
+    assert [event.took_effect for event in events] == [False]
     assert cluster.calls == [("launch", 2)]
 
 
@@ -334,10 +334,10 @@ def test_a_node_that_ends_after_a_disk_fault_is_no_death() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(nemesis.watch)
             await nemesis.run([fault(FaultKind.DISK_FULL, Target.ONE)])
-            ((struck, _), *_) = cluster.orders
-            cluster.states[struck] = ProcessState.STOPPED
+            ((affected, _), *_) = cluster.orders
+            cluster.states[affected] = ProcessState.STOPPED
             await trio.sleep(30)
-            assert cluster.state(struck) is ProcessState.RUNNING
+            assert cluster.state(affected) is ProcessState.RUNNING
             assert not nemesis.deaths
             nursery.cancel_scope.cancel()
 

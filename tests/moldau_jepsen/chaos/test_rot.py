@@ -141,7 +141,7 @@ def rotten_controller(path: Path, *, careless: bool = False, obeyed: bool = True
 
     seed = next(filter(is_wanted, range(1000)))
     events, nemesis = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, number=seed)], voters=voters)
-    assert (events[0].nodes, events[0].struck) == ((101,), True)
+    assert (events[0].nodes, events[0].took_effect) == ((101,), True)
     return [*(call for call, _ in cluster.calls), *nemesis.deaths], cluster
 
 
@@ -173,7 +173,7 @@ def test_indispensable_controllers_do_not_rot(tmp_path: Path) -> None:
     seed = next(seed for seed in range(100) if random.Random(seed).random() < CONTROLLER_SHARE)
     events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, number=seed)])
     assert "the quorum cannot do without it" in events[0].detail
-    assert (events[0].struck, cluster.calls, contents(tmp_path)) == (False, [], before)
+    assert (events[0].took_effect, cluster.calls, contents(tmp_path)) == (False, [], before)
 
 
 def test_votes_are_left_alone_while_a_controller_is_rotten() -> None:
@@ -186,7 +186,7 @@ def test_votes_are_left_alone_while_a_controller_is_rotten() -> None:
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert voters.calls == []
-    assert not events[0].struck
+    assert not events[0].took_effect
 
 
 def test_nothing_rots_while_replicas_are_missing(tmp_path: Path) -> None:
@@ -195,4 +195,4 @@ def test_nothing_rots_while_replicas_are_missing(tmp_path: Path) -> None:
     events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE)])
     assert contents(tmp_path) == before
     assert cluster.calls == []
-    assert (events[0].nodes, events[0].struck) == ((), False)
+    assert (events[0].nodes, events[0].took_effect) == ((), False)

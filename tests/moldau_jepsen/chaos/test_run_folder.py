@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau_jepsen.chaos.folder import RunFacts, RunFolderError, judge, read_facts, write_facts
+from moldau_jepsen.chaos.folder import FORMER_FIELDS, RunFacts, RunFolderError, judge, read_facts, write_facts
 from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.anomalies import Bank
@@ -23,7 +23,7 @@ FACTS = RunFacts(
     promised=CheckOptions(subscribe=True, pipes=(("in", "out"),), banks=(Bank(("legs",), "", 3, 100),)),
     faults=(
         FaultEvent(kind="kill", target="one", nodes=(1,), begin_ms=1, end_ms=2, detail=""),
-        FaultEvent(kind="power", target="one", nodes=(), begin_ms=1, end_ms=2, detail="not struck", struck=False),
+        FaultEvent(kind="power", target="one", nodes=(), begin_ms=1, end_ms=2, detail="no effect", took_effect=False),
     ),
     samples=(ClusterSample(at_ms=1, in_sync_min=3, leaderless=0, high_watermark_sum=0),),
 )
@@ -48,6 +48,16 @@ def folder(path: Path, *, lost: bool) -> Path:
         write_history(stream, [sent, read])
     write_facts(path, FACTS)
     return path
+
+
+def test_runs_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    """A field of a fault that was renamed had another name in ``run.json``."""
+    write_facts(tmp_path, FACTS)
+    run = tmp_path / "run.json"
+    for former, name in FORMER_FIELDS.items():
+        assert f'"{name}"' in run.read_text()
+        run.write_text(run.read_text().replace(f'"{name}"', f'"{former}"'))
+    assert read_facts(tmp_path).faults == FACTS.faults
 
 
 def test_the_figures_of_groups_are_in_the_verdict(tmp_path: Path) -> None:

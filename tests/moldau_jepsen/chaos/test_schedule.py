@@ -47,8 +47,8 @@ def test_calm_alone_is_what_was_asked_for() -> None:
 
 def test_a_quarter_of_the_windows_is_calm() -> None:
     plan = plan_faults(random.Random(1), duration_ms=30_000 * 2_000, kinds=list(CHAOS_KINDS))
-    struck = len({fault.begin // 30 for fault in plan})
-    assert 0.70 < struck / 2_000 < 0.80
+    affected = len({fault.begin // 30 for fault in plan})
+    assert 0.70 < affected / 2_000 < 0.80
 
 
 @pytest.mark.parametrize("calm_share", [-0.1, 1.1])

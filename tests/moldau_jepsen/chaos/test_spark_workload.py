@@ -170,7 +170,7 @@ def test_a_run_is_acquitted_and_its_control_convicted(tmp_path, capfd):
     facts = read_facts(place)
     assert (code, document["valid"], document["deaths"]) == (0, True, [])
     assert document["figures"]["rows_copied"] > 500
-    assert sum(fault.kind == "spark-driver" and fault.struck for fault in facts.faults) >= 2
+    assert sum(fault.kind == "spark-driver" and fault.took_effect for fault in facts.faults) >= 2
     assert any("in a batch" in fault.detail for fault in facts.faults)
     (control,) = document["controls"]
     assert (control["name"], control["convicted_by"]) == ("spark-at-least-once", ["pipe-duplicate"])

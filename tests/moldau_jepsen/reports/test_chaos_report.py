@@ -101,7 +101,7 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
             faults=[
                 FaultEvent(kind="kill", target="one", nodes=(2,), begin_ms=150, end_ms=2900, detail="a & b"),
                 FaultEvent(
-                    kind="bit-rot", target="one", nodes=(), begin_ms=150, end_ms=9, detail="no file", struck=False
+                    kind="bit-rot", target="one", nodes=(), begin_ms=150, end_ms=9, detail="no file", took_effect=False
                 ),
             ],
             samples=[
@@ -145,8 +145,8 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert CALM not in reader.text
 
 
-def test_a_run_in_which_no_fault_struck_shows_calm_and_says_so() -> None:
-    missed = FaultEvent(kind="kill", target="one", nodes=(), begin_ms=150, end_ms=900, detail="busy", struck=False)
+def test_a_run_without_effective_faults_says_so() -> None:
+    missed = FaultEvent(kind="kill", target="one", nodes=(), begin_ms=150, end_ms=900, detail="busy", took_effect=False)
     for faults in ([], [missed]):
         quiet = ChaosReport(
             title="t",
@@ -159,7 +159,7 @@ def test_a_run_in_which_no_fault_struck_shows_calm_and_says_so() -> None:
             settings={},
         )
         assert CALM in chaos_page(quiet)
-        assert CALM not in chaos_page(replace(quiet, faults=[replace(missed, nodes=(1,), struck=True)]))
+        assert CALM not in chaos_page(replace(quiet, faults=[replace(missed, nodes=(1,), took_effect=True)]))
 
 
 def test_a_long_poll_is_shown_around_what_an_anomaly_is_about() -> None:

@@ -130,10 +130,10 @@ def test_only_files_of_closed_segments_are_damaged():
         assert closed_files(machine.disk, directories) == closed
         records = [damage(machine.disk, directories, random.Random(number)) for number in range(12)]
         assert {True, False} == set(records)
-        struck = [note.text.split()[1] for note in world.trace.notes() if note.kind == "bit-rot"]
-        assert len(struck) == 12
-        assert set(struck) <= set(closed)
-        assert [path.endswith(".log") for path in struck] == records
+        affected = [note.text.split()[1] for note in world.trace.notes() if note.kind == "bit-rot"]
+        assert len(affected) == 12
+        assert set(affected) <= set(closed)
+        assert [path.endswith(".log") for path in affected] == records
 
     on_a_disk(main)
 

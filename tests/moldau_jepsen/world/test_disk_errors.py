@@ -156,10 +156,10 @@ def test_a_power_loss_brings_a_removed_tree_back_in_part():
     assert {0, 4} < set(with_tree(main)), "nothing, all, and something between"
 
 
-def struck_broker(world):
+def affected_broker(world):
     """A broker that does not run, its disk, and the hands that strike it."""
     cluster = SimulatedCluster(world, ClusterShape(brokers=1, controllers=1))
-    injector = FaultInjector(cluster, ["client"], synced=True, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=True, fault_scope=FaultScope.BROKERS)
     injector.targets.start = lambda nodes: None
     return cluster.machines[1], injector
 
@@ -178,7 +178,7 @@ def worst(profile):
 
 
 async def overlapping(world):
-    machine, injector = struck_broker(world)
+    machine, injector = affected_broker(world)
     kinds = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.READ_ERROR)
     plan = [fault(kind, number, 5.0 + number, number) for number, kind in enumerate(kinds)]
     injector.schedule([*plan, fault(FaultKind.DISK_ERROR, 3.0, 4.0, 3)], trio.current_time())
@@ -210,7 +210,7 @@ def test_a_fault_of_a_disk_that_ends_leaves_the_others_alone():
 
 def test_the_worst_of_two_faults_of_one_kind_holds():
     async def main(world):
-        machine, injector = struck_broker(world)
+        machine, injector = affected_broker(world)
         profile = machine.disk.profile
         injector.schedule([fault(FaultKind.DISK_FULL, 0.0, 9.0 - number, number) for number in range(6)], 0.0)
         found = []
@@ -237,21 +237,21 @@ DEEDS = {
 
 
 @pytest.mark.parametrize("kind", DEEDS)
-def test_a_fault_of_a_disk_has_struck_when_it_has_done_something(kind):
+def test_a_fault_of_a_disk_took_effect_when_it_did_something(kind):
     async def main(world):
-        machine, injector = struck_broker(world)
+        machine, injector = affected_broker(world)
         disk = machine.environment.disk
         file = disk.open("/f", OpenMode.CREATE)
         file.append([b"here"])
         injector.schedule([fault(kind, 0.0, 50.0, 0)], trio.current_time())
         await trio.sleep(1.0)
-        armed, reported = injector.struck.total(), 0
+        armed, reported = injector.effective.total(), 0
         for _ in range(200):
             failed = numbers([lambda: DEEDS[kind](machine, file)])[0]
-            assert injector.struck.total() == (reported > 0 or failed > 0)
+            assert injector.effective.total() == (reported > 0 or failed > 0)
             reported += failed > 0
         await disk.offload(lambda: None)
-        return armed, reported > 0, injector.struck.total()
+        return armed, reported > 0, injector.effective.total()
 
     outcomes = {run_world(main, seed) for seed in range(30)}
     if kind is FaultKind.DISK_SLOW:

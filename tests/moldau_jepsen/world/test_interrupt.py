@@ -51,10 +51,10 @@ def test_other_errors_end_only_their_node():
     assert run_world(main, 1) == [("a", SystemExit)]
 
 
-@pytest.mark.parametrize("struck", [interrupted, interrupted_in_a_task])
-def test_an_interrupted_scenario_is_no_finding(struck):
+@pytest.mark.parametrize("interrupting", [interrupted, interrupted_in_a_task])
+def test_an_interrupted_scenario_is_no_finding(interrupting):
     async def of_a_node(sim):
-        sim.world.node("broker-9").start(struck)
+        sim.world.node("broker-9").start(interrupting)
         await trio.sleep(1_000.0)
 
     async def broken_already(sim):
@@ -62,9 +62,9 @@ def test_an_interrupted_scenario_is_no_finding(struck):
             raise OSError("planted")
 
         sim.world.node("broker-9").start(dies)
-        await struck()
+        await interrupting()
 
-    for scenario in (of_a_node, broken_already, struck):
+    for scenario in (of_a_node, broken_already, interrupting):
         with pytest.raises(KeyboardInterrupt):
             simulate(scenario, seed=1, brokers=1, controllers=1)
 

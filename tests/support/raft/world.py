@@ -592,7 +592,7 @@ class World:
                 self.start(member.node_id)
         while self.now - begin < milliseconds:
             for member in self.members.values():
-                if member.node is None and not member.refuses:  # an armed crash struck
+                if member.node is None and not member.refuses:  # an armed crash took effect
                     self.start(member.node_id)
             self.run_until(self.now + 50)
             self.operate()

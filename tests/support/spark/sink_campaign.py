@@ -270,7 +270,7 @@ def run(
     """
     draw = random.Random(seed)
     counts: Counter[str] = Counter()
-    struck: Counter[str] = Counter()
+    affected: Counter[str] = Counter()
     targets = (TOPIC, *tables)
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="moldau-sink-") as name, cluster(brokers=3, links=False) as brokers:
@@ -290,7 +290,7 @@ def run(
                 kind = kinds[number % len(kinds)] if number < len(kinds) else draw.choice(kinds)
                 counts[kind] += 1
                 at_work = query.at_work()
-                struck.update(at_work)
+                affected.update(at_work)
                 victim = strike(kind, brokers, query, draw)
                 print(f"{_now()} kill {number + 1}: {kind} {victim or ''}, at work {at_work}", flush=True)
             rows = feeder.finish()
@@ -302,7 +302,7 @@ def run(
         figures = {
             "kills": sum(counts.values()),
             "by_kind": dict(counts),
-            "kills_within_a_batch_of": dict(struck),
+            "kills_within_a_batch_of": dict(affected),
             "rows": rows,
             "twice": {name: len(values) for name, values in twice.items()},
             "missing": {name: len(values) for name, values in missing.items()},

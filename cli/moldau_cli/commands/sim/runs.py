@@ -376,7 +376,7 @@ def _as_it_was_run(result: Result, options: RunOptions) -> Result:
     if result.draws:
         return result
     draws = {name: getattr(options, name) for name in DRAWS}
-    draws["struck"] = options.struck.value if options.struck is not None else None
+    draws["fault_scope"] = options.fault_scope.value if options.fault_scope is not None else None
     return replace(result, plan=tuple(options.faults or ()), draws=draws)
 
 

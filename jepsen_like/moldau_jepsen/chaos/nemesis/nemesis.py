@@ -52,9 +52,9 @@ REFUSED_WITHIN_S = 60.0
 CHURN_EVERY_S = (1.0, 5.0)
 ANSWERS_SHOWN = 4
 VOTERS_MIN = 3
-NOT_DONE = ("not asked", "not struck")
+NOT_DONE = ("not asked", "no effect")
 """How answers begin that report that nothing was done."""
-BUSY = "not struck: other faults hold all nodes that were chosen"
+BUSY = "no effect: other faults hold all nodes that were chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class FaultEvent:
     begin_ms: float
     end_ms: float
     detail: str = ""
-    struck: bool = True
+    took_effect: bool = True
     """False for a planned fault that found no target when it was due; ``detail`` says why."""
 
 
@@ -75,13 +75,13 @@ class _Action(NamedTuple):
     """The outcome of a planned fault."""
 
     nodes: Sequence[int]
-    """Those that it struck; none for what concerns no single node."""
+    """The nodes that it affected; none for what concerns no single node."""
     detail: str
-    struck: bool
+    took_effect: bool
 
 
 def _upon(nodes: Sequence[int], detail: str = "") -> _Action:
-    """Of a fault that strikes nodes: it struck if there were any."""
+    """Returns the outcome of a fault of nodes: it took effect if there were any."""
     return _Action(nodes, detail if nodes or detail else BUSY, bool(nodes))
 
 
@@ -262,12 +262,12 @@ class Nemesis:
                 begin_ms=begun_ms,
                 end_ms=(trio.current_time() - started) * 1000,
                 detail=action.detail,
-                struck=action.struck,
+                took_effect=action.took_effect,
             )
         )
 
     async def _choose(self, fault: TargetedFault, draw: random.Random) -> tuple[list[int], list[int]]:
-        """Returns the struck nodes and all nodes of their role."""
+        """Returns the affected nodes and all nodes of their role."""
         if draw.random() < CONTROLLER_SHARE:
             role = [node.node_id for node in self._cluster.controllers]
             leaders = await self._operations.active_controller() if fault.target is Target.LEADERS else []
@@ -278,27 +278,27 @@ class Nemesis:
 
     async def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
         """Keeps nodes from other faults, those of the chosen that no other has. From now on they may end."""
-        struck = []
+        affected = []
         for node_id in chosen:
             if node_id in self._taken:
                 continue
             may_end = self._may_end(node_id)
             self._taken[node_id] = kind
-            struck.append(node_id)
+            affected.append(node_id)
             if not may_end and await self._call(self._cluster.state, node_id) is ProcessState.STOPPED:
                 self._record_death(self._nodes[node_id])
-        return struck
+        return affected
 
-    def _give_back(self, struck: Sequence[int]) -> None:
-        for node_id in struck:
+    def _give_back(self, affected: Sequence[int]) -> None:
+        for node_id in affected:
             self._taken.pop(node_id, None)
 
     async def _strike_processes(self, fault: TargetedFault, draw: random.Random, end: float) -> _Action:
         chosen, _ = await self._choose(fault, draw)
-        struck = await self._take(chosen, fault.kind)
+        affected = await self._take(chosen, fault.kind)
         hit = []
         if fault.kind is FaultKind.RESTART:
-            for number, node_id in enumerate(struck):
+            for number, node_id in enumerate(affected):
                 if number:
                     await self._wait_whole(ROLLING_WAIT_S)
                 await self._stop(node_id)
@@ -306,11 +306,11 @@ class Nemesis:
                 hit.append(node_id)
         else:
             strike = self._cluster.kill if fault.kind is FaultKind.KILL else self._cluster.pause
-            hit = [node_id for node_id in struck if await self._call_in(ProcessState.RUNNING, strike, node_id)]
+            hit = [node_id for node_id in affected if await self._call_in(ProcessState.RUNNING, strike, node_id)]
             await trio.sleep_until(end)
-            for node_id in struck:
+            for node_id in affected:
                 await self._bring_back(node_id)
-        self._give_back(struck)
+        self._give_back(affected)
         return _upon(hit)
 
     async def _stop(self, node_id: int) -> None:
@@ -333,20 +333,20 @@ class Nemesis:
         chosen, _ = await self._choose(fault, draw)
         brokers = [node.node_id for node in self._cluster.brokers]
         careful = not self._synced and chosen[0] in brokers
-        struck = await self._take(chosen[:1] if careful else chosen, fault.kind)
+        affected = await self._take(chosen[:1] if careful else chosen, fault.kind)
         if careful and not await self._is_whole():
-            self._give_back(struck)
-            return _upon([], "not struck: records may live in one page cache alone")
+            self._give_back(affected)
+            return _upon([], "no effect: records may live in one page cache alone")
         texts = []
-        for node_id in struck:
+        for node_id in affected:
             seed = draw.getrandbits(32)
             lost = cast("PowerLoss", await self._call(partial(self._cut_power, seed), node_id))
             texts.append(f"{node_id} lost {lost.pages} pages and {lost.names} names")
         await trio.sleep_until(end)
-        for node_id in struck:
+        for node_id in affected:
             await self._bring_back(node_id)
-        self._give_back(struck)
-        return _upon(struck, ", ".join(texts))
+        self._give_back(affected)
+        return _upon(affected, ", ".join(texts))
 
     def _cut_power(self, seed: int, node_id: int) -> PowerLoss:
         return self._cluster.lose_power(node_id, seed)
@@ -354,18 +354,18 @@ class Nemesis:
     async def _strike_files(self, fault: TargetedFault, draw: random.Random, end: float) -> _Action:
         chosen, _ = await self._choose(fault, draw)
         controllers = [node.node_id for node in self._cluster.controllers]
-        struck = await self._take(chosen, fault.kind)
+        affected = await self._take(chosen, fault.kind)
         texts, hit = [], []
-        for node_id in struck:
+        for node_id in affected:
             if self._rotten or not await self._is_whole():
-                texts.append("not struck: the other replicas are not all there")
+                texts.append("no effect: the other replicas are not all there")
                 continue
             if node_id in controllers and (self._voters is None or len(controllers) < VOTERS_MIN):
-                texts.append("not struck: the quorum cannot do without it")
+                texts.append("no effect: the quorum cannot do without it")
                 continue
             await self._stop(node_id)
             done = (damage_metadata if node_id in controllers else damage)(Path(self._nodes[node_id].directory), draw)
-            texts.append("not struck: no file is closed" if done is None else done.text)
+            texts.append("no effect: no file is closed" if done is None else done.text)
             if done is not None:
                 hit.append(node_id)
             if done is not None and done.records:
@@ -374,14 +374,14 @@ class Nemesis:
             if done is not None and done.refused:
                 await self._await_refusal(node_id, done)
         await trio.sleep_until(end)
-        for node_id in struck:
+        for node_id in affected:
             if node_id in controllers and node_id in self._rotten:
                 await self._replace_disk(node_id)
                 continue
             await self._bring_back(node_id)  # it may have refused to start
             if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):
                 await self._replace_disk(node_id)
-        self._give_back(struck)
+        self._give_back(affected)
         return _upon(hit, ", ".join(texts))
 
     async def _await_refusal(self, node_id: int, done: Damage) -> None:
@@ -393,18 +393,18 @@ class Nemesis:
 
     async def _strike_machines(self, fault: TargetedFault, draw: random.Random, end: float) -> _Action:
         chosen, _ = await self._choose(fault, draw)
-        struck = await self._take(chosen, fault.kind)  # a node whose disk fails may end for it
+        affected = await self._take(chosen, fault.kind)  # a node whose disk fails may end for it
         order = draw_order(fault.kind, draw)
-        for node_id in struck:
+        for node_id in affected:
             await self._call(lambda node: self._cluster.control(node, order.change), node_id)
         await trio.sleep_until(end)
-        for node_id in struck:
+        for node_id in affected:
             await self._call(lambda node: self._cluster.control(node, order.undo), node_id)
             await self._bring_back(node_id)
             if fault.kind in (FaultKind.DISK_FULL, FaultKind.DISK_ERROR):
                 self._failed_until[node_id] = trio.current_time() + FAILED_FOR_S
-        self._give_back(struck)
-        return _upon(struck, order.text if struck else "")
+        self._give_back(affected)
+        return _upon(affected, order.text if affected else "")
 
     # -- churn --------------------------------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class Nemesis:
         leaders = await self._operations.active_controller() if fault.target is Target.LEADERS else []
         known = [node.node_id for node in self._cluster.controllers if node.node_id not in self._rotten]
         if len(known) < VOTERS_MIN:
-            return ["not struck: a quorum of one or two controllers is left alone"]
+            return ["no effect: a quorum of one or two controllers is left alone"]
         leaders = [leader for leader in leaders if leader in known]
         (node_id,) = choose_nodes(fault.target, known, leaders, draw)
         nodes[node_id] = None
@@ -450,35 +450,35 @@ class Nemesis:
     async def _strike_links(self, fault: TargetedFault, draw: random.Random, end: float) -> _Action:
         if self._links is None:
             raise LauncherError(f"fault {fault.kind.value} needs a cluster whose links are ruled")
-        struck, role = await self._choose(fault, draw)
+        affected, role = await self._choose(fault, draw)
         if fault.kind is FaultKind.RESET:
             count = 0
             while trio.current_time() < end:
-                count += await self._links.reset(struck)
+                count += await self._links.reset(affected)
                 await trio.sleep(min(draw.uniform(*RESET_EVERY_S), max(0.0, end - trio.current_time())))
-            return _Action(struck, f"{count} connections", count > 0)
-        rules, detail = self._rules_of(fault, draw, struck, role)
+            return _Action(affected, f"{count} connections", count > 0)
+        rules, detail = self._rules_of(fault, draw, affected, role)
         token = await self._links.impose(rules)
         await trio.sleep_until(end)
         await self._links.lift(token)
-        return _Action(struck, detail if rules else "not struck: no links are to be cut", bool(rules))
+        return _Action(affected, detail if rules else "no effect: no links are to be cut", bool(rules))
 
     def _rules_of(
-        self, fault: TargetedFault, draw: random.Random, struck: Sequence[int], role: Sequence[int]
+        self, fault: TargetedFault, draw: random.Random, affected: Sequence[int], role: Sequence[int]
     ) -> tuple[list[tuple[Link, LinkRule]], str]:
         members = list(self._nodes)
         cut = LinkRule(cut=True)
         if fault.target is Target.RING:
             return [(Link(sender, receiver), cut) for sender, receiver in ring_cuts(sorted(role))], ""
-        others = [member for member in members if member not in struck]
+        others = [member for member in members if member not in affected]
         if fault.kind is FaultKind.ISOLATE:
             others.append(CLIENT)
         if fault.kind in (FaultKind.SLOW, FaultKind.LOSS):
             rule, detail = self._draw_rule(fault.kind, draw)
-            return [(Link(node, other), rule) for node in struck for other in (*others, CLIENT)], detail
-        rules = [(Link(node, other), cut) for node in struck for other in others]
+            return [(Link(node, other), rule) for node in affected for other in (*others, CLIENT)], detail
+        rules = [(Link(node, other), cut) for node in affected for other in others]
         if fault.kind is not FaultKind.CUT_ONE_WAY:
-            rules += [(Link(other, node), cut) for node in struck for other in others]
+            rules += [(Link(other, node), cut) for node in affected for other in others]
         return rules, ""
 
     def _draw_rule(self, kind: FaultKind, draw: random.Random) -> tuple[LinkRule, str]:

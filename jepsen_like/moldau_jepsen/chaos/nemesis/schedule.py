@@ -95,12 +95,12 @@ def plan_faults(
         kinds = [kind for kind in kinds if kind not in CHURN]
     window_ms = min(window_ms, duration_ms)
     windows = int(duration_ms // window_ms) if kinds and duration_ms > 0 else 0
-    struck = 0
+    effective = 0
     for number in range(windows):
         if draw.random() >= calm_share:
             planned += _window(number * window_ms, window_ms, kinds, draw)
-            struck += 1
-    if windows and not struck and calm_share < 1:
+            effective += 1
+    if windows and not effective and calm_share < 1:
         planned += _window(draw.randrange(windows) * window_ms, window_ms, kinds, draw)
     return tuple(sorted(planned, key=lambda fault: (fault.begin, fault.kind.value)))
 

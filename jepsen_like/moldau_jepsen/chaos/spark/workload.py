@@ -60,7 +60,7 @@ class SparkOptions:
     workers_share: float = 0.3
     """Of the kills: they strike the Python processes only."""
     kills_min: int = 2
-    """The senders go on until so many kills of the driver struck, also after ``stop``."""
+    """The senders go on until so many kills of the driver took effect, also after ``stop``."""
     start_s: float = 240.0
     """How long a query may take from its start to its next batch."""
     drain_seconds: float = 240.0
@@ -130,7 +130,7 @@ class SparkWorkload:
         """Why the query did not come to the end of its source, or the topics could not be read."""
 
     def stop(self) -> None:
-        """Ends the senders once enough kills struck; ``run`` returns when the query has copied all rows."""
+        """Ends the senders once enough kills took effect; ``run`` returns when the query has copied all rows."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -147,7 +147,7 @@ class SparkWorkload:
     # -- kills -------------------------------------------------------------------------------------------------------
 
     async def _strike(self) -> None:
-        """Kills parts of the query until ``stop``, and then until enough kills struck."""
+        """Kills parts of the query until ``stop``, and then until enough kills took effect."""
         options, draw = self._options, self._environment.random
         while not self._stopping.is_set() or self._driver_kills < options.kills_min:
             if not await self._at_work():
@@ -175,7 +175,7 @@ class SparkWorkload:
             begin_ms=begun_ms,
             end_ms=self._recorder.now_ms(),
             detail=detail,
-            struck=count > 0,
+            took_effect=count > 0,
         )
         self.kills.append(event)
 

@@ -58,10 +58,10 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             wall_seconds=0.0,
             steps=run.observer.steps,
             events=trace.count,
-            faults=run.injector.struck.total(),
+            faults=run.injector.effective.total(),
             acknowledged=run.recorder.acknowledged,
             polled=run.recorder.polled,
-            faults_by_kind=dict(sorted(run.injector.struck.items())),
+            faults_by_kind=dict(sorted(run.injector.effective.items())),
             planned_by_kind=dict(sorted(run.injector.begun.items())),
             outside=None if run.outside is None else len(run.outside.nodes),
             figures=measure(run.history),
@@ -79,8 +79,8 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
 
 
 def _strikes(run: Run) -> list[bool]:
-    """Of each planned fault, in the order of their times: whether it struck anybody."""
-    return [fault.number in run.injector.targets.struck for fault in sorted(run.plan, key=lambda fault: fault.begin)]
+    """Of each planned fault, in the order of their times: whether it took effect."""
+    return [fault.number in run.injector.targets.effective for fault in sorted(run.plan, key=lambda fault: fault.begin)]
 
 
 def kit_failed(seed: int, error: Exception) -> Result:

@@ -31,7 +31,7 @@ DRAWS = (
     "fault_seconds",
     "synced",
     "directories",
-    "struck",
+    "fault_scope",
     "transactions",
     "pipe",
     "topics",
@@ -44,6 +44,8 @@ DRAWS = (
     "security",
 )
 """Fields of ``RunOptions`` that a case may set."""
+FORMER_DRAWS = {"struck": "fault_scope"}
+"""Names of fields in cases that earlier releases wrote."""
 FAULT_FIELDS = {one.name for one in fields(PlannedFault)}
 KINDS = tuple(kind.value for kind in SIMULATED_KINDS)
 SECONDS_MAX = 1_000_000
@@ -88,8 +90,8 @@ class Case:
         elif self.control:
             chosen = CONTROLS[self.control].options
         draws = dict(self.draws or {})
-        if draws.get("struck") is not None:
-            draws["struck"] = FaultScope(draws["struck"])
+        if draws.get("fault_scope") is not None:
+            draws["fault_scope"] = FaultScope(draws["fault_scope"])
         if self.faults is not None:
             draws["faults"] = self.faults
         return replace(chosen, **draws)  # type: ignore[arg-type]
@@ -167,17 +169,18 @@ def _fault_from_json(document: object, place: str) -> PlannedFault:
 def _draws_from_json(document: object) -> dict[str, object]:
     if not isinstance(document, dict):
         raise _wrong("draws", "are an object", document)
-    unknown = [name for name in document if name not in DRAWS]
+    draws: dict[str, object] = {FORMER_DRAWS.get(str(name), str(name)): value for name, value in document.items()}
+    unknown = [name for name in draws if name not in DRAWS]
     if unknown:
         raise CaseError(f"draws of a case are {', '.join(DRAWS)}, not {', '.join(unknown)}")
-    for name, value in document.items():
+    for name, value in draws.items():
         place = f"draws.{name}"
         if name == "fault_seconds":
             if not _is_seconds(value):
                 raise _wrong(place, f"is a number of seconds from 0 to {SECONDS_MAX}", value)
         elif value is None:
             continue  # left to the seed
-        elif name == "struck":
+        elif name == "fault_scope":
             if value not in [one.value for one in FaultScope]:
                 raise _wrong(place, f"is one of {', '.join(one.value for one in FaultScope)}, or null", value)
         elif name == "directories":
@@ -188,7 +191,7 @@ def _draws_from_json(document: object) -> dict[str, object]:
                 raise _wrong(place, "is 1 or 2, or null", value)
         elif not isinstance(value, bool):
             raise _wrong(place, "is true, false or null", value)
-    return document
+    return draws
 
 
 def _wrong(place: str, right: str, value: object) -> CaseError:

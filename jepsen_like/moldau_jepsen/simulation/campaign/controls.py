@@ -97,7 +97,7 @@ def _options(
         workload=workload,
         faults=faults,
         fault_seconds=FAULT_SECONDS,
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=transactions,
         pipe=pipe is not None,
         pipe_options=pipe if pipe is not None else plain.pipe_options,

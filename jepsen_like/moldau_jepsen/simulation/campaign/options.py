@@ -86,7 +86,7 @@ class RunOptions:
     """Whether records are synced before they are acknowledged; drawn if None."""
     directories: int | None = 1
     """Log directories of each broker; drawn if None, as campaigns have it."""
-    struck: FaultScope | None = None
+    fault_scope: FaultScope | None = None
     """Which nodes faults strike; drawn if None."""
     config_changes_per_second: float = 5.0
     """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
@@ -124,7 +124,7 @@ class Result:
     polled: int
     faults_by_kind: Mapping[str, int] = field(default_factory=dict)
     planned_by_kind: Mapping[str, int] = field(default_factory=dict)
-    """Those that had their time: more than those that struck, where no node could or may be struck."""
+    """Those that had their time: more than those that took effect, where no node could or may be affected."""
     outside: int | None = None
     """How many nodes stayed outside of the core that was healed first; None if there was no such core."""
     figures: RunFigures = field(default_factory=RunFigures)

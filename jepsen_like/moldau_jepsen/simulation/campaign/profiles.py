@@ -81,7 +81,7 @@ ELECTIONS = Profile(
         shape=ClusterShape(controllers=5, brokers=1, settings={"controller.quorum.election.timeout.ms": "120"}),
         workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=25.0,
-        struck=FaultScope.CONTROLLERS,
+        fault_scope=FaultScope.CONTROLLERS,
         transactions=False,
         fault_seconds=10.0,
     ),
@@ -112,7 +112,7 @@ LOST_VOTERS = Profile(
         shape=ClusterShape(brokers=1, settings={"controller.quorum.election.timeout.ms": "400"}),
         workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=25.0,
-        struck=FaultScope.CONTROLLERS,
+        fault_scope=FaultScope.CONTROLLERS,
         transactions=False,
         fault_seconds=20.0,
     ),
@@ -135,7 +135,7 @@ REPLICATION = Profile(
             }
         ),
         workload=_workload(group_readers=0, sends_per_second=60.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
     kinds=(
@@ -191,7 +191,7 @@ DIVERGENCE = Profile(
             crash_every_s=0.0,
             producer={"linger.ms": 0, "batch.size": 64},
         ),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         config_changes_per_second=2.0,
         fault_seconds=10.0,
     ),
@@ -222,7 +222,7 @@ CRASHES = Profile(
             }
         ),
         workload=_workload(group_readers=0, sends_per_second=30.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
     kinds=(FaultKind.KILL, FaultKind.KILL, FaultKind.KILL_MANY, FaultKind.KILL_LEADER, FaultKind.RESTART),
@@ -237,7 +237,7 @@ OUTAGES = Profile(
         _PLAIN,
         shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),
         workload=_workload(group_readers=0, sends_per_second=10.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=False,
         synced=True,
         config_changes_per_second=10.0,
@@ -261,7 +261,7 @@ REJOINS = Profile(
             }
         ),
         workload=_workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
     kinds=(FaultKind.BLIND, FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
@@ -306,7 +306,7 @@ CLEANING = Profile(
             }
         ),
         workload=_workload(group_readers=3, assigned_readers=0, sends_per_second=60.0, crash_every_s=5.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         synced=True,
     ),
     kinds=(FaultKind.KILL, FaultKind.RESTART, FaultKind.CRASH_POINT, FaultKind.LINK),
@@ -329,7 +329,7 @@ RETENTION = Profile(
         ),
         topic_settings={"retention.bytes": "12000"},
         check=CheckOptions(final_phase=False),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=False,
         fault_seconds=45.0,
         config_changes_per_second=0.5,
@@ -344,7 +344,7 @@ TRANSACTIONS = Profile(
     options=replace(
         _PLAIN,
         workload=_workload(senders=1, group_readers=1, sends_per_second=20.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=True,
     ),
     kinds=(
@@ -411,7 +411,7 @@ GROUPS = Profile(
             crash_every_s=3.0,
             consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
         ),
-        struck=FaultScope.ALL,
+        fault_scope=FaultScope.ALL,
     ),
     kinds=(FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.LINK, FaultKind.KILL_LEADER),
     strikes=(16, 24),
@@ -432,7 +432,7 @@ MEMBERS = Profile(
         members_options=MembersOptions(
             crash_every_s=4.0, classic={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300}
         ),
-        struck=FaultScope.ALL,
+        fault_scope=FaultScope.ALL,
     ),
     kinds=(
         FaultKind.PAUSE,
@@ -458,7 +458,7 @@ RECREATED_TOPICS = Profile(
         synced=True,
         topics=True,
         transactions=False,
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
     ),
     kinds=(FaultKind.DIRECTORY, FaultKind.DIRECTORY, FaultKind.RESTART, FaultKind.KILL, FaultKind.KILL_LEADER),
     strikes=(10, 18),
@@ -472,7 +472,7 @@ BANK = Profile(
     options=replace(
         _PLAIN,
         workload=_workload(senders=1, assigned_readers=1, group_readers=0, sends_per_second=10.0),
-        struck=FaultScope.ALL,
+        fault_scope=FaultScope.ALL,
         transactions=False,
         bank=True,
         seeks=True,
@@ -504,7 +504,7 @@ DECISIONS = Profile(
             }
         ),
         workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=5.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=True,
         bank=True,
         config_changes_per_second=0.5,
@@ -535,7 +535,7 @@ DISKS = Profile(
             }
         ),
         workload=_workload(group_readers=1, sends_per_second=30.0),
-        struck=FaultScope.BROKERS,
+        fault_scope=FaultScope.BROKERS,
         transactions=True,
         synced=False,
     ),

@@ -97,13 +97,13 @@ class Run:
             on_acknowledged=self._acknowledged,
             rights=self.rights,
         )
-        struck = draw.choices(list(FaultScope), weights=(3, 1, 1))[0]
-        struck = struck if options.struck is None else options.struck
+        fault_scope = draw.choices(list(FaultScope), weights=(3, 1, 1))[0]
+        fault_scope = fault_scope if options.fault_scope is None else options.fault_scope
         self.injector = FaultInjector(
             self.cluster,
             self.clients.hosts,
             synced=self.synced,
-            struck=struck,
+            fault_scope=fault_scope,
             replaceable=not (self.synced and self.clients.topics),  # see the replication factors of that workload
         )
         if options.faults is not None:
@@ -128,7 +128,7 @@ class Run:
             "fault_seconds": self.options.fault_seconds,
             "synced": self.synced,
             "directories": self.cluster.shape.directories,
-            "struck": self.injector.fault_scope.value,
+            "fault_scope": self.injector.fault_scope.value,
             "transactions": self.clients.transactions,
             "pipe": self.clients.pipe,
             "topics": self.clients.topics,
@@ -179,7 +179,7 @@ class Run:
             if not (of_disk and len(may_fail) == len(self.cluster.log_directories(node_id))):
                 found.append(f"node-failed: {name}: {place_of(failure)}")
         found += [
-            f"directory-failed: {text}, which no fault struck" for text in self.injector.unexplained_directories()
+            f"directory-failed: {text}, which no fault affected" for text in self.injector.unexplained_directories()
         ]
         if self._client_failure:
             found.append(f"client-failed: {self._client_failure}")

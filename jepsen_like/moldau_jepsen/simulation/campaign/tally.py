@@ -66,7 +66,7 @@ class Tally:
         self._gaps: Counter[float] = Counter()
         self._without_gap = 0
         self._first_run: SeedRun | None = None
-        self._struck_most: SeedRun | None = None
+        self._most_faults: SeedRun | None = None
 
     def add(self, result: Result, folder: str = "") -> None:
         """Takes in the result of a seed; ``folder`` is where a failed one was written."""
@@ -113,9 +113,9 @@ class Tally:
         run = SeedRun(seed=result.seed, faults=result.faults, replay=result.replay_command, series=result.series)
         if self._first_run is None or run.seed < self._first_run.seed:
             self._first_run = run
-        most = self._struck_most
+        most = self._most_faults
         if most is None or (run.faults, -run.seed) > (most.faults, -most.seed):
-            self._struck_most = run
+            self._most_faults = run
 
     def report(
         self,
@@ -155,7 +155,7 @@ class Tally:
             messages=message_rows(self.coverage),
             machines=machine_rows(self.coverage),
             failures=tuple(self.failures),
-            runs=tuple(dict.fromkeys(run for run in (self._first_run, self._struck_most) if run is not None)),
+            runs=tuple(dict.fromkeys(run for run in (self._first_run, self._most_faults) if run is not None)),
             controls=tuple(controls),
             notes=tuple(notes),
             unfinished=unfinished,

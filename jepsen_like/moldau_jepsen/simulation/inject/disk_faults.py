@@ -73,7 +73,7 @@ class DiskFaults:
         node_id = draw.choice(self._targets.nodes)
         jitter, stall_max = draw.choice((0.01, 0.1)), draw.choice((0.5, 3.0))
         slow = Trouble(
-            struck=self._targets.mark, offload_delay_jitter=jitter, stall_probability=0.05, stall_max=stall_max
+            on_effect=self._targets.mark, offload_delay_jitter=jitter, stall_probability=0.05, stall_max=stall_max
         )
         return self._begin(node_id, slow)
 
@@ -83,7 +83,7 @@ class DiskFaults:
             return lambda: None
         capacity = self._cluster.machines[node_id].disk.used_bytes() + draw.randint(0, 5_000)
         self._targets.disk_errors[node_id] = None
-        return self._fails(node_id, Trouble(struck=self._targets.mark, capacity_bytes=capacity))
+        return self._fails(node_id, Trouble(on_effect=self._targets.mark, capacity_bytes=capacity))
 
     def _disk_error(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
@@ -91,7 +91,7 @@ class DiskFaults:
             return lambda: None
         write, sync = draw.choice((0.0, 0.01, 0.1)), draw.choice((0.0, 0.01, 0.1))
         self._targets.disk_errors[node_id] = None
-        errors = Trouble(struck=self._targets.mark, write_error_probability=write, sync_error_probability=sync)
+        errors = Trouble(on_effect=self._targets.mark, write_error_probability=write, sync_error_probability=sync)
         return self._fails(node_id, errors)
 
     def _read_error(self, draw: random.Random) -> Callable[[], None]:
@@ -106,7 +106,7 @@ class DiskFaults:
         else:
             self._targets.directory_errors.setdefault(node_id, {})[path] = None
         self._world.trace.note("unreadable", self._cluster.host(node_id), path, probability)
-        errors = Trouble(struck=self._targets.mark, read_error_probability=probability, unreadable_paths=(path,))
+        errors = Trouble(on_effect=self._targets.mark, read_error_probability=probability, unreadable_paths=(path,))
         return self._fails(node_id, errors)
 
     def _directory(self, draw: random.Random) -> Callable[[], None]:
@@ -120,7 +120,7 @@ class DiskFaults:
         self._targets.directory_errors.setdefault(node_id, {})[path] = None
         self._world.trace.note("directory", self._cluster.host(node_id), path, "full" if full else "gone")
         mark = self._targets.mark
-        gone = Trouble(struck=mark, full_paths=(path,)) if full else Trouble(struck=mark, failing_paths=(path,))
+        gone = Trouble(on_effect=mark, full_paths=(path,)) if full else Trouble(on_effect=mark, failing_paths=(path,))
         return self._fails(node_id, gone)
 
     # --- clocks

@@ -38,17 +38,17 @@ class FaultInjector:
         client_hosts: Sequence[str],
         *,
         synced: bool,
-        struck: FaultScope = FaultScope.ALL,
+        fault_scope: FaultScope = FaultScope.ALL,
         replaceable: bool = True,
     ) -> None:
         """``synced``: records are synced before they are acknowledged, so brokers may lose power at any time.
 
-        ``struck`` says which nodes faults choose from; cuts reach all others all the same. ``replaceable``: no
+        ``fault_scope`` says which nodes faults choose from; cuts reach all others all the same. ``replaceable``: no
         partition has a single replica, so that what rots on one disk is on another.
         """
         self._cluster = cluster
         self._world = cluster.world
-        self.targets = Targets(cluster, client_hosts, synced=synced, struck=struck)
+        self.targets = Targets(cluster, client_hosts, synced=synced, fault_scope=fault_scope)
         self.moves = Moves(cluster, lambda: self.targets.mark)
         self._begun: dict[int, FaultKind] = {}
         self._links = LinkFaults(self.targets)
@@ -74,9 +74,9 @@ class FaultInjector:
         return Counter(kind.value for kind in self._begun.values())
 
     @property
-    def struck(self) -> Counter[str]:
+    def effective(self) -> Counter[str]:
         """Counts the faults that found a target: the others found none, or only nodes that must be spared."""
-        return Counter(kind.value for number, kind in self._begun.items() if number in self.targets.struck)
+        return Counter(kind.value for number, kind in self._begun.items() if number in self.targets.effective)
 
     @property
     def fault_scope(self) -> FaultScope:
@@ -129,7 +129,7 @@ class FaultInjector:
         return list(self.targets.directory_errors.get(node_id, ()))
 
     def unexplained_directories(self) -> list[str]:
-        """Log directories that a broker has given up although no fault struck them, as ``broker-1: /data``."""
+        """Log directories that a broker has given up although no fault affected them, as ``broker-1: /data``."""
         return [
             f"{self._cluster.host(node_id)}: {path}"
             for node_id in self._cluster.broker_ids

@@ -42,7 +42,7 @@ class LogLosses:
         self._world = targets.world
         self._moves = moves
         self.under_way: int | None = None
-        """The voter that is being struck, or has been, and has yet to be replaced."""
+        """The voter that is being affected, or has been, and has yet to be replaced."""
         self.victims: dict[int, None] = {}
         """Nodes that may refuse to start, because their log was lost."""
 

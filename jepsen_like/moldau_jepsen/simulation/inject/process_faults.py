@@ -68,10 +68,10 @@ class ProcessFaults:
         if machine.is_running:
             power = node_id in targets.may_lose_power and draw.random() < 0.5
             crash = cluster.lose_power if power else cluster.kill
-            struck = targets.mark
+            took_effect = targets.mark
 
             def strike() -> None:
-                struck()
+                took_effect()
                 crash(node_id)
 
             count = draw.randint(1, 60)
@@ -138,18 +138,18 @@ class ProcessFaults:
         targets, cluster = self._targets, self._cluster
         if targets.fault_scope is FaultScope.CONTROLLERS:
             return lambda: None
-        struck: list[int] = []
+        affected: list[int] = []
         mark = targets.mark
         over = False
 
         def strike() -> None:
-            if over or struck:
+            if over or affected:
                 return
             for node_id in draw.sample(cluster.broker_ids, len(cluster.broker_ids)):
                 if cluster.machines[node_id].is_running and not targets.safekeeping.refusal(node_id):
                     targets.safekeeping.lose(node_id)
                     cluster.lose_power(node_id)
-                    struck.append(node_id)
+                    affected.append(node_id)
                     mark()
                     self._world.trace.note("page-cache", cluster.host(node_id), "is lost")
                     return
@@ -158,7 +158,7 @@ class ProcessFaults:
         def end() -> None:
             nonlocal over
             over = True
-            targets.start(struck)
+            targets.start(affected)
 
         strike()
         return end

@@ -42,7 +42,7 @@ class RotFaults:
         self._keeping = targets.safekeeping
         self._replaceable = replaceable
         self._under_way: int | None = None
-        """The broker that is being struck, or has been, and has yet to get its new disk."""
+        """The broker that is being affected, or has been, and has yet to get its new disk."""
 
     def strike(self, draw: random.Random) -> Callable[[], None]:
         """Damages files of a drawn broker as soon as the cluster is whole; returns what ends that."""

@@ -28,20 +28,20 @@ class Targets:
         client_hosts: Sequence[str],
         *,
         synced: bool,
-        struck: FaultScope = FaultScope.ALL,
+        fault_scope: FaultScope = FaultScope.ALL,
     ) -> None:
         """See ``FaultInjector``."""
         self.cluster = cluster
         self.world = cluster.world
         self.clients = list(client_hosts)
         self.synced = synced
-        self.fault_scope = struck
+        self.fault_scope = fault_scope
         self.safekeeping = Safekeeping(cluster)
         self.disk_errors: dict[int, None] = {}
         """Nodes whose disk failed at some time: their processes may end for it."""
         self.directory_errors: dict[int, dict[str, None]] = {}
         """Log directories that failed alone at some time, by broker: it may end only when it has no other."""
-        self.struck: dict[int, None] = {}
+        self.effective: dict[int, None] = {}
         """Numbers of the faults that found a target; the others found none that they could or may strike."""
         self._under_way = -1
 
@@ -55,7 +55,7 @@ class Targets:
         number = self._under_way
 
         def mark() -> None:
-            self.struck[number] = None
+            self.effective[number] = None
 
         return mark
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS = 0.1
 BUCKETS_MAX = 120
 BUCKET_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-STRUCK_NOTES = ("kill", "power-off", "stop", "paused", "directory")
+EFFECT_NOTES = ("kill", "power-off", "stop", "paused", "directory")
 FAULTS, FINAL_READ = "faults", "final read"
 NO_LEADER = -1
 
@@ -86,8 +86,8 @@ class RunSampler:
                 offset = partition.replica.high_watermark
         self._partitions.saw_high_watermark(str(key), now, offset)
 
-    def series(self, history: Sequence[Operation], notes: Sequence[TraceEvent], struck: Sequence[bool]) -> RunSeries:
-        """The whole run, now that it has ended; ``struck`` holds for each fault, by time, whether it had a target."""
+    def series(self, history: Sequence[Operation], notes: Sequence[TraceEvent], effective: Sequence[bool]) -> RunSeries:
+        """Returns the whole run, which has ended; ``effective`` says of each fault, by time, if it had a target."""
         until_s = self._clock.now
         phases = tuple((note.seconds, _phase(note.text)) for note in notes if note.kind == "phase")
         load_ends_s = next((at_s for at_s, name in phases if name == FINAL_READ), until_s)
@@ -95,7 +95,7 @@ class RunSampler:
         return RunSeries(
             until_s=until_s,
             load=series_of(history, load_ends_s, bucket_s),
-            faults=_faults(notes, struck, until_s),
+            faults=_faults(notes, effective, until_s),
             down=_down(notes, until_s),
             phases=phases,
             active=tuple(self._active),
@@ -108,7 +108,7 @@ def _phase(text: str) -> str:
     return FAULTS if text.startswith(FAULTS) else text
 
 
-def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
+def _faults(notes: Sequence[TraceEvent], effective: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
     """A fault, its planned end, and the machines that the trace names at that moment.
 
     The trace also names faults that found no target: they are left out.
@@ -118,11 +118,11 @@ def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float)
         if note.kind == "fault":
             kind, _, end = note.text.partition(" until ")
             found.append(FaultSpan(kind=kind, begin_s=note.seconds, end_s=min(float(end), until_s)))
-        elif note.kind in STRUCK_NOTES and found and found[-1].begin_s == note.seconds:
+        elif note.kind in EFFECT_NOTES and found and found[-1].begin_s == note.seconds:
             whom = note.text.partition(" ")[0]
             found[-1] = replace(found[-1], detail=f"{found[-1].detail} {whom}".strip())
-    assert len(found) <= len(struck), "what had its time was planned"
-    return tuple(span for span, did in zip(found, struck, strict=False) if did)
+    assert len(found) <= len(effective), "what had its time was planned"
+    return tuple(span for span, did in zip(found, effective, strict=False) if did)
 
 
 def _down(notes: Sequence[TraceEvent], until_s: float) -> tuple[tuple[str, float, float], ...]:

@@ -34,7 +34,7 @@ class DiskFaultKind(enum.Enum):
 class Trouble:
     """The effects of one fault on a disk while it lasts; the defaults have none. Fields as in ``DiskProfile``."""
 
-    struck: Callable[[], None]
+    on_effect: Callable[[], None]
     """Called after each operation that this fault failed or delayed, perhaps together with other faults."""
     capacity_bytes: int = CAPACITY_BYTES
     offload_delay_jitter: float = 0.0
@@ -120,7 +120,7 @@ class DiskProfile:
         """Reports a failed or delayed operation on ``path`` to the faults that explain it."""
         for trouble in self.troubles:
             if trouble.explains(hit, path):
-                trouble.struck()
+                trouble.on_effect()
 
     def read_error_of(self, path: str) -> float:
         """Returns the probability with which a read of ``path`` fails."""

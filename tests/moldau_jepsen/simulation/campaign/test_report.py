@@ -68,7 +68,7 @@ def result(seed=1, **changes):
         figures=measure(HISTORY),
         coverage=COVERAGE,
         plan=(PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=0),),
-        draws={"synced": True, "struck": "all", "fault_seconds": 15.0, "transactions": False, "pipe": False},
+        draws={"synced": True, "fault_scope": "all", "fault_seconds": 15.0, "transactions": False, "pipe": False},
     )
     return replace(clean, **changes)
 

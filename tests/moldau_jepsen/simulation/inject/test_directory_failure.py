@@ -1,4 +1,4 @@
-"""Goal: a run in which a log directory fails that no fault struck is a failed run.
+"""Goal: a run in which a log directory fails that no fault affected is a failed run.
 
 Method: a fault fails a directory, and the kit is made to forget that it did.
 """
@@ -11,7 +11,7 @@ from moldau_jepsen.simulation.mutants.mutants import finder_of
 
 FAULTS = (PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),)
 OPTIONS = RunOptions(
-    directories=2, fault_seconds=3.0, struck=FaultScope.BROKERS, pipe=False, transactions=False, faults=FAULTS
+    directories=2, fault_seconds=3.0, fault_scope=FaultScope.BROKERS, pipe=False, transactions=False, faults=FAULTS
 )
 
 
@@ -22,4 +22,4 @@ def test_a_directory_that_fails_of_itself_convicts(monkeypatch):
     result = run_seed(3, OPTIONS)
     assert not result.passed
     assert {finder_of(violation) for violation in result.violations} == {"directory-failed"}
-    assert "which no fault struck" in result.violations[0]
+    assert "which no fault affected" in result.violations[0]

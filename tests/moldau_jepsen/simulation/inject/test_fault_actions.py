@@ -154,7 +154,7 @@ async def hang(world):
     cluster = SimulatedCluster(world, ClusterShape())
     cluster.start_all()
     await cluster.wait_healthy(60)
-    injector = FaultInjector(cluster, ["client"], synced=True, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=True, fault_scope=FaultScope.BROKERS)
     injector.schedule([PlannedFault(kind=FaultKind.HANG, begin=0.0, end=3.0, number=0)], trio.current_time())
     seen = []
     for seconds in (HANG_SECONDS / 2, HANG_SECONDS / 2 + HANG_SECONDS_GOING_ON / 2, HANG_SECONDS_GOING_ON, 1.5):
@@ -176,13 +176,13 @@ def test_a_failed_directory_moves_its_replicas():
         PlannedFault(kind=FaultKind.MOVE_DIRECTORY, begin=1.5, end=6.0, number=1),
     )
     options = RunOptions(
-        directories=2, fault_seconds=8.0, struck=FaultScope.BROKERS, pipe=False, transactions=False, faults=faults
+        directories=2, fault_seconds=8.0, fault_scope=FaultScope.BROKERS, pipe=False, transactions=False, faults=faults
     )
     result = run_seed(3, options)
     assert result.passed, result.violations
     lines = [line.split(maxsplit=2) for line in result.timeline]
-    (struck,) = [rest.split() for _, _, rest in lines if rest.startswith("directory    ")]
-    _, host, path, _ = struck
+    (affected,) = [rest.split() for _, _, rest in lines if rest.startswith("directory    ")]
+    _, host, path, _ = affected
     node = host.rpartition("-")[2]
     reported = [rest for _, _, rest in lines]
     failed = next(i for i, text in enumerate(reported) if "log-directory-failed" in text)

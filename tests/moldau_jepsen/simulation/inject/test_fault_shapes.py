@@ -266,7 +266,7 @@ async def strike_under_load(world, kind, number):
         nursery.start_soon(write)
         await trio.sleep(1.0)
         cluster.kill, cluster.lose_power = noted_before(cluster.kill), noted_before(cluster.lose_power)
-        injector = FaultInjector(cluster, [CLIENT], synced=True, struck=FaultScope.BROKERS)
+        injector = FaultInjector(cluster, [CLIENT], synced=True, fault_scope=FaultScope.BROKERS)
         fault = PlannedFault(kind=kind, begin=SAMPLE_S / 2, end=3.0, number=number)
         injector.schedule([fault], trio.current_time())
         await listen(trio.current_time() + 3.0 - SAMPLE_S, story.events)
@@ -309,7 +309,7 @@ def test_a_process_ends_at_its_crash_point():
 
 def test_connections_are_reset_until_the_fault_is_over():
     """The connections of a node are reset again and again until the fault is over."""
-    struck = set()
+    affected = set()
     for story in stories(FaultKind.RESET, 3):
         resets = [event for event in story.events if event.kind == "reset"]
         assert {int(event.text.split()[-1]) for event in resets} == {errno.ECONNRESET}
@@ -318,8 +318,8 @@ def test_connections_are_reset_until_the_fault_is_over():
         assert {*without(BROKERS, host), CLIENT} <= frozenset.union(*ends), "followers and clients lose it"
         assert len({event.seconds for event in resets}) > 2
         assert [event for event in story.later if event.kind == "reset"] == []
-        struck.add(host)
-    assert len(struck) > 1
+        affected.add(host)
+    assert len(affected) > 1
 
 
 def test_disk_errors_end_the_process_that_writes():

@@ -1,6 +1,6 @@
 """Goal: faults of one link do not undo each other, end when all are ended, and count only when they did something.
 
-Method: a single broker without other clients than the test, struck by several faults with times of their own.
+Method: a single broker without other clients than the test, affected by several faults with times of their own.
 """
 
 import trio
@@ -19,7 +19,7 @@ def strike(world, kind, *times):
     """Strikes the links of a broker that does not run, by faults with these times."""
     cluster = SimulatedCluster(world, ClusterShape(controllers=1, brokers=1))
     world.node("client")
-    injector = FaultInjector(cluster, ["client"], synced=True, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=True, fault_scope=FaultScope.BROKERS)
     faults = [PlannedFault(kind=kind, begin=begin, end=end, number=number) for number, (begin, end) in enumerate(times)]
     injector.schedule(faults, trio.current_time())
     return injector
@@ -99,11 +99,11 @@ def test_a_fault_that_ends_late_connects_no_outsider():
     assert later == ended
 
 
-async def struck_by_traffic(world, kind):
+async def affected_by_traffic(world, kind):
     """Whether a fault counts before anything is sent, and afterwards."""
     injector = strike(world, kind, (0.0, 100.0))
     await trio.sleep(1.0)
-    before = injector.struck.total()
+    before = injector.effective.total()
     listener = await world.node("client").environment.network.listen("client", 1)
     sender = await world.node(BROKER).environment.network.connect("client", 1)
     receiver = await listener.accept()
@@ -111,12 +111,12 @@ async def struck_by_traffic(world, kind):
         for end in (sender, receiver):
             end.send_nowait([b"something"])
         await trio.sleep(0.1)
-    return before, injector.struck.total(), world.network.segments_lost > 0
+    return before, injector.effective.total(), world.network.segments_lost > 0
 
 
-def test_links_that_slowed_and_lost_nothing_were_not_struck():
-    assert run_world(lambda world: struck_by_traffic(world, FaultKind.SLOW), 4) == (0, 1, False)
-    lossy = [run_world(lambda world: struck_by_traffic(world, FaultKind.LOSS), seed) for seed in range(4, 10)]
+def test_links_that_slowed_and_lost_nothing_were_not_affected():
+    assert run_world(lambda world: affected_by_traffic(world, FaultKind.SLOW), 4) == (0, 1, False)
+    lossy = [run_world(lambda world: affected_by_traffic(world, FaultKind.LOSS), seed) for seed in range(4, 10)]
     assert set(lossy) == {(0, 0, False), (0, 1, True)}, "the broker's links to the client are drawn, or are not"
 
 

@@ -19,7 +19,7 @@ from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 def test_a_quorum_bears_the_loss_of_logs(seed):
     result = run_seed(seed, LOST_VOTERS.of_seed(seed))
     assert not result.violations
-    assert result.faults_by_kind["lost-log"] >= 2, "they have struck"
+    assert result.faults_by_kind["lost-log"] >= 2, "they took effect"
 
 
 def test_emptied_voters_that_vote_are_convicted():

@@ -17,7 +17,7 @@ from moldau_jepsen.simulation.inject.safekeeping import Safekeeping
 from moldau_jepsen.world.world import run_world
 
 SHORT_SESSIONS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
-UNSYNCED = RunOptions(synced=False, fault_seconds=8.0, pipe=False, transactions=False, struck=FaultScope.BROKERS)
+UNSYNCED = RunOptions(synced=False, fault_seconds=8.0, pipe=False, transactions=False, fault_scope=FaultScope.BROKERS)
 
 
 def whole_cluster(main, seed=5, **shape):
@@ -99,7 +99,7 @@ def test_nothing_may_be_lost_where_leaders_acknowledge_alone():
 
 async def a_loss(world, cluster):
     """Broker 1 loses its page cache; returns the needed nodes at each moment, and the effect of a kill meanwhile."""
-    injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=False, fault_scope=FaultScope.BROKERS)
     keeping = injector.targets.safekeeping
     keeping.lose(1)
     cluster.lose_power(1)
@@ -199,7 +199,7 @@ def test_read_errors_end_a_node_or_a_directory_and_lose_nothing():
             pipe=False,
             transactions=False,
             directories=directories,
-            struck=FaultScope.ALL,
+            fault_scope=FaultScope.ALL,
         )
         result = run_seed(seed, options)
         assert result.passed, result.violations

@@ -24,7 +24,7 @@ def test_a_broker_without_heartbeats_is_fenced(kind):
     options = replace(ALONE, faults=(fault,))
     result = run_seed(1, options)
     assert result.passed, result.violations
-    assert any("fencing" in line for line in result.timeline), "the fault has struck"
+    assert any("fencing" in line for line in result.timeline), "the fault took effect"
     with planted(MUTANTS["silent-session-kept"]):
         (violation,) = run_seed(1, options).violations
     assert "session-timeout-enforced" in violation

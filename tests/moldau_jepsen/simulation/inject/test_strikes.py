@@ -1,4 +1,4 @@
-"""Goal: a fault counts as struck when it changed a node, and only as planned when it had no target.
+"""Goal: a fault counts as effective when it changed a node, and only as planned when it had no target.
 
 Method: simulated clusters. Each kind strikes alone while all nodes are targets, and then without a target: nodes
 that are down already, brokers that must be spared, disks that are given no errors, moves that are not answered.
@@ -27,13 +27,13 @@ KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT,
 
 
 async def strike(world, injector, kinds, seconds=2.0):
-    """Strikes with each kind alone; returns which have struck. The numbers of the faults seed the choice of targets."""
+    """Strikes with each kind alone; returns which took effect. The numbers of the faults seed the choice of targets."""
     first = sum(injector.begun.values())
-    before = injector.struck
+    before = injector.effective
     for number, kind in enumerate(kinds, first):
         injector.schedule([PlannedFault(kind=kind, begin=0.0, end=seconds, number=number)], trio.current_time())
         await trio.sleep(seconds + 0.1)
-    return injector.struck - before
+    return injector.effective - before
 
 
 async def use_disks(cluster):
@@ -51,32 +51,32 @@ async def use_disks(cluster):
         await trio.sleep(0.02)
 
 
-async def everybody_can_be_struck(world):
+async def all_can_be_affected(world):
     shape = ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"})
     cluster = SimulatedCluster(world, shape)
     cluster.start_all()
     await cluster.wait_healthy(60)
     await cluster.create_topic(world.node("client").environment, "flights", 2, {})
     injector = FaultInjector(cluster, ["client"], synced=True)
-    struck = Counter()
+    affected = Counter()
     for kind in SIMULATED_KINDS:
         async with trio.open_nursery() as nursery:
             if kind in OF_DISKS:
                 nursery.start_soon(use_disks, cluster)
-            struck += await strike(world, injector, [kind])
+            affected += await strike(world, injector, [kind])
             nursery.cancel_scope.cancel()
         injector.end_all()
         await injector.log_losses.wait_replaced(60)
         await injector.moves.restore(60)
         await cluster.wait_healthy(90)
-    return struck, injector.begun
+    return affected, injector.begun
 
 
 def test_each_kind_that_strikes_counts():
-    struck, begun = run_world(everybody_can_be_struck, 5)
+    affected, begun = run_world(all_can_be_affected, 5)
     assert begun == Counter(kind.value for kind in SIMULATED_KINDS)
     others = (*UNDER_LOAD, FaultKind.ELECT)  # the preferred leaders lead already
-    assert struck == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
+    assert affected == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
 
 
 def test_a_delayed_strike_counts_at_its_time():
@@ -116,21 +116,21 @@ def test_a_crash_point_counts_writes_or_sends():
     found = run_world(armed_for, 5)
     writes, sends = found.pop((1, 0)), found.pop((0, 1))
     assert writes > sends > 3
-    assert set(found) <= {(0, 0)}, "it may have struck already"
+    assert set(found) <= {(0, 0)}, "it may have taken effect already"
 
 
 async def without_targets(world):
     cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     cluster.start_all()
     await cluster.wait_healthy(60)
-    injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=False, fault_scope=FaultScope.BROKERS)
     found = {}
     for node_id in cluster.broker_ids:
         cluster.kill(node_id)
     # At its end the first fault would restart nodes that the next one must find down.
     injector.targets.start = lambda nodes: None
     found["down"] = await strike(world, injector, KILLS)
-    injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
+    injector = FaultInjector(cluster, ["client"], synced=False, fault_scope=FaultScope.BROKERS)
     await cluster.wait_healthy(60)
     injector.targets.safekeeping.needs = lambda node_id: True
     spared = [FaultKind.KILL, FaultKind.KILL_MANY, FaultKind.HANG, FaultKind.DISK_FULL, FaultKind.DISK_ERROR]
@@ -158,24 +158,24 @@ async def errors_of_a_disk(world):
     files = [machine.environment.disk.open("/f", OpenMode.CREATE) for machine in cluster.machines.values()]
     seen = []
     for _ in range(40):
-        before = injector.struck.total()
+        before = injector.effective.total()
         number = injector.begun.total()
         fault = PlannedFault(kind=FaultKind.DISK_ERROR, begin=0.0, end=0.1, number=number)
         injector.targets.start = lambda nodes: None
         injector.schedule([fault], trio.current_time())
         await trio.sleep(0.05)
         rates = any(each.write_error_probability or each.sync_error_probability for each in profiles)
-        assert injector.struck.total() == before, "no node is struck yet"
+        assert injector.effective.total() == before, "no node is affected yet"
         for file in files:
             for _ in range(1000):
                 with contextlib.suppress(OSError):
                     file.write_at(0, b"x")
                     file.sync()
-        seen.append((rates, injector.struck.total() - before))
+        seen.append((rates, injector.effective.total() - before))
         await trio.sleep(0.1)
     return seen
 
 
-def test_a_disk_that_was_given_no_errors_was_not_struck():
+def test_a_disk_that_was_given_no_errors_was_not_affected():
     seen = run_world(errors_of_a_disk, 5)
     assert set(seen) == {(True, 1), (False, 0)}

@@ -33,7 +33,7 @@ def test_a_run_with_a_sampler_is_the_same_run(seed):
 
 
 def test_the_picture_shows_what_happened():
-    options = RunOptions(fault_seconds=5.0, faults=(KILL, CUT), struck=FaultScope.BROKERS, pipe=True, synced=True)
+    options = RunOptions(fault_seconds=5.0, faults=(KILL, CUT), fault_scope=FaultScope.BROKERS, pipe=True, synced=True)
     result = run_seed(3, options)
     assert result.passed, result.violations
     series = result.series
@@ -78,13 +78,13 @@ def test_faults_without_a_target_are_not_drawn():
     """Every broker is killed; who is to be killed next is down already."""
     kills = [PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=number) for number in range(8)]
     late = PlannedFault(kind=FaultKind.KILL, begin=2.5, end=2.8, number=8)  # the first in the plan, the last in time
-    options = RunOptions(fault_seconds=3.0, faults=(late, *kills), struck=FaultScope.BROKERS, synced=True)
+    options = RunOptions(fault_seconds=3.0, faults=(late, *kills), fault_scope=FaultScope.BROKERS, synced=True)
     result = run_seed(3, options)
     drawn = Counter(fault.kind for fault in result.series.faults)
     assert drawn == Counter(result.faults_by_kind)
     assert 0 < drawn["kill"] < result.planned_by_kind["kill"]
     assert {fault.detail for fault in result.series.faults} <= {"broker-1", "broker-2", "broker-3"}
-    assert all(fault.detail for fault in result.series.faults), "each names the struck nodes"
+    assert all(fault.detail for fault in result.series.faults), "each names the affected nodes"
 
 
 def test_a_failed_seed_with_a_counting_bug_is_the_same_run_again():
