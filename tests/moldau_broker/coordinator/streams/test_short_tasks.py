@@ -1,0 +1,23 @@
+"""Goal: no short history of two members of a streams group lets both run one task, or accepts a stray late commit.
+
+Method: all histories of heartbeats, lost answers, commits of a former epoch, departures, refused writes, an ended
+session and a failover, up to a depth. The rules are those of the random campaign.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.histories.explorer import explore
+from support.histories.streams_group import SCENES
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_short_histories_run_each_task_once(scene):
+    assert explore(scene, 3, copies=False, settle_depth=0).states > 50
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scene", SCENES)
+def test_longer_histories_run_each_task_once(scene):
+    assert explore(scene, 5, copies=False, settle_depth=3).states > 500
