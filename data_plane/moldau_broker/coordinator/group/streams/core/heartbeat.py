@@ -164,6 +164,8 @@ class StreamsDecisions:
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
         # A member that reports fewer tasks than it has may have lost the answer that gave them.
         lacks = reported is not None and not reported.contains(moved.assigned)
+        # A member that still reports tasks that it must close may have lost the answer that took them away.
+        keeps = reported is not None and reported.overlaps(moved.revoking)
         is_moved = joins or moved.assigned != before.assigned
         if request.shutdown_application and around.shutdown_by is None:
             around.shutdown_by = member_id
@@ -178,7 +180,7 @@ class StreamsDecisions:
             ),
             status=_statuses(moved, topology, configured, around, delayed=delayed),
         )
-        if is_moved or lacks:
+        if is_moved or lacks or keeps:
             answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
         if is_moved and moved.endpoint is not None:
             around.endpoint_epoch += 1
