@@ -162,9 +162,8 @@ class StreamsDecisions:
         if draft.group.epoch > draft.group.assignment_epoch and not delayed:
             self.assign(draft, configured)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
-        # A member that reports fewer tasks than it has may have lost the answer that gave them.
+        # A report that differs may mean that the answer which gave the tasks, or took them away, was lost.
         lacks = reported is not None and not reported.contains(moved.assigned)
-        # A member that still reports tasks that it must close may have lost the answer that took them away.
         keeps = reported is not None and reported.overlaps(moved.revoking)
         is_moved = joins or moved.assigned != before.assigned
         if request.shutdown_application and around.shutdown_by is None:
