@@ -28,6 +28,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^(?:<!-- not run: ([^\n]+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 LANGUAGES = {"sh", "python", "properties", "toml"}
+SHOWN = {"dockerfile"}
+"""Files that a page shows and no test runs; the line before each says why."""
 PYTHON_PAGES = {
     "README.md",  # here
     "docs/guides/application.md",  # here
@@ -283,7 +285,8 @@ def test_settings_of_a_page_are_known(page):
 def test_blocks_of_a_page_run_or_say_why_not(page):
     text = page.read_text()
     languages = [language for _, language, _ in FENCE.findall(text)]
-    assert set(languages) <= LANGUAGES
+    assert set(languages) <= LANGUAGES | SHOWN
+    assert all(reason for reason, language, _ in FENCE.findall(text) if language in SHOWN)
     assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(languages), "a fence of another form"
     assert not blocks(page, "python") or name_of(page) in PYTHON_PAGES, "no test runs the Python of this page"
     assert not re.search(r"^    (?:moldau|pip) [a-z]", FENCE.sub("", text), re.MULTILINE), "put commands into sh blocks"

@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from rich.console import Console
 
-from pyspark_moldau.session import PUSHDOWN, prepare
+from pyspark_moldau.session import prepare
 from pyspark_moldau.session.java import find_java
+from pyspark_moldau.session.sessions import PUSHDOWN
 from support.interop.clients import create_topic, wait_until
 from support.spark.shared import SLOW_START, patiently, shared_broker, shared_session
 
