@@ -158,6 +158,9 @@ def codes(struct):
     return found
 
 
+TOPIC_LISTS = ("topic_names", "subscribed_topic_names", "source_topics", "repartition_sink_topics")
+
+
 def named(struct):
     """Returns a request that names the resources of ``NAMES``, whatever its fields are."""
     for name, spec in struct.__fields__.items():
@@ -173,11 +176,9 @@ def named(struct):
             if spec.struct is not None:
                 setattr(struct, name, [named(each) for each in value][:1])
             elif isinstance(value[0], str):
-                setattr(
-                    struct,
-                    name,
-                    [{"transactional_ids": "x", "topic_names": "t", "subscribed_topic_names": "t"}.get(name, "g")],
-                )
+                setattr(struct, name, ["x" if name == "transactional_ids" else "t" if name in TOPIC_LISTS else "g"])
+        elif isinstance(value, Struct):
+            named(value)
     for name, value in {"key_type": 0, "resource_type": 2, "replica_id": -1, "timeout_ms": 5_000}.items():
         if name in struct.__fields__:
             setattr(struct, name, value)

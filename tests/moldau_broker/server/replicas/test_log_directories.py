@@ -458,7 +458,10 @@ def test_a_directory_fails_while_a_replica_moves(failing: str, confirmed: bool) 
             profile(cluster, mover).failing_paths = (failed,)
             failed_id = directory_id(cluster, mover, failed)
             await cluster.until(lambda: failed_id not in cluster.image().brokers[mover].log_dirs, timeout_ms=10_000)
-            if failing == "source":
+            if confirmed and place(cluster, mover, "t", 0) == target:
+                assert failing == "source", "a replica does not move into a failed directory"
+                assert cluster.partition_image("t").leader == mover, "the move had ended before its source failed"
+            elif failing == "source":
                 await cluster.until(lambda: cluster.partition_image("t").leader not in (mover, -1))
             else:
                 await cluster.until(lambda: mover in cluster.partition_image("t").isr)
