@@ -171,9 +171,12 @@ def test_an_interrupted_plan_is_continued(seed):
             assert {where: now[where] for where in plan} == plan
             resources = [ConfigResource(type=ResourceType.TOPIC, name="orders")]
             resources += [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in cluster.broker_ids]
-            with trio.fail_after(5):  # a broker describes the configuration that it has learned so far
-                while await throttles(admin, resources):
-                    await trio.sleep(0.05)
+            for _ in range(100):  # a broker describes the configuration that it has learned so far
+                left = await throttles(admin, resources)
+                if not left:
+                    break
+                await trio.sleep(0.05)
+            assert not left
 
     run_cluster(scenario, seed=seed, brokers=4)
 
