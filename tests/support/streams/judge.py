@@ -75,7 +75,7 @@ class Read:
 
 @dataclass(slots=True)
 class History:
-    """What the members of one run did."""
+    """Records the actions of the members of one run."""
 
     holdings: list[Holding] = field(default_factory=list)
     accepted: dict[str, list[float]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class History:
     refused: int = 0
     """Commits that were refused because of the sender's epoch."""
     unsettled: str = ""
-    """What was wrong when the group should have come to rest."""
+    """Holds the problems of a group that should have come to rest."""
 
 
 def judge(history: History, session_ms: float) -> list[StreamsAnomaly]:
