@@ -20,7 +20,8 @@ from support.client.fake_cluster import PORT, FakeCluster
 
 AT_ONCE_MS = 5_000  # the shortest time-out below is 30 s
 T0 = ("t", 0)
-SPEAKS_TLS = "this listener speaks TLS: set security.protocol=SSL"
+SPEAKS_TLS = "this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login"
+SPEAKS_TLS_TO_LOGINS = "this listener speaks TLS: set security.protocol=SASL_SSL"
 SPEAKS_NONE = "this listener does not speak TLS: set security.protocol=PLAINTEXT"
 
 
@@ -28,14 +29,23 @@ def tls_of(environment, number, certificates=0):
     return ListenerTls(authority(certificates).settings(f"broker{number}"), environment.disk)
 
 
-def client_config(cluster, *, tls):
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-256",
+    "sasl.jaas.config": (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="ann-secret";'
+    ),
+}
+
+
+def client_config(cluster, *, tls, more=()):
     config = {"bootstrap.servers": cluster.bootstrap}
     if tls:
         config |= {"security.protocol": "SSL", "ssl.truststore.certificates": authority().trust}
-    return config
+    return config | dict(more)
 
 
-def simulate(scenario, *, listeners, tls, certificates=0):
+def simulate(scenario, *, listeners, tls, certificates=0, more=()):
     """Runs ``scenario(cluster, config, environment)``; ``listeners`` states for each broker whether it uses TLS."""
 
     async def main(world):
@@ -46,7 +56,7 @@ def simulate(scenario, *, listeners, tls, certificates=0):
                 cluster.secure[number] = tls_of(environment, number, certificates)
         cluster.add_topic("t")
         cluster.start()
-        return await scenario(cluster, client_config(cluster, tls=tls), environment)
+        return await scenario(cluster, client_config(cluster, tls=tls, more=more), environment)
 
     return run_world(main, 1)
 
@@ -113,15 +123,17 @@ USES = [
 CONTROLLER_APIS = (18, 55, 60, 62, 63)  # what clients ask of brokers is not among them
 IS_CONTROLLER = "is a controller; give the address of a broker"
 MISFITS = [
-    pytest.param(True, False, 0, SPEAKS_TLS, id="plaintext-client"),
-    pytest.param(False, True, 0, SPEAKS_NONE, id="tls-client"),
-    pytest.param(True, True, 1, "CERTIFICATE_VERIFY_FAILED", id="untrusted-certificate"),
+    pytest.param(True, False, 0, {}, SPEAKS_TLS, id="plaintext-client"),
+    pytest.param(True, False, 0, LOGIN, SPEAKS_TLS_TO_LOGINS, id="sasl-plaintext-client"),
+    pytest.param(False, True, 0, {}, SPEAKS_NONE, id="tls-client"),
+    pytest.param(False, True, 0, LOGIN | {"security.protocol": "SASL_SSL"}, SPEAKS_NONE, id="sasl-tls-client"),
+    pytest.param(True, True, 1, {}, "CERTIFICATE_VERIFY_FAILED", id="untrusted-certificate"),
 ]
 
 
-@pytest.mark.parametrize(("listener", "tls", "certificates", "text"), MISFITS)
+@pytest.mark.parametrize(("listener", "tls", "certificates", "more", "text"), MISFITS)
 @pytest.mark.parametrize("use", USES)
-def test_every_call_fails_at_once_with_the_cause(use, listener, tls, certificates, text):
+def test_every_call_fails_at_once_with_the_cause(use, listener, tls, certificates, more, text):
     async def scenario(cluster, config, environment):
         begun = environment.clock.monotonic_ms()
         with pytest.raises(KafkaError) as caught:
@@ -131,7 +143,7 @@ def test_every_call_fails_at_once_with_the_cause(use, listener, tls, certificate
         assert text in str(caught.value)
         assert "no broker of broker1:9092, broker2:9092 can be used: " in str(caught.value)
 
-    simulate(scenario, listeners=[listener, listener], tls=tls, certificates=certificates)
+    simulate(scenario, listeners=[listener, listener], tls=tls, certificates=certificates, more=more)
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -174,7 +174,8 @@ class ConfigKey:
             for choice in self.choices:
                 if choice.lower() == value.lower():
                     return choice
-        raise ValueError(f"must be {self.allowed()}")
+        nearest = nearest_names(self.choices).find(value)
+        raise ValueError(f"must be {self.allowed()}" + (f"; did you mean {nearest}?" if nearest else ""))
 
     def _convert(self, raw: object) -> Value:
         if raw is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.cipher_suites import protocols_of, suite_problems
+
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, Value
 
@@ -45,6 +47,22 @@ class TlsSettings:
     keystore_password: str | None = None  # of a PKCS12 store
     truststore_type: str = "PEM"
     truststore_password: str | None = None
+    protocol: str = "TLSv1.3"  # the newest that this end offers as a client; TLS stands for TLSv1.3
+    cipher_suites: tuple[str, ...] = ()  # empty: those of OpenSSL
+
+    def negotiable(self, *, is_server: bool) -> tuple[str, ...]:
+        """Returns the TLS versions that this end can agree on.
+
+        As in Kafka, ``ssl.protocol`` bounds what a client offers, and a listener serves all that
+        ``ssl.enabled.protocols`` names. A version without a cipher suite in ``ssl.cipher.suites`` is out.
+        """
+        allowed = self.protocols
+        if self.protocol == "TLSv1.2" and not is_server:
+            allowed = tuple(name for name in allowed if name != "TLSv1.3")
+        if self.cipher_suites:
+            having_suites = protocols_of(self.cipher_suites)
+            allowed = tuple(name for name in allowed if name in having_suites)
+        return allowed
 
     @property
     def has_certificate(self) -> bool:
@@ -76,8 +94,9 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         found = value(key)
         return found if isinstance(found, str) and found else None
 
-    protocols = value("ssl.enabled.protocols")
+    protocols, cipher_suites = value("ssl.enabled.protocols"), value("ssl.cipher.suites")
     assert isinstance(protocols, tuple), "ssl.enabled.protocols is a list"
+    assert isinstance(cipher_suites, tuple), "ssl.cipher.suites is a list"
     return TlsSettings(
         keystore_location=text("ssl.keystore.location"),
         certificate_chain=text("ssl.keystore.certificate.chain"),
@@ -92,6 +111,8 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         keystore_password=text("ssl.keystore.password"),
         truststore_type=text("ssl.truststore.type") or "PEM",
         truststore_password=text("ssl.truststore.password"),
+        protocol=text("ssl.protocol") or "TLSv1.3",
+        cipher_suites=cipher_suites,
         prefix=prefix if any(name.startswith(prefix + "ssl.") for name in config.explicit()) else "",
     )
 
@@ -114,6 +135,7 @@ def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[st
             problems.append(f"{at}ssl.{store}.type = {kind}: needs {at}ssl.{store}.location")
     if not settings.protocols:
         problems.append(f"{at}ssl.enabled.protocols: must name TLSv1.2, TLSv1.3 or both")
+    problems += _version_problems(settings)
     if server is None or problems:
         return problems
     if not settings.has_certificate:
@@ -126,5 +148,17 @@ def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[st
         problems.append(
             f"{at}ssl.client.auth = {settings.client_auth}: needs {at}ssl.truststore.location or "
             f"{at}ssl.truststore.certificates, the certificates that clients' are signed by"
+        )
+    return problems
+
+
+def _version_problems(settings: TlsSettings) -> list[str]:
+    at = settings.prefix
+    # A node is a client of other nodes with the keys of its listeners, so a listener's keys must suit both ends.
+    problems = suite_problems(f"{at}ssl.cipher.suites", settings.cipher_suites, settings.negotiable(is_server=True))
+    if not problems and settings.protocols and not settings.negotiable(is_server=False):
+        problems.append(
+            f"{at}ssl.protocol = {settings.protocol}, {at}ssl.enabled.protocols = {','.join(settings.protocols)}, "
+            f"{at}ssl.cipher.suites = {','.join(settings.cipher_suites) or 'empty'}: they leave no version of TLS"
         )
     return problems

@@ -507,7 +507,7 @@ class RpcConnection:
         except BadFrameError as error:
             if looks_like_tls(error.received):
                 self._error_class = TlsMismatchError
-                self.fail("this listener speaks TLS: set security.protocol=SSL")
+                self.fail("this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login")
             else:
                 self.fail(str(error))
 

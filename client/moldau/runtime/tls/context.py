@@ -12,6 +12,7 @@ import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.cipher_suites import openssl_names
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.listeners import (
     SecurityProtocol,
@@ -51,7 +52,7 @@ def server_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
     # encryptions and some 500 bytes for nothing.
     context.num_tickets = 0
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
-    _configure(context, settings, disk)
+    _configure(context, settings, disk, is_server=True)
     return context
 
 
@@ -67,15 +68,18 @@ def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
     context.check_hostname = settings.checks_host_name
     if not settings.has_trust:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    _configure(context, settings, disk)
+    _configure(context, settings, disk, is_server=False)
     return context
 
 
-def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
+def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is_server: bool) -> None:
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # an end without close_notify is a cut: see ``tls``
     context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: a peer could have keys computed without end
-    versions = [_VERSIONS[protocol] for protocol in settings.protocols]
+    versions = [_VERSIONS[protocol] for protocol in settings.negotiable(is_server=is_server)]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
+    suites = openssl_names(settings.cipher_suites)
+    if suites:  # those of TLS 1.3 stay enabled; ``negotiable`` rules that version out where none of them is named
+        context.set_ciphers(":".join(suites))
     _load_trust(context, settings, disk)
     _load_certificate(context, settings, disk)
 

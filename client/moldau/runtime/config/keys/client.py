@@ -97,6 +97,20 @@ CLIENT_KEYS = (
         choices=("TLSv1.2", "TLSv1.3"),
         doc="TLS versions that are allowed.",
     ),
+    string(
+        name="ssl.protocol",
+        default="TLSv1.3",
+        group="Connection",
+        choices=("TLSv1.2", "TLSv1.3", "TLS"),
+        doc="Newest TLS version that the client offers; TLS means TLSv1.3.",
+    ),
+    names(
+        name="ssl.cipher.suites",
+        default=(),
+        group="Connection",
+        doc="Cipher suites, in Kafka's (IANA's) or OpenSSL's names; empty leaves the choice to OpenSSL. Suites of TLS "
+        "1.3 are named together or not at all, which disables TLS 1.3.",
+    ),
     password(
         name="ssl.key.password",
         default=None,

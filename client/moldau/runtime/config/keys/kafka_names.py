@@ -122,7 +122,6 @@ sasl.login.refresh.window.jitter
 sasl.server.callback.handler.class
 ssl.engine.factory.class
 ssl.keymanager.algorithm
-ssl.protocol
 ssl.provider
 ssl.secure.random.implementation
 ssl.trustmanager.algorithm

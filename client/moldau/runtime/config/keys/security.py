@@ -145,12 +145,22 @@ SECURITY_KEYS = (
         choices=("TLSv1.2", "TLSv1.3"),
         doc="TLS versions that are allowed.",
     ),
+    string(
+        name="ssl.protocol",
+        default="TLSv1.3",
+        group="Security",
+        dynamic=PER_BROKER,
+        choices=("TLSv1.2", "TLSv1.3", "TLS"),
+        doc="Newest TLS version that the node offers to other nodes; TLS means TLSv1.3. Listeners serve all versions "
+        "in ssl.enabled.protocols.",
+    ),
     names(
         name="ssl.cipher.suites",
         default=(),
         group="Security",
         dynamic=PER_BROKER,
-        doc="Cipher suites in OpenSSL's names; empty leaves the choice to OpenSSL.",
+        doc="Cipher suites, in Kafka's (IANA's) or OpenSSL's names; empty leaves the choice to OpenSSL. Suites of TLS "
+        "1.3 are named together or not at all, which disables TLS 1.3.",
     ),
     string(
         name="ssl.endpoint.identification.algorithm",

@@ -10,7 +10,6 @@ from __future__ import annotations
 REFUSED = frozenset(
     {
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "ssl.cipher.suites",
     }
 )
 """Keys of brokers and topics that raise an error when they are set to something else than their default."""
