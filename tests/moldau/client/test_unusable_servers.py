@@ -6,6 +6,7 @@ servers that serve what a controller serves.
 """
 
 import logging
+from functools import partial
 
 import pytest
 import trio
@@ -239,3 +240,35 @@ def test_a_consumer_reads_once_the_listener_fits():
             assert await consumer.position(T0) == 0
 
     simulate(scenario, listeners=[True], tls=False)
+
+
+async def _misbehave(behaviour, node_environment):
+    listener = await node_environment.network.listen("broker1", PORT)
+    kept = []
+    while True:
+        connection = await listener.accept()
+        if behaviour == "silent":
+            kept.append(connection)
+        elif behaviour == "leaves":
+            connection.close()
+        else:
+            await connection.wait_readable()
+            connection.abort()
+
+
+@pytest.mark.parametrize("more", [{}, LOGIN], ids=["plaintext", "sasl-plaintext"])
+@pytest.mark.parametrize("behaviour", ["silent", "leaves", "resets"])
+@pytest.mark.parametrize("use", [sends, begins_transactions])
+def test_a_producer_gives_up_when_max_block_is_over(use, behaviour, more):
+    """A listener whose alert is lost looks like a busy server; then max.block.ms bounds the call, login or not."""
+
+    async def scenario(cluster, config, environment):
+        cluster.kill_broker(1)
+        cluster.world.node("broker1").start(partial(_misbehave, behaviour))
+        begun = environment.clock.monotonic_ms()
+        with pytest.raises(KafkaError) as caught:
+            await use(config | {"max.block.ms": "2000"}, environment)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert 2_000 <= environment.clock.monotonic_ms() - begun < 2_100
+
+    simulate(scenario, listeners=[False], tls=False, more=more)

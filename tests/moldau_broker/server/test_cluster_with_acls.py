@@ -16,7 +16,7 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.access import AclOperation, AclResource, Listeners
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.compiler import fields_in
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -251,7 +251,10 @@ EXPECTED = ((None, True), ("alice", True), ("bob", False), ("carol", True), ("ro
 
 @pytest.mark.parametrize("part", range(4))
 def test_matrix_of_apis_and_principals(part):
-    """An anonymous client and users without an ACL or with a DENY are refused; an allowed or super user is not."""
+    """An anonymous client and users without an ACL or with a DENY are refused; an allowed or super user is not.
+
+    Requests that only brokers send are tried at the listener of brokers; others do not serve them.
+    """
 
     async def scenario(cluster):
         async with connected(cluster, "root") as root:
@@ -260,10 +263,16 @@ def test_matrix_of_apis_and_principals(part):
                 needs = api.rules.needs
                 permits = [acl("bob", *need) for need in needs] + [acl("carol", *need) for need in needs]
                 await allow(root, cluster, *permits, *(acl("carol", *need, permission=DENY) for need in needs))
+                is_for_clients = Listeners.CLIENT in api.rules.listeners
                 for user, is_refused in EXPECTED:
                     if not is_refused and api.key in DISRUPTIVE:
                         continue
-                    async with connected(cluster, user) as connection:
+                    if user is None and not is_for_clients:
+                        with pytest.raises(ConnectionError):
+                            async with connected(cluster, user) as connection:
+                                await connection.request(request, version, timeout_ms=40_000)
+                        continue
+                    async with connected(cluster, user, port=9092 if is_for_clients else 9094) as connection:
                         response = await connection.request(request, version, timeout_ms=40_000)
                     refused = bool(codes(response) & DENIED)
                     assert refused is is_refused, (api.key.name, user, response)

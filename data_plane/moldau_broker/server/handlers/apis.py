@@ -104,6 +104,7 @@ from moldau_broker.server.handlers.context import LongAnswer
 from moldau_quorum.node.apis import CONTROLLER_APIS
 
 if TYPE_CHECKING:
+    from moldau_broker.coordinator.share.core.requests import ShareStateRequest
     from moldau_broker.server.handlers.context import BrokerContext, Call
 
 ALTER, CLUSTER_ACTION, CREATE, DELETE = (
@@ -156,6 +157,17 @@ def served(
         rules,
         waits=inspect.iscoroutinefunction(handler),
         last=last,
+    )
+
+
+def _share_state(request_class: type[ShareStateRequest]) -> ServedApi:
+    """Returns the row of a request to the share coordinator, which only brokers send."""
+    return served(
+        request_class,
+        shares.handle_share_state,
+        CLUSTER_ACTION.on(CLUSTER),
+        listeners=Listeners.INTER_BROKER,
+        cost=Cost.NONE,
     )
 
 
@@ -267,11 +279,11 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(DeleteGroupsRequest, groups.handle_many_groups, DELETE.on(GROUP)),
     served(ShareFetchRequest, share_delivery.handle_share_fetch, READ.on(GROUP), READ.on(TOPIC)),
     served(ShareAcknowledgeRequest, share_delivery.handle_share_acknowledge, READ.on(GROUP), READ.on(TOPIC)),
-    served(InitializeShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
-    served(ReadShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
-    served(WriteShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
-    served(DeleteShareGroupStateRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
-    served(ReadShareGroupStateSummaryRequest, shares.handle_share_state, CLUSTER_ACTION.on(CLUSTER), cost=Cost.NONE),
+    _share_state(InitializeShareGroupStateRequest),
+    _share_state(ReadShareGroupStateRequest),
+    _share_state(WriteShareGroupStateRequest),
+    _share_state(DeleteShareGroupStateRequest),
+    _share_state(ReadShareGroupStateSummaryRequest),
     served(
         InitProducerIdRequest,
         transactions.handle_init,
