@@ -44,9 +44,9 @@ TO_CONTROLLERS = [
     if api.rules.listeners is Listeners.CONTROLLER
     and any(need.operation is AclOperation.CLUSTER_ACTION for need in api.rules.needs)
 ]
-"""What only nodes say, and only to controllers."""
+"""Requests that only nodes send, and only to controllers."""
 TO_BROKERS = [api.key for api in BASE_APIS if Listeners.CLIENT not in api.rules.listeners]
-"""What only brokers say, and only to brokers."""
+"""Requests that only brokers send, and only to brokers."""
 
 
 def forged(key: ApiKey, epoch: int) -> bytes:
