@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.runtime.config import listeners, log_dirs, metadata_log_dir, metrics_listener, quorum_voters
+from moldau.runtime.config import (
+    listeners,
+    log_dirs,
+    metadata_log_dir,
+    metrics_listener,
+    process_configs,
+    quorum_voters,
+)
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.tls.context import controllers_environment
 from moldau_cli.nodes.format import directories, foreign_files
+from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import META_PROPERTIES
 from moldau_quorum.node.voter_address import FAILURES, ask_leader_wall_ms, ask_quorum_view
 
@@ -48,9 +56,16 @@ class Finding:
 
 
 async def check_node(environment: Environment, config: Config, descriptors: int) -> list[Finding]:
-    """Makes all checks; ``descriptors`` is the number of files that a process of this user may open."""
-    found = await check_ports(environment, config)
-    found += check_directories(environment, config)
+    """Makes all checks; ``descriptors`` is the number of files that a process of this user may open.
+
+    Ports and directories are checked for each process of ``broker.processes``.
+    """
+    found: list[Finding] = []
+    for one in process_configs(config):
+        found += await check_ports(environment, one)
+        found += check_directories(environment, one)
+    if misplaced := misplaced_data(environment.disk, config):
+        found.append(Finding(check="processes", subject="log.dirs", state=PROBLEM, detail=misplaced))
     enough = descriptors >= COMFORTABLE
     advice = "" if enough else f"; {COMFORTABLE} are comfortable (LimitNOFILE= in the unit, ulimit -Hn)"
     found.append(

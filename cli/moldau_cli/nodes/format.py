@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from moldau.runtime.config import log_dirs, metadata_log_dir
+from moldau.runtime.config import log_dirs, metadata_log_dir, process_configs
 from moldau_broker.log.directories.directory import lock_directory, take_identity
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.names import LOCK
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import (
     META_PROPERTIES,
     METADATA_DIRECTORY,
@@ -68,7 +69,8 @@ def foreign_files(disk: Disk, config: Config, path: str) -> str:
 def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> list[Formatted]:
     """Writes ``meta.properties`` into each directory that has none; durable on return.
 
-    It writes nothing if it refuses one of the directories for what that directory holds.
+    A file with ``broker.processes`` stands for the directories of all its processes. Nothing is written if one of the
+    directories is refused for what it holds.
 
     Raises:
         UsageError: a directory belongs to another node or cluster, or holds files that are not Moldau's.
@@ -78,28 +80,29 @@ def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> 
     def new_id() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)
 
-    node_id = config.get_int("node.id")
-    wanted = directories(config)
-    refused = [reason for path, _ in wanted if (reason := foreign_files(disk, config, path))]
+    if misplaced := misplaced_data(disk, config):
+        raise UsageError(misplaced)
+    wanted = [(one, path, is_own) for one in process_configs(config) for path, is_own in directories(one)]
+    refused = [reason for one, path, _ in wanted if (reason := foreign_files(disk, one, path))]
     if refused:
         raise UsageError("; ".join(refused))
     # Directories with an identity come first: they can be refused, and then nothing has been written yet.
-    present = {path: disk.exists(f"{path}/{META_PROPERTIES}") for path, _ in wanted}
-    for path, is_controllers in sorted(wanted, key=lambda one: not present[one[0]]):
+    present = {path: disk.exists(f"{path}/{META_PROPERTIES}") for _, path, _ in wanted}
+    for one, path, is_controllers in sorted(wanted, key=lambda each: not present[each[1]]):
         try:
             if is_controllers:
                 open_node_directory(
                     disk,
                     path.removesuffix(f"/{METADATA_DIRECTORY}"),
-                    node_id=node_id,
-                    engine=config.get_str("metadata.quorum.engine"),
+                    node_id=one.get_int("node.id"),
+                    engine=one.get_str("metadata.quorum.engine"),
                     cluster_id=cluster_id,
                     new_directory_id=new_id(),
                 ).close()
                 continue
             lock = lock_directory(disk, path)
             try:
-                take_identity(disk, path, node_id=node_id, cluster_id=cluster_id, new_id=new_id)
+                take_identity(disk, path, node_id=one.get_int("node.id"), cluster_id=cluster_id, new_id=new_id)
             finally:
                 lock.release()
         except (NodeDirectoryError, ValueError) as error:
@@ -108,4 +111,4 @@ def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> 
             raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(f"cannot prepare {path}: {error.strerror or error}") from error
-    return [Formatted(path=path, is_new=not present[path]) for path, _ in wanted]
+    return [Formatted(path=path, is_new=not present[path]) for _, path, _ in wanted]

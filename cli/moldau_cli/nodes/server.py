@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from moldau_cli.nodes.telemetry import NodeTelemetry
     from moldau_quorum.node.server import ControllerNode
 
-USAGE = "usage: moldau server CONFIG [--check] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
+USAGE = "usage: moldau server CONFIG [--check] [--node ID] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
 HELP = f"""{USAGE}
 
 Run one node from a properties or TOML file (roles broker, controller, or both).
 MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is node.id.
 
   --check            say whether the configuration can be used, and start nothing
+  --node ID          of the processes of broker.processes, run only this one (default: all, and restart those that end)
   --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
   --log-format FORM  text, or json with one object a line (default: node.log.format, which is text)
   --with-parent      end when the process that started this one ends
@@ -66,17 +67,28 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         words = _parse(rest)
         path = words.path
         config = _read_config(path)
+        configs = _chosen(config, words)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
     if len(rest) < len(arguments):
-        sys.stdout.write(f"{path}: node {config.get_int('node.id')} ({', '.join(config.get_list('process.roles'))})\n")
+        for one in configs:
+            sys.stdout.write(f"{path}: node {one.get_int('node.id')} ({', '.join(one.get_list('process.roles'))})\n")
         return EXIT_DONE
     if make_environment is None:
         from moldau.runtime.ports.real import real_environment
 
         make_environment = real_environment
-    return _run_node(config, words, os.getppid() if words.with_parent else None, make_environment())
+    from moldau_cli.nodes.group.layout import misplaced_data
+
+    environment = make_environment()
+    if refused := misplaced_data(environment.disk, config):
+        sys.stderr.write(f"moldau: {path}: {refused}\n")
+        return EXIT_USAGE
+    parent = os.getppid() if words.with_parent else None
+    if len(configs) > 1:
+        return _run_group(configs, words, parent, environment)
+    return _run_node(configs[0], words, parent, environment)
 
 
 class _Words(NamedTuple):
@@ -87,17 +99,25 @@ class _Words(NamedTuple):
     log_format: str
     """One of ``LOG_FORMATS``; empty: as configured."""
     with_parent: bool
+    node_id: int | None
+    """The only process to run; None: all."""
 
 
 def _parse(arguments: Sequence[str]) -> _Words:
     path: str | None = None
     level, log_format = "info", ""
     with_parent = False
+    node_id: int | None = None
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--with-parent":
             with_parent = True
+        elif argument == "--node":
+            number = rest.pop(0) if rest else ""
+            if not number.isdecimal():
+                raise _Usage(f"--node must be the number of a node, not {number!r}; {USAGE}")
+            node_id = int(number)
         elif argument == "--log-level":
             level = rest.pop(0).lower() if rest else ""
             if level not in LOG_LEVELS:
@@ -116,7 +136,20 @@ def _parse(arguments: Sequence[str]) -> _Words:
             path = argument
     if path is None:
         raise _Usage(f"configuration file missing; {USAGE}")
-    return _Words(path, level, log_format, with_parent)
+    return _Words(path, level, log_format, with_parent, node_id)
+
+
+def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:
+    """Returns the configurations of the processes to run."""
+    from moldau.runtime.config import process_configs
+
+    configs = process_configs(config)
+    if words.node_id is None:
+        return configs
+    ids = [one.get_int("node.id") for one in configs]
+    if words.node_id not in ids:
+        raise _Usage(f"--node {words.node_id}: {words.path} stands for {', '.join(map(str, ids))}")
+    return (configs[ids.index(words.node_id)],)
 
 
 def _read_config(path: str) -> Config:
@@ -173,6 +206,28 @@ def _start_log(config: Config, words: _Words, environment: Environment) -> None:
         monotonic_ms=environment.clock.monotonic_ms,
     )
     logging.basicConfig(level=words.level.upper(), handlers=[handler])
+
+
+def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, environment: Environment) -> int:
+    import trio
+
+    from moldau_cli.nodes.group.supervisor import Supervisor
+    from moldau_cli.nodes.watchdog import SystemdNotifier
+
+    _start_log(configs[0], words, environment)
+    options = ["--log-level", words.level, *(["--log-format", words.log_format] if words.log_format else [])]
+    command = [sys.executable, "-m", "moldau_cli", "server", words.path, *options]
+    supervisor = Supervisor(command, configs, SystemdNotifier(os.environ, os.getpid()))
+
+    async def run() -> int:
+        async with trio.open_nursery() as nursery:
+            if parent is not None:
+                nursery.start_soon(_watch_parent, parent)
+            code = await supervisor.run()
+            nursery.cancel_scope.cancel()
+        return code
+
+    return trio.run(run, strict_exception_groups=True)
 
 
 def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment) -> int:

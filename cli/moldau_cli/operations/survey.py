@@ -61,7 +61,7 @@ async def survey(admin: Admin) -> Survey:
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     return Survey(
         brokers={
-            one.node_id: BrokerState(rack=one.rack, is_live=one.node_id not in cluster.fenced)
+            one.node_id: BrokerState(rack=one.rack, machine=one.host or None, is_live=one.node_id not in cluster.fenced)
             for one in cluster.brokers
         },
         nodes={one.node_id: one for one in cluster.brokers},

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from moldau_cli.errors import UsageError
+from moldau_cli.plans.crowding import SPREAD, Places
 from moldau_cli.plans.documents import partition_entries
 
 if TYPE_CHECKING:
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 Replicas = dict[tuple[str, int], list[int]]
 
 
-def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequence[int]) -> Replicas:
+def plan_moves(
+    current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequence[int], places: Places | None = None
+) -> Replicas:
     """Computes new replicas on ``brokers`` for every partition, moving as little as balance allows.
 
-    A replica on one of the brokers stays unless that broker holds more than its share, rounded up; the others go to
-    the brokers that hold least. Preferred leaders are spread in the same way. Only partitions that change are returned.
+    A replica on one of the brokers stays unless that broker holds more than its share, rounded up, or another broker
+    is on a machine or in a rack without a replica of the partition; the others go to the brokers that hold least, such
+    machines and racks first. Preferred leaders are spread in the same way. Only partitions that change are returned.
 
     Raises:
         UsageError: a partition has more replicas than there are brokers.
@@ -35,6 +39,7 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
             raise UsageError(
                 f"{topic}-{partition} has {len(replicas)} replicas, but only {len(brokers)} brokers are given"
             )
+    places = places or Places({})
     total = sum(len(replicas) for replicas in current.values())
     share = -(-total // len(brokers)) if brokers else 0
     load = dict.fromkeys(sorted(brokers), 0)
@@ -42,17 +47,17 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
     for where, replicas in sorted(current.items()):
         kept[where] = []
         for broker in replicas:
-            if broker in load and load[broker] < share:
+            if broker in load and load[broker] < share and _fits(kept[where], broker, brokers, places):
                 kept[where].append(broker)
                 load[broker] += 1
     for where, replicas in sorted(current.items()):
         chosen = kept[where]
         while len(chosen) < len(replicas):
             free = [broker for broker in load if broker not in chosen]
-            target = min(free, key=lambda broker: (load[broker], broker))
+            target = min(free, key=lambda broker: (places.crowding([*chosen, broker]), load[broker], broker))
             chosen.append(target)
             load[target] += 1
-    _level(kept, load)
+    _level(kept, load, places)
     led = dict.fromkeys(load, 0)
     planned: Replicas = {}
     for where in sorted(current):
@@ -63,21 +68,38 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
     return {where: replicas for where, replicas in planned.items() if replicas != list(current[where])}
 
 
-def _level(kept: Replicas, load: dict[int, int]) -> None:
-    """Moves single replicas until no broker holds two more than another.
+def _fits(chosen: Sequence[int], broker: int, brokers: Sequence[int], places: Places) -> bool:
+    """Returns whether no other broker would stand farther from the chosen ones than this one does."""
+    own = places.crowding([*chosen, broker])
+    return own == SPREAD or own <= min(places.crowding([*chosen, other]) for other in brokers if other not in chosen)
 
-    Of two such brokers one has replicas of more partitions, so one of its replicas can always move to the other. Each
-    move brings the loads closer, so the loop ends.
+
+def _level(kept: Replicas, load: dict[int, int], places: Places) -> None:
+    """Moves single replicas until no broker holds two more than another, or machines and racks forbid every move.
+
+    Of two such brokers one has replicas of more partitions, so one of its replicas can always move to the other where
+    machines and racks do not matter. Each move brings the loads closer, so the loop ends.
     """
-    while load:
-        most = max(load, key=lambda broker: (load[broker], broker))
-        least = min(load, key=lambda broker: (load[broker], broker))
-        if load[most] - load[least] < 2:
-            return
-        where = next(where for where, chosen in sorted(kept.items()) if most in chosen and least not in chosen)
+    while move := _next_move(kept, load, places):
+        where, most, least = move
         kept[where][kept[where].index(most)] = least
         load[most] -= 1
         load[least] += 1
+
+
+def _next_move(kept: Replicas, load: Mapping[int, int], places: Places) -> tuple[tuple[str, int], int, int] | None:
+    ascending = sorted(load, key=lambda broker: (load[broker], broker))
+    for most in reversed(ascending):
+        for least in ascending:
+            if load[most] - load[least] < 2:
+                break
+            for where, chosen in sorted(kept.items()):
+                if most not in chosen or least in chosen:
+                    continue
+                after = [least if broker == most else broker for broker in chosen]
+                if places.crowding(after) <= places.crowding(chosen):
+                    return where, most, least
+    return None
 
 
 def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Json]:

@@ -1,9 +1,13 @@
-"""Placement of the replicas of new partitions: round robin, spread over racks if brokers have racks.
+"""Placement of the replicas of new partitions: round robin, spread over machines, and over racks if brokers have them.
 
-Each partition takes the brokers that hold the fewest replicas of this assignment so far, first from racks that it does
-not use yet, and among equals the next in a rotation whose start is drawn. Of these, the broker that leads the fewest
-partitions comes first. Without racks, or with racks of equal size, the numbers of replicas per broker differ by at most
-one.
+Each partition takes the brokers that hold the fewest replicas of this assignment so far, first from machines and then
+from racks that it does not use yet, and among equals the next in a rotation whose start is drawn. Of these, the broker
+that leads the fewest partitions comes first. Without racks, or with racks of equal size, the numbers of replicas per
+broker differ by at most one.
+
+A machine counts more than whether a broker serves now: a replica goes to a fenced broker rather than to a machine that
+has a replica already, because the fenced broker comes back, and the replica would stay where it is. With fewer machines
+than replicas, each machine gets as few of them as possible.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ class UsableBroker:
 
     broker_id: BrokerId
     rack: str | None = None
+    machine: str | None = None
+    """Brokers with the same name stand on one machine; a broker without a name is alone on its own."""
     fenced: bool = False
-    """A fenced broker is used only if there are not enough others, and never leads."""
+    """A fenced broker is used only if there are not enough others on enough machines, and never leads."""
 
 
 def place_replicas(
@@ -58,36 +64,40 @@ class _Placement:
     def __init__(self, brokers: Sequence[UsableBroker], start: int) -> None:
         ordered = sorted(brokers, key=lambda broker: broker.broker_id)
         shift = start % len(ordered)
-        rotated = _alternate_racks(ordered[shift:] + ordered[:shift])
+        rotated = _alternate(ordered[shift:] + ordered[:shift])
         self._racks = {broker.broker_id: broker.rack for broker in rotated}
+        self._machines = {broker.broker_id: broker.machine for broker in rotated}
         self._fenced = {broker.broker_id: broker.fenced for broker in rotated}
         self._turn = {broker.broker_id: turn for turn, broker in enumerate(rotated)}
         self._held = dict.fromkeys(self._turn, 0)
         self._led = dict.fromkeys(self._turn, 0)
         self._next_turn = len(rotated)
-        unfenced = [broker.broker_id for broker in rotated if not broker.fenced]
-        self._unfenced = unfenced
-        self._all = list(self._turn)
 
     def place(self, partitions: int, replication_factor: int) -> list[tuple[BrokerId, ...]]:
-        candidates = self._unfenced if len(self._unfenced) >= replication_factor else self._all
-        return [self._place_one(candidates, replication_factor) for _ in range(partitions)]
+        return [self._place_one(replication_factor) for _ in range(partitions)]
 
-    def _place_one(self, candidates: list[BrokerId], replication_factor: int) -> tuple[BrokerId, ...]:
+    def _place_one(self, replication_factor: int) -> tuple[BrokerId, ...]:
         chosen: list[BrokerId] = []
-        used_racks: dict[str | None, int] = {}
+        used_machines: dict[str | None, int] = {None: 0}
+        used_racks: dict[str | None, int] = {None: 0}
 
-        def cost(broker: BrokerId) -> tuple[bool, int, int, int]:
-            rack = self._racks[broker]
-            crowd = 0 if rack is None else used_racks.get(rack, 0)
-            return self._fenced[broker], crowd, self._held[broker], self._turn[broker]
+        def cost(broker: BrokerId) -> tuple[int, bool, int, int, int]:
+            return (
+                used_machines.get(self._machines[broker], 0),
+                self._fenced[broker],
+                used_racks.get(self._racks[broker], 0),
+                self._held[broker],
+                self._turn[broker],
+            )
 
-        remaining = list(candidates)
+        remaining = list(self._turn)
         while len(chosen) < replication_factor:
             best = min(remaining, key=cost)
             remaining.remove(best)
             chosen.append(best)
-            used_racks[self._racks[best]] = used_racks.get(self._racks[best], 0) + 1
+            for used, place in ((used_machines, self._machines[best]), (used_racks, self._racks[best])):
+                if place is not None:
+                    used[place] = used.get(place, 0) + 1
         for broker in chosen:
             self._held[broker] += 1
             self._turn[broker] = self._next_turn
@@ -98,12 +108,22 @@ class _Placement:
         return (leader, *chosen)
 
 
-def _alternate_racks(brokers: Sequence[UsableBroker]) -> list[UsableBroker]:
-    """Interleaves the racks, so that neighbours in the rotation are in different racks."""
+def _alternate(brokers: Sequence[UsableBroker]) -> list[UsableBroker]:
+    """Interleaves racks, and the machines of a rack, so that neighbours in the rotation stand apart."""
     by_rack: dict[str | None, list[UsableBroker]] = {}
     for broker in brokers:
         by_rack.setdefault(broker.rack, []).append(broker)
-    alternating: list[UsableBroker] = []
-    for position in range(max(len(group) for group in by_rack.values())):
-        alternating.extend(group[position] for group in by_rack.values() if position < len(group))
-    return alternating
+    return _interleaved([_interleaved(_by_machine(group)) for group in by_rack.values()])
+
+
+def _by_machine(brokers: Sequence[UsableBroker]) -> list[list[UsableBroker]]:
+    by_machine: dict[str, list[UsableBroker]] = {}
+    for broker in brokers:
+        alone = f"broker {broker.broker_id}"  # no host has a blank in its name
+        by_machine.setdefault(broker.machine or alone, []).append(broker)
+    return list(by_machine.values())
+
+
+def _interleaved(groups: Sequence[Sequence[UsableBroker]]) -> list[UsableBroker]:
+    longest = max(len(group) for group in groups)
+    return [group[position] for position in range(longest) for group in groups if position < len(group)]

@@ -288,7 +288,12 @@ def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: i
 def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[BrokerId, ...]]:
     acceptable = acceptable_leader(image, context)
     brokers = [
-        UsableBroker(broker_id=broker.broker_id, rack=broker.rack, fenced=not acceptable(broker.broker_id))
+        UsableBroker(
+            broker_id=broker.broker_id,
+            rack=broker.rack,
+            machine=broker.machine,
+            fenced=not acceptable(broker.broker_id),
+        )
         for broker in image.brokers.values()
         if not broker.in_controlled_shutdown
     ]

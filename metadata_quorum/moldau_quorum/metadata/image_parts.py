@@ -61,6 +61,11 @@ class BrokerImage:
         """Whether the broker may become leader or join an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    @property
+    def machine(self) -> str | None:
+        """The host of the first endpoint, by which brokers of one machine know each other; None without endpoints."""
+        return self.endpoints[0].host if self.endpoints else None
+
     def endpoint(self, listener_name: str) -> r.Endpoint | None:
         """Returns the endpoint of a listener, or None."""
         for endpoint in self.endpoints:

@@ -181,6 +181,14 @@ def test_bytes_are_evened_out_by_an_exchange():
     assert plan == {("t", 0): (2,), ("t", 2): (1,)}
 
 
+def test_replicas_leave_a_shared_machine_before_a_shared_rack():
+    """Two racks cannot hold three replicas apart, three machines can."""
+    machines = {1: "a", 2: "a", 3: "b", 4: "c"}
+    brokers = {node: BrokerState(rack="ab" if one in "ab" else "c", machine=one) for node, one in machines.items()}
+    plan = plan_balance({("t", 0): PlacedPartition(replicas=(1, 2, 4), size_bytes=10)}, brokers)
+    assert sorted(machines[node] for node in plan["t", 0]) == ["a", "b", "c"]
+
+
 def test_replicas_leave_a_shared_rack():
     brokers = {1: BrokerState(rack="a"), 2: BrokerState(rack="a"), 3: BrokerState(rack="b"), 4: BrokerState(rack="b")}
     plan = plan_balance(placed((1, 2), (3, 4)), brokers)

@@ -4,12 +4,14 @@ Method: properties over random placements; hand-made files.
 """
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moldau_cli.errors import UsageError
+from moldau_cli.plans.crowding import Place, Places
 from moldau_cli.plans.reassignment import parse_plan, plan_document, plan_moves
 
 placements = st.integers(1, 6).flatmap(
@@ -59,3 +61,23 @@ def test_too_few_brokers_and_damaged_plans_are_named() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             parse_plan(text, "plan.json")
+
+
+def test_replicas_leave_a_machine_that_they_share() -> None:
+    """Four brokers on two machines: a plan separates replicas of one partition, and keeps what is apart."""
+    places = Places({node: Place(machine=f"m{node % 2}") for node in (1, 2, 3, 4)})
+    current = {("t", 0): [1, 3], ("t", 1): [2, 4], ("t", 2): [1, 2], ("t", 3): [3, 4]}
+    moves = plan_moves(current, [1, 2, 3, 4], places)
+    after = {**current, **moves}
+    assert all({broker % 2 for broker in replicas} == {0, 1} for replicas in after.values())
+    load = Counter(broker for replicas in after.values() for broker in replicas)
+    assert set(load.values()) == {2}
+    assert all(len(set(current[where]) - set(after[where])) <= 1 for where in current)
+
+
+@given(placements, st.integers(1, 3))
+def test_a_plan_crowds_no_partition_more_than_before(replicas: list[list[int]], machines: int) -> None:
+    places = Places({node: Place(machine=f"m{node % machines}", rack="r") for node in range(1, 7)})
+    current = {("t", number): found for number, found in enumerate(replicas)}
+    for where, chosen in plan_moves(current, list(range(1, 7)), places).items():
+        assert places.crowding(chosen) <= places.crowding(current[where])

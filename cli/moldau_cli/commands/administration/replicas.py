@@ -102,23 +102,27 @@ def plan(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Compute moves that spread replicas and leaders evenly over brokers; nothing moves yet."""
+    from moldau_cli.plans.crowding import Place, Places
     from moldau_cli.plans.reassignment import plan_document, plan_moves
 
     wanted = parse_brokers(brokers)
 
-    async def work(admin: Admin) -> dict[tuple[str, int], list[int]]:
-        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+    async def work(admin: Admin) -> tuple[dict[tuple[str, int], list[int]], Places]:
+        nodes = (await admin.describe_cluster()).brokers
+        known = [one.node_id for one in nodes]
         missing = [broker for broker in wanted if broker not in known]
         if missing:
             raise UsageError(f"no live broker {missing[0]}; live brokers are {','.join(map(str, known))}")
         names = topic or [one.name for one in await admin.list_topics()]
-        return {
+        current = {
             (name, part.partition): list(part.replicas)
             for name, described in (await admin.describe_topics(names)).items()
             for part in described.partitions
         }
+        return current, Places({one.node_id: Place(machine=one.host or None, rack=one.rack) for one in nodes})
 
-    document = plan_document(plan_moves(with_admin(bootstrap_server, work), wanted))
+    current, places = with_admin(bootstrap_server, work)
+    document = plan_document(plan_moves(current, wanted, places))
     text = json.dumps(document, indent=2)
     if out is None:
         output.write_line(text)

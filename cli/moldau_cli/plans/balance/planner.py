@@ -3,7 +3,7 @@
 Four steps, each of which keeps what the earlier ones reached:
 
 1. Replicas leave the brokers that are to be emptied.
-2. Replicas of one partition leave a rack that has more of them than another rack needs to have.
+2. Replicas of one partition leave a machine, and then a rack, that has more of them than another needs to have.
 3. Replicas leave brokers that hold too many or too many bytes, and go to brokers that hold too little, until all
    brokers are within the tolerance, no move helps, or the bound on moves is reached. Where no single replica fits, two
    replicas change places.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau_cli.plans.balance.leaders import level_leaders
 from moldau_cli.plans.balance.state import ImpossiblePlanError, Options, Placement, changed
+from moldau_cli.plans.crowding import SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -61,7 +62,7 @@ def plan_balance(
     usable = {node for node, one in brokers.items() if one.is_live}
     settled = [where for where in movable if usable.issuperset(placement.replicas[where])]
     forced = placement.copies
-    _spread_racks(placement, settled, forced, wanted)
+    _spread(placement, settled, forced, wanted)
     _even_out(placement, frozenset(settled), forced, wanted)
     if wanted.moves_leaders:
         level_leaders(placement.replicas, settled, placement.targets, wanted.tolerance)
@@ -91,9 +92,9 @@ def _has_room(placement: Placement, move: _Move, forced: int, options: Options) 
     return placement.copies - forced + placement.added_copies(*move) <= options.moves_max
 
 
-def _spread_racks(placement: Placement, settled: Iterable[Partition], forced: int, options: Options) -> None:
+def _spread(placement: Placement, settled: Iterable[Partition], forced: int, options: Options) -> None:
     for where in settled:
-        while (replicas := placement.replicas[where]) and (crowding := placement.crowding(replicas)):
+        while (crowding := placement.crowding(replicas := placement.replicas[where])) != SPREAD:
             moves = [
                 (
                     placement.crowding_after(where, source, target),

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau_cli.plans.crowding import Place, Places
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from moldau_cli.plans.crowding import Crowding
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -36,6 +40,8 @@ class BrokerState:
     """A registered broker."""
 
     rack: str | None = None
+    machine: str | None = None
+    """The host that the broker advertises; brokers with the same one stand on one machine."""
     is_live: bool = True
     """False: it is fenced. Partitions on it keep all their replicas, unless it is to be emptied."""
     is_excluded: bool = False
@@ -75,7 +81,7 @@ class Placement:
         """Brokers that may get replicas, ascending."""
         self.copies = 0
         """Number of replicas that the plan copies so far."""
-        self._racks = {node: one.rack for node, one in brokers.items()}
+        self._places = Places({node: Place(machine=one.machine, rack=one.rack) for node, one in brokers.items()})
         self.held: dict[int, set[Partition]] = {node: set() for node in self.targets}
         """The partitions of each target."""
         self.bytes = dict.fromkeys(self.targets, 0)
@@ -121,19 +127,16 @@ class Placement:
         by_count = 2 * count * (counts - count) / self._unit_count**2
         return by_count + 2 * size * (sizes - size) / self._unit_bytes**2
 
-    def crowding(self, replicas: Collection[int]) -> int:
-        """Returns the number of pairs of replicas that share a rack; a broker without rack is a rack of its own."""
-        racks = [self._racks.get(node) for node in replicas]
-        return sum(
-            1 for index, rack in enumerate(racks) for other in racks[index + 1 :] if rack is not None and rack == other
-        )
+    def crowding(self, replicas: Collection[int]) -> Crowding:
+        """Returns how crowded replicas on these brokers stand."""
+        return self._places.crowding(replicas)
 
-    def crowding_after(self, where: Partition, source: int, target: int) -> int:
+    def crowding_after(self, where: Partition, source: int, target: int) -> Crowding:
         """Returns the crowding of a partition if a replica went from one broker to another."""
         return self.crowding([target if node == source else node for node in self.replicas[where]])
 
     def may_move(self, where: Partition, source: int, target: int) -> bool:
-        """Returns whether a replica may go to the target without more replicas in one rack."""
+        """Returns whether a replica may go to the target without more replicas on one machine or in one rack."""
         replicas = self.replicas[where]
         return target not in replicas and self.crowding_after(where, source, target) <= self.crowding(replicas)
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SHARE_CONSUMER_CONFIG,
     )
     from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
+    from moldau.runtime.config.processes import process_configs, process_count, process_directory
     from moldau.runtime.config.schemas import (
         BROKER_CONFIG,
         CLIENT_METRICS_CONFIG,
@@ -128,6 +129,9 @@ __all__ = [
     "parse_properties",
     "parse_server_config",
     "parse_toml",
+    "process_configs",
+    "process_count",
+    "process_directory",
     "quorum_voters",
     "topic_config",
     "topic_defaults",
@@ -158,6 +162,9 @@ _HOMES = {
     "parse_properties": "text",
     "parse_server_config": "schemas",
     "parse_toml": "text",
+    "process_configs": "processes",
+    "process_count": "processes",
+    "process_directory": "processes",
     "topic_config": "schemas",
     "topic_defaults": "schemas",
     "unserved_keys": "schemas",

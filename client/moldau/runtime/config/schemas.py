@@ -32,6 +32,7 @@ from moldau.runtime.config.listeners import (
     inter_broker_protocol,
     listeners,
 )
+from moldau.runtime.config.processes import check_processes
 from moldau.runtime.config.providers import resolve
 from moldau.runtime.config.sasl import (
     bootstrap_credentials,
@@ -123,7 +124,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_served, _check_connections, _check_protocols, _check_topic_defaults),
+    (check_server, _check_served, _check_connections, _check_protocols, _check_topic_defaults, check_processes),
     listener_prefix="listener.name.",
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,

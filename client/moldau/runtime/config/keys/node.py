@@ -67,6 +67,19 @@ NODE_KEYS = (
         group="Node",
         doc="Directories of the partition logs; without it log.dir.",
     ),
+    integer(
+        name="broker.processes",
+        default=1,
+        group="Node",
+        is_own=True,
+        minimum=1,
+        maximum=256,
+        doc=(
+            "Number of brokers that moldau server runs on this machine from one file, each in a process of its own. "
+            "Process i, from 0, adds i to node.id and to each port, and keeps its data in broker.ID below each of "
+            "log.dirs. A controller of the file runs in process 0."
+        ),
+    ),
     boolean(
         name="controlled.shutdown.enable",
         default=True,

@@ -1,0 +1,1 @@
+"""The brokers of one machine as a group of processes: their supervisor."""
