@@ -403,9 +403,10 @@ class LocalCluster:
         for node in nodes:
             if not node.namespace and port_in_use(node.port):
                 raise LauncherUsageError(f"port {node.port} of {node.role} {node.node_id} is in use by another process")
-        for node in nodes:
-            process.spawn(node, tied_to_parent=self._tied_to_parent)
-        self._save()
+        try:
+            process.spawn_all(nodes, tied_to_parent=self._tied_to_parent)
+        finally:
+            self._save()
 
     def _await_state(self, node: Node, wanted: ProcessState, timeout_ms: float, what: str) -> None:
         if not process.wait_state(node, wanted, timeout_ms):

@@ -1,0 +1,137 @@
+"""Goal: nodes that are forks of one process are as independent as nodes that were started singly, and are tied to the
+process that starts them only if asked.
+
+Method: two single controllers, the smallest nodes, as real processes.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher.ports import choose_ports
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, node_properties, plan_nodes
+from support.interop.clients import wait_until
+
+pytestmark = pytest.mark.processes
+
+WAIT_MS = 60_000
+STARTER = """
+import sys
+from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher.spec import Node
+words = iter(sys.argv[1:])
+nodes = [
+    Node(node_id=place, role="controller", port=0, directory="", config=config, log=log)
+    for place, (config, log) in enumerate(zip(words, words))
+]
+process.spawn_all(nodes, tied_to_parent=True)
+print(*(node.pid for node in nodes), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two controllers, each the only voter of a quorum of its own, that do not run yet."""
+    nodes = []
+    for home, port in zip(("a", "b"), choose_ports(2, None), strict=True):
+        spec = ClusterSpec(brokers=1, controllers=1, ports=(port + 1, port))
+        plan = plan_nodes(spec, tmp_path / home, spec.ports)
+        node = next(one for one in plan if one.role == "controller")
+        os.makedirs(node.directory)
+        with open(node.config, "w", encoding="utf-8") as file:
+            file.write(node_properties(node, plan, {}))
+        nodes.append(node)
+    yield nodes
+    for node in nodes:
+        process.send_signal(node, signal.SIGKILL)
+        assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
+
+
+def logged(node, word):
+    return any(word in line for line in process.log_end(node))
+
+
+def wait_ready(nodes):
+    for node in nodes:
+        wait_until(lambda node=node: logged(node, "ready") or is_gone(node), f"node {node.port} to serve")
+        assert not is_gone(node), process.log_end(node)
+
+
+def is_gone(node):
+    return process.state_of(node.pid, node.started) is ProcessState.STOPPED
+
+
+@contextmanager
+def started_elsewhere(nodes):
+    """A process that has started the nodes tied to itself."""
+    words = [word for node in nodes for word in (node.config, node.log)]
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdout is not None
+        for node, number in zip(nodes, starter.stdout.readline().split(), strict=True):
+            node.pid = int(number)
+            node.started = process.start_mark(node.pid)
+        yield starter
+        starter.kill()
+
+
+def test_each_node_is_a_process_of_its_own(pair):
+    """Sessions, logs and ends are separate, and a stop by SIGTERM is in order."""
+    process.spawn_all(pair, tied_to_parent=True)
+    first, second = pair
+    wait_ready(pair)
+    assert {os.getsid(node.pid) for node in pair} == {first.pid, second.pid}
+    assert process.send_signal(first, signal.SIGKILL)
+    assert process.wait_state(first, ProcessState.STOPPED, WAIT_MS)
+    assert not is_gone(second)
+    assert process.send_signal(second, signal.SIGTERM)
+    assert process.wait_state(second, ProcessState.STOPPED, WAIT_MS)
+    assert logged(second, "stopped node=101 asked=True")
+
+
+def test_a_refused_node_does_not_stop_the_other(pair):
+    first, second = pair
+    with open(first.config, "a", encoding="utf-8") as file:
+        file.write("process.roles=waiter\n")
+    process.spawn_all(pair, tied_to_parent=True)
+    assert process.wait_state(first, ProcessState.STOPPED, WAIT_MS)
+    assert logged(first, "process.roles")
+    wait_ready([second])
+
+
+def test_tied_nodes_end_with_the_process_that_started_them(pair):
+    with started_elsewhere(pair) as starter:
+        wait_ready(pair)
+        starter.kill()
+        starter.wait()
+        for node in pair:
+            assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
+
+
+def test_untied_nodes_keep_running(pair):
+    """The process that forked them has ended when the call returns, and they serve without a parent."""
+    process.spawn_all(pair, tied_to_parent=False)
+    asked = ["ps", "-o", "ppid=", "-p", str(pair[0].pid)]
+    parent = int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    assert (
+        "moldau_cli.nodes.several"
+        not in subprocess.run(
+            ["ps", "-o", "args=", "-p", str(parent)], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    wait_ready(pair)
+
+
+def test_nodes_that_cannot_be_made_are_an_error(pair, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(LauncherError, match="the nodes did not start"):
+        process.spawn_all(pair, tied_to_parent=True)
+    assert [node.pid for node in pair] == [0, 0]
