@@ -9,7 +9,7 @@ the rights change.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -29,6 +29,7 @@ from moldau.protocol.messages.offset_fetch import (
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from moldau.records import encode_batch
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau_jepsen.checkers.rights import DESCRIBE, READ, WRITE, Outcome, Right, RightsVerdict, Watched
 from moldau_jepsen.cluster.secured import ADMIN, login, login_environment, password_of
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.admin import DelegationToken
-    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.ports.environment import Connection, Environment, Listener, Network, SocketBuffers
     from moldau_jepsen.workloads.questions import Nodes
 
 TOPICS = ("guarded", "guarded-2")
@@ -51,6 +52,7 @@ CHANGES_PER_SECOND = 6.0
 REQUESTS_PER_SECOND = 25.0
 LOGINS_PER_SECOND = 4.0
 WORKERS = 3
+LASTING_REQUESTS_PER_SECOND = 4.0
 REQUESTS_PER_LOGIN_MAX = 30
 ENTRIES_MAX = 10
 """ACLs of the changing rights; the manager removes some of them at this number."""
@@ -69,6 +71,26 @@ class Watch(Protocol):
     def password(self, broker_id: int, user: str, password: str) -> AbstractContextManager[Watched]: ...
 
     def token(self, broker_id: int, token_id: str) -> AbstractContextManager[Watched]: ...
+
+    def session(self, broker_id: int, token_id: str) -> AbstractContextManager[Watched]: ...
+
+
+class OnceAuthenticated:
+    """The ``Network`` port of a client that logs in only when it connects: brokers must end its sessions."""
+
+    def __init__(self, network: Network) -> None:
+        """``network`` logs in."""
+        self._network = network
+
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> Listener:
+        """See ``Network.listen``."""
+        return await self._network.listen(host, port, backlog=backlog, buffers=buffers)
+
+    async def connect(self, host: str, port: int) -> Connection:
+        """See ``Network.connect``."""
+        return await self._network.connect(host, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +117,7 @@ class RightsWorkload:
         self._tokens: list[DelegationToken] = []
         self._entries: list[Acl] = []
         self._number = 0
+        self._token_logins = 0
         self.verdict = RightsVerdict()
 
     def stop(self) -> None:
@@ -175,17 +198,28 @@ class RightsWorkload:
                 password = draw.choice(self._passwords[user])
                 config = login("", user, password)
                 watching = self._watch.password(broker_id, user, password)
-            connection = await self._log_in(broker_id, config, watching, user)
+            # Every second session by token stays open, without another login, for longer than most tokens live.
+            self._token_logins += token is not None
+            lasting = token if self._token_logins % 2 else None
+            connection = await self._log_in(broker_id, config, watching, user, renews=lasting is None)
             if connection is not None:
                 try:
-                    await self._use(connection, broker_id, f"User:{user}")
+                    await self._use(connection, broker_id, f"User:{user}", lasting)
                 finally:
                     connection.close()
 
     async def _log_in(
-        self, broker_id: int, config: dict[str, str], watching: AbstractContextManager[Watched], user: str
+        self,
+        broker_id: int,
+        config: dict[str, str],
+        watching: AbstractContextManager[Watched],
+        user: str,
+        *,
+        renews: bool,
     ) -> RpcConnection | None:
         environment = login_environment(self._environment, {**config, "bootstrap.servers": "unused:1"})
+        if not renews:
+            environment = replace(environment, network=OnceAuthenticated(environment.network))
         with watching as watched:
             connection = None
             try:
@@ -199,17 +233,24 @@ class RightsWorkload:
             self.verdict.take(watched, outcome, f"login of {user} at broker {broker_id}: {outcome.value}")
         return connection
 
-    async def _use(self, connection: RpcConnection, broker_id: int, principal: str) -> None:
+    async def _use(
+        self, connection: RpcConnection, broker_id: int, principal: str, lasting: DelegationToken | None
+    ) -> None:
+        """Sends requests; the broker must end the session of a ``lasting`` token."""
         draw = self._environment.random
+        rate = REQUESTS_PER_SECOND if lasting is None else LASTING_REQUESTS_PER_SECOND
         for _ in range(draw.randint(1, REQUESTS_PER_LOGIN_MAX)):
             if self._stopping.is_set():
                 return
-            await trio.sleep(draw.expovariate(REQUESTS_PER_SECOND))
+            await trio.sleep(draw.expovariate(rate))
             ask = draw.choice(ASKS)
             name = draw.choice(TOPICS) if ask.resource_type == TOPIC else GROUP
             right = Right(principal, ask.operation, ask.resource_type, name)
             with ExitStack() as stack:
                 watched = stack.enter_context(self._watch.right(broker_id, right))
+                session = None
+                if lasting is not None:
+                    session = stack.enter_context(self._watch.session(broker_id, lasting.token_id))
                 try:
                     code = await ask.send(connection, name)  # type: ignore[misc]
                 except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
@@ -217,6 +258,8 @@ class RightsWorkload:
                 outcome = Outcome.DENIED if code in DENIALS else Outcome.PERMITTED
                 text = f"{ask.name} of {name} by {principal} at broker {broker_id}: {ErrorCode.of(code).name}"
                 self.verdict.take(watched, outcome, text)
+                if session is not None:
+                    self.verdict.take(session, Outcome.PERMITTED, f"{text}, in a session whose token had expired")
 
 
 def drawn_entry(draw: random.Random) -> Acl:

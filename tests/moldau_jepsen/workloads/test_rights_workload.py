@@ -35,11 +35,19 @@ def test_changing_rights_are_obeyed_under_faults(monkeypatch):
     assert min(verdicts[-1].permitted, verdicts[-1].denied) > 50, verdicts[-1]
 
 
-@pytest.mark.parametrize("name", ["acl-deny-ignored", "token-never-expires"])
-def test_bugs_of_brokers_are_found(name):
-    verdict = run_mutant(MUTANTS[name], range(1, 4))
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("acl-deny-ignored", " of guarded"),
+        ("token-never-expires", "login of "),
+        ("session-outlives-token", "in a session whose token had expired"),
+    ],
+)
+def test_bugs_of_brokers_are_found(name, place):
+    verdict = run_mutant(MUTANTS[name], range(1, 6))
     assert verdict.found, verdict
     assert verdict.found_by == "permitted-though-denied"
+    assert place in verdict.detail
 
 
 @pytest.mark.proof

@@ -42,6 +42,7 @@ DRAWS = (
     "core_first",
     "transaction_level",
     "security",
+    "quotas",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

@@ -23,6 +23,8 @@ from moldau_jepsen.workloads.phases.group_read import GroupRead, read_in_group
 from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_jepsen.workloads.quotas import TOPIC as METERED_TOPIC
+from moldau_jepsen.workloads.quotas import QuotasWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.rights import TOPICS as GUARDED
@@ -70,10 +72,11 @@ class Clients:
         synced: bool,
         on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
         rights: RightsWatch | None = None,
+        quotas: bool = False,
     ) -> None:
         """Starts no client. ``synced`` means that a disk loses no acknowledged record.
 
-        ``rights`` looks at what brokers know of rights, if the cluster is secured.
+        ``rights`` looks at what brokers know of rights, if the cluster is secured; ``quotas``: some clients have them.
 
         ``on_acknowledged`` hears of records in the topic that is deleted and made again.
         """
@@ -115,6 +118,7 @@ class Clients:
             administrator = login("unused:1", ADMIN, password_of(ADMIN), mechanism="PLAIN")
             register_environment = login_environment(self.environment, administrator)
             self.rights = RightsWorkload(nodes, self.environment, rights)
+        self.quotas = QuotasWorkload(cluster, self.environment, world.random("metered")) if quotas else None
         self.register = ConfigRegister(nodes, register_environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
         self._transfers = TransactionWorkload(
@@ -155,6 +159,8 @@ class Clients:
             topics |= options.members_options.sizes
         if self.rights is not None:
             topics |= dict.fromkeys(GUARDED, 1)
+        if self.quotas is not None:
+            topics[METERED_TOPIC] = 1
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
 
@@ -167,6 +173,8 @@ class Clients:
             nursery.start_soon(self._until_it_ends, "register", partial(client.run_program, register))
             if self.rights is not None:
                 nursery.start_soon(self._until_it_ends, "rights", partial(client.run_program, self.rights.run))
+            if self.quotas is not None:
+                nursery.start_soon(self._until_it_ends, "quotas", partial(client.run_program, self.quotas.run))
             if self.topics:
                 nursery.start_soon(self._until_it_ends, "topics", partial(client.run_program, self._topics.run))
             if self.transactions:
@@ -248,6 +256,8 @@ class Clients:
         self._regex_member.stop()
         if self.rights is not None:
             self.rights.stop()
+        if self.quotas is not None:
+            self.quotas.stop()
 
     async def read_in_group(self, group: str, seconds: float) -> GroupRead:
         """Reads every topic whose records are in the history from the beginning, as the only member of a new group."""
@@ -287,8 +297,9 @@ class Clients:
             await self._topics.final_read(seconds)
 
     def wrong_answers(self) -> list[str]:
-        """Returns the answers about rights and logins that were wrong so far."""
-        wrong = [] if self.rights is None else self.rights.verdict.wrong
+        """Returns the answers about rights, logins and quotas that were wrong so far."""
+        wrong = [*(() if self.rights is None else self.rights.verdict.wrong)]
+        wrong += () if self.quotas is None else self.quotas.verdict.wrong
         asked = self._options.may_convict
         return [f"{rule}: {text}" for rule, text in wrong if asked(rule)][:VIOLATIONS_SHOWN_MAX]
 

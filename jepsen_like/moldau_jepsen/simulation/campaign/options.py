@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SEVERAL_DIRECTORIES_PROBABILITY = 0.3
 LEVEL_1_PROBABILITY = 0.2
 SECURITY_PROBABILITY = 0.2
+QUOTAS_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class RunOptions:
     security: bool | None = False
     """Whether nodes have identities, clients need rights, and those change beside the others; drawn if None, as
     campaigns have it."""
+    quotas: bool | None = False
+    """Whether quotas of clients that use too much change beside the others; drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -209,6 +212,13 @@ def drawn_security(seed: int, options: RunOptions) -> bool:
     if options.security is not None:
         return options.security
     return derive_random(seed, "security").random() < SECURITY_PROBABILITY
+
+
+def drawn_quotas(seed: int, options: RunOptions) -> bool:
+    """Returns whether clients have quotas; of a stream of its own, so that it shifts no other draw."""
+    if options.quotas is not None:
+        return options.quotas
+    return derive_random(seed, "quotas").random() < QUOTAS_PROBABILITY
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

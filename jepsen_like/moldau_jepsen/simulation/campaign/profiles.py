@@ -594,4 +594,6 @@ def drawn_options(seed: int) -> RunOptions:
     options = (
         RunOptions(directories=None, topics=None, bank=None, members=None) if profile is None else profile.of_seed(seed)
     )
-    return replace(options, core_first=None, seeks=None, variety=None, transaction_level=None, security=None)
+    return replace(
+        options, core_first=None, seeks=None, variety=None, transaction_level=None, security=None, quotas=None
+    )

@@ -26,6 +26,7 @@ from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SH
 from moldau_jepsen.simulation.campaign.options import (
     draw_settings,
     drawn_directories,
+    drawn_quotas,
     drawn_security,
     drawn_transaction_level,
     planned_faults,
@@ -35,8 +36,10 @@ from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_first
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
+from moldau_jepsen.simulation.judge.quotas import QuotaWatch
 from moldau_jepsen.simulation.judge.rights import RightsWatch
 from moldau_jepsen.simulation.judge.watch import StepGuard
+from moldau_jepsen.workloads.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
@@ -75,6 +78,9 @@ class Run:
         settings = {**draw_settings(draw), **options.shape.settings}
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
+        has_quotas = drawn_quotas(world.seed, options)
+        if has_quotas:
+            settings["quota.window.num"] = str(WINDOWS)
         directories = drawn_directories(world.seed, options)
         secured = drawn_security(world.seed, options)
         shape = replace(options.shape, directories=directories, settings=settings, secured=secured)
@@ -96,7 +102,10 @@ class Run:
             synced=self.synced,
             on_acknowledged=self._acknowledged,
             rights=self.rights,
+            quotas=has_quotas,
         )
+        verdict = None if self.clients.quotas is None else self.clients.quotas.verdict
+        self.quotas = None if verdict is None else QuotaWatch(self.cluster, verdict, METERED)
         fault_scope = draw.choices(list(FaultScope), weights=(3, 1, 1))[0]
         fault_scope = fault_scope if options.fault_scope is None else options.fault_scope
         self.injector = FaultInjector(
@@ -139,6 +148,7 @@ class Run:
             "core_first": self.core_first,
             "transaction_level": self.transaction_level,
             "security": self.rights is not None,
+            "quotas": self.quotas is not None,
         }
 
     def _record(self, operation: Operation) -> None:
@@ -193,7 +203,7 @@ class Run:
         """
         watchers = self.world.agenda.watchers
         own = [self.observer.step_ended, self.guard.turn_ended]
-        own += [] if self.rights is None else [self.rights.step_ended]
+        own += [watch.step_ended for watch in (self.rights, self.quotas) if watch is not None]
         watchers += own
         try:
             async with trio.open_nursery() as nursery:

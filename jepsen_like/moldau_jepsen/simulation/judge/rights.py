@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_quorum.metadata.image import MetadataImage
 
+ROUNDING_MS = 2
 SCRAM_SHA_256 = 1
 """Its number in the metadata (KIP-554)."""
 
@@ -27,6 +28,7 @@ class RightsWatch:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._open: list[Watched] = []
+        self._ends_ms: dict[tuple[int, str], float] = {}
 
     def step_ended(self) -> None:
         """Takes a sample of each question that is under way."""
@@ -49,18 +51,39 @@ class RightsWatch:
 
     @contextmanager
     def token(self, broker_id: int, token_id: str) -> Iterator[Watched]:
-        """Watches whether a delegation token is known to a broker, and valid by that broker's clock."""
+        """Watches whether a delegation token is known to a broker, and valid by that broker's clock.
+
+        Remembers when a session that begins meanwhile must end, for ``session``.
+        """
         get = self._broker(broker_id)
+        clock = self._cluster.machines[broker_id].environment.clock
 
         def look() -> bool | None:
             broker = get()
             if broker is None:
                 return None
             record = broker.metadata.image.delegation_tokens.get(token_id)
-            clock = self._cluster.machines[broker_id].environment.clock
-            return record is not None and clock.wall_ms() < record.expiry_ms
+            if record is None:
+                return False
+            remaining_ms = record.expiry_ms - clock.wall_ms()
+            # A broker gives a session at least a millisecond, and counts in whole ones.
+            ends_ms = clock.monotonic_ms() + max(1, remaining_ms) + ROUNDING_MS
+            key = (broker_id, token_id)
+            self._ends_ms[key] = max(ends_ms, self._ends_ms.get(key, 0.0))
+            return remaining_ms > 0
 
         with self._watch(look) as it:
+            yield it
+
+    @contextmanager
+    def session(self, broker_id: int, token_id: str) -> Iterator[Watched]:
+        """Watches whether a session that this token opened may still be served, by the broker's clock.
+
+        A token that is shortened later does not end sessions; they end when it would have expired at their begin.
+        """
+        clock = self._cluster.machines[broker_id].environment.clock
+        ends_ms = self._ends_ms.get((broker_id, token_id), 0.0)
+        with self._watch(lambda: clock.monotonic_ms() < ends_ms) as it:
             yield it
 
     def _broker(self, broker_id: int) -> Callable[[], Broker | None]:

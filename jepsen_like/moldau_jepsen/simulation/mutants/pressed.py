@@ -69,6 +69,29 @@ SMALL_BATCHES = replace(
     ),
 )
 
+QUOTAS = Profile(
+    name="quotas",
+    text="quotas of clients that use too much change while brokers and controllers come and go",
+    options=RunOptions(
+        shape=ClusterShape(controllers=1, brokers=2),
+        workload=replace(
+            RunOptions().workload,
+            senders=1,
+            assigned_readers=0,
+            group_readers=0,
+            sends_per_second=2.0,
+            crash_every_s=0.0,
+        ),
+        config_changes_per_second=1.0,
+        pipe=False,
+        transactions=False,
+        quotas=True,
+    ),
+    kinds=(FaultKind.RESTART, FaultKind.CUT, FaultKind.LINK, FaultKind.PAUSE),
+    strikes=(1, 3),
+    lengths=(0.2, 1.5),
+)
+
 RIGHTS = Profile(
     name="rights",
     text="rights, passwords and tokens of clients change while brokers and controllers come and go",

@@ -12,6 +12,7 @@ import pytest
 
 import moldau_jepsen
 from moldau_jepsen.checkers import AnomalyKind
+from moldau_jepsen.checkers.quotas import EXCEEDED, TOO_LONG, WITHOUT_LIMIT
 from moldau_jepsen.checkers.rights import DENIED, PERMITTED
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
@@ -39,7 +40,7 @@ def names_in(source):
 def test_every_rule_and_checker_has_a_trial():
     found = {name for path in SOURCES.rglob("*.py") for name in names_in(path.read_text())}
     assert {"one-controller", "watermark-monotone", "topic-recreated", "stuck"} <= found
-    found |= {kind.value for kind in AnomalyKind} | {PERMITTED, DENIED}
+    found |= {kind.value for kind in AnomalyKind} | {PERMITTED, DENIED, EXCEEDED, WITHOUT_LIMIT, TOO_LONG}
     assert found - FIGURES - OF_THE_KIT == set(ALONE)
 
 

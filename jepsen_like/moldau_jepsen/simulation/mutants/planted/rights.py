@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from moldau.protocol.access import AclOperation
+from moldau.runtime.sasl.core.server import SaslSession, SessionRules
 from moldau_broker.server.data_path import produce
 from moldau_quorum.authorization import authorizer
 from moldau_quorum.authorization.authorizer import Permissions
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.hot.produce import ProduceRequestView
     from moldau.runtime.sasl.core.scram import ScramKeys
+    from moldau.runtime.sasl.core.server import Effect, Input
     from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.authorization.rules import OfPrincipals, Rule
     from moldau_quorum.metadata.records import DelegationTokenRecord
@@ -101,6 +104,29 @@ def token_never_expires() -> list[Patch]:
         return False
 
     return [(delegation_tokens, "is_expired", is_expired)]
+
+
+def session_outlives_token() -> list[Patch]:
+    """A session does not end with the token that opened it."""
+    original = SessionRules.lifetime_ms
+
+    def lifetime_ms(self: SessionRules, mechanism: str, expires_wall_ms: int | None, wall_ms: int) -> int:
+        return original(self, mechanism, None, wall_ms)
+
+    return [(SessionRules, "lifetime_ms", lifetime_ms)]
+
+
+def session_end_unchecked() -> list[Patch]:
+    """A broker names the end of a session, and serves it longer."""
+    original = SaslSession.receive
+
+    def receive(self: SaslSession, given: Input) -> Effect:
+        expires_ms, self.expires_ms = self.expires_ms, math.inf
+        effect = original(self, given)
+        self.expires_ms = min(self.expires_ms, expires_ms)
+        return effect
+
+    return [(SaslSession, "receive", receive)]
 
 
 def password_kept() -> list[Patch]:

@@ -24,6 +24,7 @@ from moldau_jepsen.simulation.mutants.planted.registry.coordinators import COORD
 from moldau_jepsen.simulation.mutants.planted.registry.log import LOG
 from moldau_jepsen.simulation.mutants.planted.registry.others import OTHERS
 from moldau_jepsen.simulation.mutants.planted.registry.quorum import QUORUM
+from moldau_jepsen.simulation.mutants.planted.registry.quotas import QUOTAS
 from moldau_jepsen.simulation.mutants.planted.registry.replication import REPLICATED
 from moldau_jepsen.simulation.mutants.planted.registry.security import SECURITY
 
@@ -31,5 +32,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *SECURITY, *OTHERS)
+    mutant.name: mutant
+    for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *SECURITY, *QUOTAS, *OTHERS)
 }

@@ -64,6 +64,20 @@ SECURITY = (
         profile=RIGHTS,
     ),
     Mutant(
+        name="session-outlives-token",
+        area="security",
+        text="a session does not end with the delegation token that opened it",
+        patches=rights.session_outlives_token,
+        profile=RIGHTS,
+    ),
+    Mutant(
+        name="session-end-unchecked",
+        area="security",
+        text="a broker names the end of a session, and serves it longer",
+        patches=rights.session_end_unchecked,
+        profile=RIGHTS,
+    ),
+    Mutant(
         name="password-kept",
         area="security",
         text="a broker keeps the first password of each user",
