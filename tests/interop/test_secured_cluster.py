@@ -6,10 +6,14 @@ read the file that the launcher wrote.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
+import trio
 
 from moldau.admin import Acl, NewTopic
 from moldau.blocking import Admin, Consumer, Producer
@@ -21,6 +25,7 @@ from moldau_jepsen.launcher.process import ProcessState
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes]
 PASSWORD = "alice-s3cret"
+GUIDE = Path(__file__).parents[2] / "docs/guides/secure.md"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +69,35 @@ def test_own_clients_do_what_the_acls_permit(alice):
     with Admin(alice) as admin, pytest.raises(KafkaError) as raised:
         admin.create_topics([NewTopic("third")])
     assert "AUTHORIZATION_FAILED" in str(raised.value)
+
+
+def test_the_python_code_of_the_guide(directory, administrator, tmp_path, monkeypatch):
+    """The user of the guide copies the launcher's file, changes two lines, and runs the code of the page."""
+    with Admin(administrator) as admin:
+        admin.create_topics([NewTopic("orders")])
+        admin.set_user_password("shop", PASSWORD, mechanism="SCRAM-SHA-512")
+        rights = [Acl(principal="User:shop", operation=right, resource="topic", name="orders") for right in ("write",)]
+        admin.create_acls(rights)
+    text = (directory / "client.properties").read_text()
+    for key, value in (("username", "shop"), ("password", PASSWORD)):
+        text, count = re.subn(rf"(?m)^sasl\.{key}=.*$", f"sasl.{key}={value}", text)
+        assert count == 1
+    (tmp_path / "shop.properties").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    section = GUIDE.read_text().partition("## A secured cluster in ten minutes")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    compiled = compile(code, str(GUIDE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    found = eval(compiled, {})
+    assert inspect.iscoroutine(found)
+
+    async def run_page():
+        with trio.fail_after(60):
+            await found
+
+    trio.run(run_page)
+    with Consumer({**administrator, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([("orders", 0)])
+        assert next(iter(consumer)).value == b"two"
 
 
 def test_confluent_kafka_reads_the_same_file(alice, administrator):
