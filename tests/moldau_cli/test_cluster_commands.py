@@ -9,12 +9,17 @@ import subprocess
 import sys
 
 import pytest
+import trio
 
+from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.ports.real import real_environment
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
+from support.coordinator.streams_world import word_count
 from support.interop.clients import wait_for, wait_until
 
 pytestmark = pytest.mark.processes
@@ -253,6 +258,72 @@ def test_share_groups_are_listed_reset_and_deleted(shell):
     assert shell.json("share-groups", "offsets", "describe", "s")["partitions"] == []
     shell("share-groups", "delete", "s")
     assert "there is no share group 's'" in shell("share-groups", "describe", "s", code=2).stderr
+
+
+def heartbeat(bootstrap, epoch):
+    """Sends heartbeats of the only member of the streams group ``app``; returns its epoch.
+
+    With epoch 0 it joins and waits for tasks, with -1 it leaves.
+    """
+
+    async def main():
+        environment = real_environment(1)
+        request = StreamsGroupHeartbeatRequest(
+            group_id="app", member_id="m", process_id="p", rebalance_timeout_ms=5_000
+        )
+        request.member_epoch, request.topology = epoch, word_count(source="texts") if epoch == 0 else None
+        request.active_tasks = request.standby_tasks = request.warmup_tasks = []
+        with trio.fail_after(60):
+            while True:
+                for address in bootstrap.split(","):
+                    host, _, port = address.partition(":")
+                    connection = await RpcConnection.open(environment, host, int(port), "app-client")
+                    try:
+                        answer = await connection.request(request, 1, timeout_ms=30_000)
+                    finally:
+                        connection.close()
+                    if answer.error_code == 0 and (epoch < 0 or answer.active_tasks):
+                        return answer.member_epoch
+                    if answer.error_code == 0 and answer.member_epoch > 0:
+                        request.member_epoch, request.topology = answer.member_epoch, None
+                await trio.sleep(0.1)
+
+    return trio.run(main)
+
+
+def test_streams_groups_are_listed_reset_and_deleted(shell):
+    """A member joins with a word count's topology, as Kafka Streams does; the group is reset when it has left."""
+    bootstrap = shell.started["bootstrap"]
+    assert "there is no streams group 'app'" in shell("streams-groups", "describe", "app", code=2).stderr
+    shell("topics", "create", "texts", "--partitions", "2")
+    shell("produce", "texts", "--partition", "0", given="a\nb\nc\n")
+    epoch = heartbeat(bootstrap, 0)
+    assert {"group": "app", "state": "Stable"} in shell.json("streams-groups", "list")["groups"]
+    found = shell.json("streams-groups", "describe", "app")
+    assert (found["state"], found["topology_epoch"], found["internal_topics"]) == ("Stable", 0, ["counts", "words"])
+    assert found["subtopologies"] == {"0": ["texts"], "1": ["words"]}
+    (member,) = found["members"]
+    assert (member["member"], member["process"], member["epoch"]) == ("m", "p", epoch)
+    assert member["active"] == "0_0 0_1 1_0 1_1"
+    text = shell("streams-groups", "describe", "app").stdout
+    assert "streams group app: Stable, 1 members, coordinator" in text
+    assert "topology epoch 0\nsubtopology 0 reads texts\n" in text
+    reset = ("streams-groups", "reset", "app", "--topic", "texts")
+    assert "has 1 members: stop the application first" in shell(*reset, code=2).stderr
+    heartbeat(bootstrap, -1)
+    assert [row["offset"] for row in shell.json(*reset, "--to-offset", "2", "--dry-run")["partitions"]] == [2, 0]
+    shell(*reset, "--to-offset", "2")
+    assert "internal topics: counts, words" in shell(*reset, "--delete-internal-topics").stderr
+    names = {one["topic"] for one in shell.json("topics", "list")["topics"]}
+    assert "texts" in names
+    assert not names & {"counts", "words"}
+    offsets = shell.json("streams-groups", "offsets", "app")["partitions"]
+    assert [(row["partition"], row["offset"], row["end"], row["lag"]) for row in offsets] == [
+        (0, 0, 3, 3),
+        (1, 0, 0, 0),
+    ]
+    shell("streams-groups", "delete", "app")
+    assert "there is no streams group 'app'" in shell("streams-groups", "describe", "app", code=2).stderr
 
 
 def test_offsets_of_a_group_are_moved_and_deleted(shell):

@@ -11,18 +11,24 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import GroupDescription, GroupListing, ShareOffset
+    from moldau.admin import GroupDescription, ShareOffset
 
 commands = typer.Typer(help="List, describe and delete share groups, and their offsets.", rich_markup_mode=None)
 offsets = typer.Typer(help="Describe, reset and delete the offsets of a share group.", rich_markup_mode=None)
 commands.add_typer(offsets, name="offsets")
 
-SHARE = "share"
+SHARE: GroupType[GroupDescription] = GroupType(
+    name="share",
+    describe=lambda admin, groups: admin.describe_share_groups(groups),
+    delete=lambda admin, groups: admin.delete_share_groups(groups),
+)
+_MEMBERS = ["member", "client", "host", "epoch", "partitions"]
 _COLUMNS = ["topic", "partition", "start_offset", "lag"]
 GroupId = Annotated[str, typer.Argument(help="Group id.")]
 Topics = Annotated[list[str], typer.Option("--topic", metavar="NAME", help="Topic of which offsets are deleted.")]
@@ -38,49 +44,26 @@ class ResetTo(enum.StrEnum):
 @commands.command("list")
 def list_groups(bootstrap_server: BootstrapServer = None) -> None:
     """List share groups with their state."""
-
-    async def work(admin: Admin) -> list[GroupListing]:
-        return await admin.list_groups(types=[SHARE])
-
-    found = with_admin(bootstrap_server, work)
-    output.answer_rows("groups", ["group", "state"], [{"group": one.group_id, "state": one.state} for one in found])
+    SHARE.list_all(bootstrap_server)
 
 
 @commands.command()
 def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     """Show the members of a share group with their partitions."""
 
-    async def work(admin: Admin) -> GroupDescription:
-        return await _existing(admin, group)
+    def members(found: GroupDescription) -> list[dict[str, output.Json]]:
+        return [
+            {
+                "member": member.member_id,
+                "client": member.client_id,
+                "host": member.client_host,
+                "epoch": member.epoch,
+                "partitions": " ".join(str(partition) for partition in member.assignment),
+            }
+            for member in found.members
+        ]
 
-    found = with_admin(bootstrap_server, work)
-    members: list[dict[str, output.Json]] = [
-        {
-            "member": member.member_id,
-            "client": member.client_id,
-            "host": member.client_host,
-            "epoch": member.epoch,
-            "partitions": " ".join(str(partition) for partition in member.assignment),
-        }
-        for member in found.members
-    ]
-    if output.wants_json():
-        document: dict[str, output.Json] = {
-            "group": group,
-            "state": found.state,
-            "coordinator": found.coordinator,
-            "assignor": found.protocol,
-            "epoch": found.epoch,
-            "assignment_epoch": found.assignment_epoch,
-            "members": list(members),
-        }
-        output.answer(document, "")
-        return
-    output.write_line(
-        f"share group {group}: {found.state}, {len(members)} members, coordinator {found.coordinator}, "
-        f"assignor {found.protocol}, group epoch {found.epoch}, assignment epoch {found.assignment_epoch}"
-    )
-    output.answer_rows("members", ["member", "client", "host", "epoch", "partitions"], members)
+    SHARE.show(bootstrap_server, group, _MEMBERS, members, lambda found: {"assignor": found.protocol})
 
 
 @commands.command()
@@ -89,14 +72,7 @@ def delete(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete share groups with the states of their partitions."""
-
-    async def work(admin: Admin) -> None:
-        for group in groups:
-            await _existing(admin, group)
-        await admin.delete_share_groups(groups)
-
-    with_admin(bootstrap_server, work)
-    output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
+    SHARE.delete_all(bootstrap_server, groups)
 
 
 @offsets.command("describe")
@@ -104,7 +80,7 @@ def describe_offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -
     """Show start offset and lag of each partition of a share group."""
 
     async def work(admin: Admin) -> Mapping[TopicPartition, ShareOffset]:
-        await _existing(admin, group)
+        await SHARE.existing(admin, group)
         return await admin.list_share_group_offsets(group)
 
     found = with_admin(bootstrap_server, work)
@@ -156,7 +132,7 @@ def reset_offsets(
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
         if not create:
-            await _existing(admin, group, "; --create makes it")
+            await SHARE.existing(admin, group, "; --create makes it")
         if all_topics:
             partitions = sorted(await admin.list_share_group_offsets(group))
         else:
@@ -192,7 +168,7 @@ def delete_offsets(
     """Delete what a share group knows of topics."""
 
     async def work(admin: Admin) -> None:
-        await _existing(admin, group)
+        await SHARE.existing(admin, group)
         known = {one.topic for one in await admin.list_share_group_offsets(group)}
         missing = [topic for topic in topics if topic not in known]
         if missing:
@@ -201,19 +177,3 @@ def delete_offsets(
 
     with_admin(bootstrap_server, work)
     output.answer({"deleted": list(topics)}, f"deleted the offsets of {', '.join(topics)}")
-
-
-async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescription:
-    from moldau import AdminError
-    from moldau.protocol.errors import ErrorCode
-
-    try:
-        return (await admin.describe_share_groups([group]))[group]
-    except AdminError as error:
-        failure = error.failures[group]
-        if failure.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            raise UsageError(f"there is no share group {group!r}{hint}") from error
-        if failure.code is ErrorCode.UNSUPPORTED_VERSION:
-            remedy = "moldau features upgrade --feature share.version=1"
-            raise UsageError(f"the cluster does not serve share groups: {remedy}") from error
-        raise

@@ -9,68 +9,81 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
     from moldau import Admin, TopicPartition
-    from moldau.admin import GroupListing, StreamsGroupDescription
+    from moldau.admin import StreamsGroupDescription
 
 commands = typer.Typer(help="List, describe, reset and delete streams groups.", rich_markup_mode=None)
 
-STREAMS = "streams"
+STREAMS: GroupType[StreamsGroupDescription] = GroupType(
+    name="streams",
+    describe=lambda admin, groups: admin.describe_streams_groups(groups),
+    delete=lambda admin, groups: admin.delete_streams_groups(groups),
+)
+_COLUMNS = ["member", "process", "host", "epoch", "active", "standby"]
 GroupId = Annotated[str, typer.Argument(help="Group id: the application.id of the application.")]
 
 
 @commands.command("list")
 def list_groups(bootstrap_server: BootstrapServer = None) -> None:
     """List streams groups with their state."""
-
-    async def work(admin: Admin) -> list[GroupListing]:
-        return await admin.list_groups(types=[STREAMS])
-
-    found = with_admin(bootstrap_server, work)
-    output.answer_rows("groups", ["group", "state"], [{"group": one.group_id, "state": one.state} for one in found])
+    STREAMS.list_all(bootstrap_server)
 
 
 @commands.command()
 def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     """Show the members of a streams group with their tasks."""
 
-    async def work(admin: Admin) -> StreamsGroupDescription:
-        return await _existing(admin, group)
+    def members(found: StreamsGroupDescription) -> list[dict[str, output.Json]]:
+        return [
+            {
+                "member": member.member_id,
+                "process": member.process_id,
+                "host": member.client_host,
+                "epoch": member.epoch,
+                "active": " ".join(member.active),
+                "standby": " ".join(member.standby),
+            }
+            for member in found.members
+        ]
 
-    found = with_admin(bootstrap_server, work)
-    members: list[dict[str, output.Json]] = [
-        {
-            "member": member.member_id,
-            "process": member.process_id,
-            "host": member.client_host,
-            "epoch": member.epoch,
-            "active": " ".join(member.active),
-            "standby": " ".join(member.standby),
-        }
-        for member in found.members
-    ]
-    if output.wants_json():
-        document: dict[str, output.Json] = {
-            "group": group,
-            "state": found.state,
-            "coordinator": found.coordinator,
-            "epoch": found.epoch,
-            "assignment_epoch": found.assignment_epoch,
+    def more(found: StreamsGroupDescription) -> dict[str, output.Json]:
+        return {
             "topology_epoch": found.topology_epoch,
             "subtopologies": {part: list(topics) for part, topics in found.subtopologies.items()},
             "internal_topics": list(found.internal_topics),
-            "members": list(members),
         }
-        output.answer(document, "")
-        return
-    output.write_line(
-        f"streams group {group}: {found.state}, {len(members)} members, coordinator {found.coordinator}, "
-        f"group epoch {found.epoch}, assignment epoch {found.assignment_epoch}, topology epoch {found.topology_epoch}"
-    )
-    for part, topics in found.subtopologies.items():
-        output.write_line(f"subtopology {part} reads {', '.join(topics)}")
-    output.answer_rows("members", ["member", "process", "host", "epoch", "active", "standby"], members)
+
+    def lines(found: StreamsGroupDescription) -> list[str]:
+        return [f"subtopology {part} reads {', '.join(topics)}" for part, topics in found.subtopologies.items()]
+
+    STREAMS.show(bootstrap_server, group, _COLUMNS, members, more, lines)
+
+
+@commands.command()
+def offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
+    """Show committed offset and lag of each partition that a streams group reads."""
+    from moldau_cli.commands.groups import held_offsets
+
+    async def work(admin: Admin) -> list[dict[str, output.Json]]:
+        await STREAMS.existing(admin, group)
+        committed = await admin.list_streams_group_offsets(group)
+        held = await held_offsets(admin, sorted(committed), {})
+        return [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": committed[one].offset,
+                "end": at.end,
+                "lag": max(0, at.end - committed[one].offset),
+            }
+            for one, at in sorted(held.items())
+        ]
+
+    rows = with_admin(bootstrap_server, work)
+    output.answer_rows("partitions", ["topic", "partition", "offset", "end", "lag"], rows)
 
 
 @commands.command()
@@ -95,7 +108,7 @@ def reset(
     wanted = [plans.parse_topic(topic) for topic in topics]
 
     async def work(admin: Admin) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
-        found = await _existing(admin, group)
+        found = await STREAMS.existing(admin, group)
         if found.members:
             raise UsageError(f"streams group {group} has {len(found.members)} members: stop the application first")
         partitions = await named_partitions(admin, wanted)
@@ -132,27 +145,4 @@ def delete(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete streams groups with their committed offsets; internal topics stay."""
-
-    async def work(admin: Admin) -> None:
-        for group in groups:
-            await _existing(admin, group)
-        await admin.delete_streams_groups(groups)
-
-    with_admin(bootstrap_server, work)
-    output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
-
-
-async def _existing(admin: Admin, group: str) -> StreamsGroupDescription:
-    from moldau import AdminError
-    from moldau.protocol.errors import ErrorCode
-
-    try:
-        return (await admin.describe_streams_groups([group]))[group]
-    except AdminError as error:
-        failure = error.failures[group]
-        if failure.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            raise UsageError(f"there is no streams group {group!r}") from error
-        if failure.code is ErrorCode.UNSUPPORTED_VERSION:
-            remedy = "moldau features upgrade --feature streams.version=1"
-            raise UsageError(f"the cluster does not serve streams groups: {remedy}") from error
-        raise
+    STREAMS.delete_all(bootstrap_server, groups)
