@@ -9,17 +9,13 @@ import subprocess
 import sys
 
 import pytest
-import trio
 
-from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
-from moldau.runtime.net.rpc import RpcConnection
-from moldau.runtime.ports.real import real_environment
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
-from support.coordinator.streams_world import word_count
+from support.coordinator.streams_member import heartbeat
 from support.interop.clients import wait_for, wait_until
 
 pytestmark = pytest.mark.processes
@@ -258,37 +254,6 @@ def test_share_groups_are_listed_reset_and_deleted(shell):
     assert shell.json("share-groups", "offsets", "describe", "s")["partitions"] == []
     shell("share-groups", "delete", "s")
     assert "there is no share group 's'" in shell("share-groups", "describe", "s", code=2).stderr
-
-
-def heartbeat(bootstrap, epoch):
-    """Sends heartbeats of the only member of the streams group ``app``; returns its epoch.
-
-    With epoch 0 it joins and waits for tasks, with -1 it leaves.
-    """
-
-    async def main():
-        environment = real_environment(1)
-        request = StreamsGroupHeartbeatRequest(
-            group_id="app", member_id="m", process_id="p", rebalance_timeout_ms=5_000
-        )
-        request.member_epoch, request.topology = epoch, word_count(source="texts") if epoch == 0 else None
-        request.active_tasks = request.standby_tasks = request.warmup_tasks = []
-        with trio.fail_after(60):
-            while True:
-                for address in bootstrap.split(","):
-                    host, _, port = address.partition(":")
-                    connection = await RpcConnection.open(environment, host, int(port), "app-client")
-                    try:
-                        answer = await connection.request(request, 1, timeout_ms=30_000)
-                    finally:
-                        connection.close()
-                    if answer.error_code == 0 and (epoch < 0 or answer.active_tasks):
-                        return answer.member_epoch
-                    if answer.error_code == 0 and answer.member_epoch > 0:
-                        request.member_epoch, request.topology = answer.member_epoch, None
-                await trio.sleep(0.1)
-
-    return trio.run(main)
 
 
 def test_streams_groups_are_listed_reset_and_deleted(shell):

@@ -132,7 +132,6 @@ def begun_partitions_not_assigned() -> list[Patch]:
             draft.group.states,
             answer.question.partitions,  # type: ignore[attr-defined]
             self._catalogue,
-            moment.wall_ms,  # type: ignore[attr-defined]
         )
         draft.add(ShareStates(group_id=draft.group.group_id, partitions=states))
 

@@ -10,6 +10,8 @@ from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.ports.real import real_environment
 from moldau_broker.coordinator.group.streams.core.state import EMPTY_TASKS, TaskSets
 from moldau_broker.coordinator.group.streams.core.topology import tasks_of
 from support.coordinator.group_world import commit_request
@@ -97,3 +99,33 @@ class Member:
             offset, self.member_id, self.epoch, group=GROUP, topic="t", partition=partition
         )
         return code_of(await ask(self.cluster, request, 9))
+
+
+def heartbeat(bootstrap: str, epoch: int, *, group: str = "app", source: str = "texts") -> int:
+    """Sends heartbeats of the only member of a streams group of real brokers; returns the member's epoch.
+
+    With epoch 0 it joins with a word count of the topic ``source`` and waits for tasks, with -1 it leaves.
+    """
+    request = StreamsGroupHeartbeatRequest(group_id=group, member_id="m", process_id="p", rebalance_timeout_ms=5_000)
+    request.member_epoch, request.topology = epoch, word_count(source=source) if epoch == 0 else None
+    request.active_tasks = request.standby_tasks = request.warmup_tasks = []
+
+    async def main() -> int:
+        environment = real_environment(1)
+        with trio.fail_after(60):
+            while True:
+                for address in bootstrap.split(","):
+                    host, _, port = address.partition(":")
+                    connection = await RpcConnection.open(environment, host, int(port), "app-client")
+                    try:
+                        answer: Any = await connection.request(request, 1, timeout_ms=30_000)
+                    finally:
+                        connection.close()
+                    found: int = answer.member_epoch
+                    if answer.error_code == 0 and (epoch < 0 or answer.active_tasks):
+                        return found
+                    if answer.error_code == 0 and found > 0:
+                        request.member_epoch, request.topology = found, None
+                await trio.sleep(0.1)
+
+    return trio.run(main)

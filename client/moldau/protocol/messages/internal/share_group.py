@@ -106,7 +106,6 @@ class TopicPartitionsInfo(Struct):
     topic_id: UUID = field.uuid("0+")
     topic_name: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
-    create_timestamp: int = field.int64("0+")
 
 
 class TopicInfo(Struct):

@@ -78,9 +78,7 @@ def check_exists(draft: ShareDraft) -> None:
 # Offsets are altered
 
 
-def plan_alter(
-    draft: ShareDraft, request: AlterShareGroupOffsetsRequest, catalogue: Catalogue, wall_ms: int
-) -> Plan | None:
+def plan_alter(draft: ShareDraft, request: AlterShareGroupOffsetsRequest, catalogue: Catalogue) -> Plan | None:
     """Marks the share-partitions whose start offsets are set; None if no named partition exists.
 
     The group epoch grows, and with it the state epoch: it fences writes of leaders that know the old offset only.
@@ -102,7 +100,7 @@ def plan_alter(
     for topic_id, number in offsets:
         partitions[topic_id] = partitions.get(topic_id, frozenset()) | {number}
     draft.raise_epoch()
-    states = with_beginning(draft.group.states, partitions, catalogue, wall_ms)
+    states = with_beginning(draft.group.states, partitions, catalogue)
     draft.add(ShareStates(group_id=draft.group.group_id, partitions=states))
     return Plan(partitions=partitions, offsets=offsets)
 

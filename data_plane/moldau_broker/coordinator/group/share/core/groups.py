@@ -334,7 +334,7 @@ class ShareGroups:
             return self._heartbeat(room, draft, asked, request, moment)
         plan: Plan | None
         if isinstance(request, AlterShareGroupOffsetsRequest):
-            plan = administration.plan_alter(draft, request, self._catalogue, moment.wall_ms)
+            plan = administration.plan_alter(draft, request, self._catalogue)
         elif isinstance(request, DeleteShareGroupOffsetsRequest):
             plan = administration.plan_delete_offsets(draft, request, self._catalogue)
         else:
@@ -383,7 +383,7 @@ class ShareGroups:
         partitions = to_begin(group.states, group.subscribed_topics(), self._catalogue)
         if not partitions:
             return
-        states = with_beginning(group.states, partitions, self._catalogue, moment.wall_ms)
+        states = with_beginning(group.states, partitions, self._catalogue)
         draft.add(ShareStates(group_id=group.group_id, partitions=states))
         message = begin_request(group.group_id, partitions, group.epoch, {})
         room.is_beginning = True
@@ -425,7 +425,7 @@ class ShareGroups:
                 begun[topic_id] = done
         if any(code is not ErrorCode.NONE for code in answer.codes.values()):
             room.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
-        states = with_begun(before, begun, self._catalogue, moment.wall_ms)
+        states = with_begun(before, begun, self._catalogue)
         states = with_failed(states, answer.question.partitions)
         if states == before:
             return

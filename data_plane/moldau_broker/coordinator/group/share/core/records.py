@@ -147,7 +147,6 @@ def _topics(topics: Mapping[UUID, TopicState]) -> list[TopicPartitionsInfo]:
             topic_id=topic_id,
             topic_name=topic.name,
             partitions=sorted(topic.partitions),
-            create_timestamp=topic.since_ms,
         )
         for topic_id, topic in sorted(topics.items())
     ]
@@ -232,10 +231,7 @@ def _parse_states(value: Buffer) -> StatePartitions:
 
 def _parse_topics(topics: Sequence[TopicPartitionsInfo]) -> dict[UUID, TopicState]:
     return {
-        topic.topic_id: TopicState(
-            name=topic.topic_name, partitions=frozenset(topic.partitions), since_ms=topic.create_timestamp
-        )
-        for topic in topics
+        topic.topic_id: TopicState(name=topic.topic_name, partitions=frozenset(topic.partitions)) for topic in topics
     }
 
 

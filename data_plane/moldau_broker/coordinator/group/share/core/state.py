@@ -53,11 +53,10 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """The share-partitions of one topic in one state; ``since_ms`` (Unix) is when the topic got into it."""
+    """The share-partitions of one topic in one state."""
 
     name: str
     partitions: frozenset[int]
-    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,21 +32,21 @@ def to_begin(states: StatePartitions, topics: Iterable[str], catalogue: Catalogu
     return found
 
 
-def with_beginning(states: StatePartitions, partitions: ByTopic, topics: TopicNames, wall_ms: int) -> StatePartitions:
+def with_beginning(states: StatePartitions, partitions: ByTopic, topics: TopicNames) -> StatePartitions:
     """Returns the state partitions while the state of these partitions begins; a topic is not deleted any more then."""
     return replace(
         states,
-        initializing=_joined(states.initializing, partitions, topics, wall_ms),
+        initializing=_joined(states.initializing, partitions, topics),
         deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in partitions},
     )
 
 
-def with_begun(states: StatePartitions, partitions: ByTopic, topics: TopicNames, wall_ms: int) -> StatePartitions:
+def with_begun(states: StatePartitions, partitions: ByTopic, topics: TopicNames) -> StatePartitions:
     """Returns the state partitions after the share coordinator has begun the state of these partitions."""
     return replace(
         states,
         initializing=_without(states.initializing, partitions),
-        initialized=_joined(states.initialized, partitions, topics, wall_ms),
+        initialized=_joined(states.initialized, partitions, topics),
     )
 
 
@@ -101,14 +101,14 @@ def to_delete(states: StatePartitions, topic_ids: Collection[UUID], catalogue: C
 
 
 def _joined(
-    topics_before: Mapping[UUID, TopicState], partitions: ByTopic, topics: TopicNames, wall_ms: int
+    topics_before: Mapping[UUID, TopicState], partitions: ByTopic, topics: TopicNames
 ) -> dict[UUID, TopicState]:
     found = dict(topics_before)
     for topic_id, numbers in partitions.items():
         before = found.get(topic_id)
         name = topics.topic_name(topic_id) or (before.name if before else "")
         known = before.partitions if before else frozenset()
-        found[topic_id] = TopicState(name=name, partitions=known | numbers, since_ms=wall_ms)
+        found[topic_id] = TopicState(name=name, partitions=known | numbers)
     return found
 
 
