@@ -12,12 +12,18 @@ import io
 import re
 import warnings
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode, encode
 from moldau.protocol.messages.api_versions import ApiVersionsResponse
+from moldau.protocol.messages.internal.share_group import (
+    ShareGroupStatePartitionMetadataValue,
+    TopicInfo,
+    TopicPartitionsInfo,
+)
 from moldau.protocol.messages.streams_group_describe import (
     DescribedGroup,
     StreamsGroupDescribeRequest,
@@ -138,6 +144,16 @@ def test_streams_groups_version_1_by_hand() -> None:
     described = StreamsGroupDescribeResponse(throttle_time_ms=9, groups=[group])
     golden = "00000009 02 0000 00 0267 06456d707479 00000001 00000002 ff 01 80000000 ff 01 00 00 00"
     assert bytes(encode(described, 1)) == bytes.fromhex(golden)
+
+
+def test_states_of_share_groups_have_kafkas_bytes() -> None:
+    """The record that no library knows; Kafka's dump tool decodes it in tests/interop/test_kafka_dump.py."""
+    topic = TopicPartitionsInfo(topic_id=UUID(int=1), topic_name="t", partitions=[0, 1])
+    value = ShareGroupStatePartitionMetadataValue(initializing_topics=[], initialized_topics=[topic])
+    value.deleting_topics = [TopicInfo(topic_id=UUID(int=2), topic_name="u")]
+    golden = "01 02 00000000000000000000000000000001 0274 03 00000000 00000001 00"
+    golden += "02 00000000000000000000000000000002 0275 00 00"
+    assert bytes(encode(value, 0)) == bytes.fromhex(golden)
 
 
 def test_every_version_has_an_oracle() -> None:
