@@ -345,6 +345,7 @@ def test_the_command_line(cluster, files, tmp_path):
     assert "cannot read" in run("topics", "list", config=tmp_path / "none").stderr
 
 
+@pytest.mark.proof
 def test_the_kit_judges_a_cluster_that_asks_for_certificates(cluster, files, tmp_path):
     """Every client of all workloads, the control's, and the questions to single nodes use the keys of the file."""
     _, mutual = cluster

@@ -373,6 +373,7 @@ def test_a_seed_that_passes_cannot_be_shrunk(call, monkeypatch):
     assert "seed 3 does not fail" in err
 
 
+@pytest.mark.proof
 def test_a_hunt_writes_its_table_and_fails_for_survivors(call, tmp_path, monkeypatch):
     hunted = ("sim", "mutants", "--name", "watermark-without-isr", "--seeds", "2", "--jobs", "1")
     code, _, err = call(*hunted, "--write", str(tmp_path / "mutants.md"))

@@ -25,6 +25,18 @@ from moldau_jepsen.simulation.campaign.case import (
 from moldau_jepsen.simulation.campaign.corpus import read_corpus
 
 CASES = read_corpus(Path(__file__).parent / "corpus")
+LONG = {
+    "acknowledged-as-the-device-goes",
+    "epoch-without-a-record-moved",
+    "expelled-while-joining",
+    "failed-directory-under-coordinators",
+    "first-server-silent",
+    "first-write-of-a-coordinator-fails",
+    "peers-out-of-reach",
+    "slow-disks-in-elections",
+    "voters-change-while-controllers-die",
+}
+"""Cases that take more than 5 s of processor time. ``make test-proof`` and ``make sim-corpus`` run them."""
 
 
 def reported(verdict: CaseVerdict) -> str:
@@ -35,7 +47,10 @@ def reported(verdict: CaseVerdict) -> str:
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[pytest.mark.proof] if case.mutant else [], id=case.name) for case in CASES],
+    [
+        pytest.param(case, marks=[pytest.mark.proof] if case.mutant or case.name in LONG else [], id=case.name)
+        for case in CASES
+    ],
 )
 def test_kept_runs_end_as_they_must(case):
     verdict = run_case(case)
@@ -47,6 +62,7 @@ def test_there_are_cases_of_both_kinds():
     assert sum(1 for case in CASES if case.mutant) >= 5
     assert all(case.faults is not None for case in CASES), "a seed alone is another run as soon as draws change"
     assert all(case.why.strip() for case in CASES)
+    assert {case.name for case in CASES} >= LONG
 
 
 def test_cases_survive_their_files(tmp_path):

@@ -190,6 +190,7 @@ async def majority_of_voters_lost(scene):
     await cluster.create_topic(scene.client, "afterwards", 1, {})
 
 
+@pytest.mark.proof
 def test_data_flow_without_a_majority_of_voters():
     """Without a majority of voters data flow, and metadata changes wait."""
     outcome = run_story(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})

@@ -92,7 +92,9 @@ async def _nemesis(cluster: Cluster, draw, actions: int) -> None:
         cluster.start_broker(victim)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.proof if seed in {2, 3} else ()) for seed in SEEDS]
+)
 def test_acknowledged_records_stay(seed: int) -> None:
     async def scenario(cluster: Cluster) -> int:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")

@@ -278,6 +278,7 @@ class ClusterNodes:
         return (f"b{node_id}", BROKER_PORT) if node_id in self.broker_ids else (f"c{node_id}", CONTROLLER_PORT)
 
 
+@pytest.mark.proof
 def test_all_workloads_run_at_once_and_each_can_be_judged(tmp_path: Path) -> None:
     """The clients of a chaos run, a broker that dies and comes back, and the folder that remains; in virtual time."""
     options = ClientOptions(

@@ -66,7 +66,7 @@ def lose_everything(cluster: LocalCluster, seed: int) -> int:
     return lost
 
 
-@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("synced", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_synced_records_survive_a_power_loss_of_all_nodes(tmp_path: Path, synced: bool) -> None:
     """Acknowledged records that are synced survive a power loss of the whole cluster."""
     settings = {"log.flush.interval.messages": "1"} if synced else {}

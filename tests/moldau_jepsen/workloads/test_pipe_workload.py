@@ -62,7 +62,7 @@ def judged(history):
     return check_history(history, CheckOptions(pipes=((OPTIONS.source, OPTIONS.target),)))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
 def test_a_pipe_holds_while_workers_and_brokers_die(seed):
     history = history_of(seed, kills=True)
     verdict = judged(history)
@@ -162,6 +162,7 @@ def simulated_environment():
     return SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0))
 
 
+@pytest.mark.proof
 def test_offsets_that_count_before_the_commit_lose_records(monkeypatch):
     replay = OffsetStore.replay_offset
     monkeypatch.setattr(OffsetStore, "replay_offset", lambda self, record, producer_id: replay(self, record, None))

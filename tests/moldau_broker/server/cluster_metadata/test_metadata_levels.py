@@ -58,7 +58,7 @@ async def old_cluster(cluster) -> Load:
     return Load(cluster, "t", 2)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
 def test_a_rolling_upgrade_and_a_way_back_under_load(seed: int) -> None:
     async def scenario(cluster) -> None:
         load = await old_cluster(cluster)

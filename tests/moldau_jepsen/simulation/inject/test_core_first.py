@@ -6,6 +6,7 @@ choice of who stays outside, and that it stays there.
 
 from dataclasses import replace
 
+import pytest
 import trio
 
 from moldau.admin import Admin
@@ -118,6 +119,7 @@ def test_a_core_too_small_for_the_offsets_topic_is_spared():
     assert [phase[-1] for phase in phases(result) if phase[0] == "group"] == ["readers-at-the-end"]
 
 
+@pytest.mark.proof
 def test_a_core_is_not_asked_for_groups_it_cannot_begin(monkeypatch):
     """Found by a campaign: the brokers had never been in service all three at once before."""
     ensure, end_all = TopicCreation.ensure, FaultInjector.end_all

@@ -12,6 +12,7 @@ import json
 import re
 from functools import partial
 
+import pytest
 import trio
 
 from moldau import Producer
@@ -322,6 +323,7 @@ def test_connections_are_reset_until_the_fault_is_over():
     assert len(affected) > 1
 
 
+@pytest.mark.proof
 def test_disk_errors_end_the_process_that_writes():
     """Errors of a disk reach the process that writes to it and end it."""
     calls = set()

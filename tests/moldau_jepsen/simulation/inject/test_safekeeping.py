@@ -6,6 +6,7 @@ Method: a cluster that never syncs by itself, under load; what the rules allow i
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 import trio
 
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
@@ -165,6 +166,7 @@ def test_power_loss_of_unsynced_brokers_loses_no_record():
     assert cut, "brokers recovered from what was left"
 
 
+@pytest.mark.proof
 def test_a_rotten_disk_is_replaced_when_others_have_it_all():
     """Closed files rot, and the disk is replaced when others hold the records."""
     faults = (PlannedFault(kind=FaultKind.BIT_ROT, begin=4.0, end=7.0, number=3),)
@@ -181,6 +183,7 @@ def test_a_rotten_disk_is_replaced_when_others_have_it_all():
     assert replaced
 
 
+@pytest.mark.proof
 def test_read_errors_end_a_node_or_a_directory_and_lose_nothing():
     faults = tuple(
         PlannedFault(kind=FaultKind.READ_ERROR, begin=0.5 + 1.5 * number, end=3.0 + 1.5 * number, number=number)

@@ -62,6 +62,7 @@ def test_options_without_a_choice_ask_everything():
     assert not RunOptions(only=frozenset({"stuck"})).may_convict("unseen")
 
 
+@pytest.mark.proof
 def test_findings_of_other_rules_are_ignored():
     """The bug lets every acknowledgement leave too early; two leaders of one epoch it does not make."""
     assert not run_mutant(MUTANTS["acknowledged-at-once"], [1], rule="one-leader").found
