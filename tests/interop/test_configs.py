@@ -1,7 +1,9 @@
 """Goal: administrators' tools configure groups, metrics subscriptions, loggers and brokers as they do with Kafka.
 
-Method: the admin clients of kafka-python and confluent-kafka, unmodified, against a cluster of processes.
+Method: the admin clients of kafka-python, confluent-kafka and aiokafka, unmodified, against a cluster of processes.
 """
+
+import asyncio
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -58,6 +60,30 @@ def test_kafka_python_sets_and_describes(python_admin, kind, name, key, value):
     assert name in listed
     python_admin.alter_configs([KafkaResource(kind, name, {key: ("DELETE", None)})], raise_on_unknown=False)
     wait_until(lambda: value not in shown(), "the value is gone")
+
+
+def test_aiokafka_administers_topics(bootstrap):
+    from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+    from aiokafka.admin.config_resource import ConfigResource as AiokafkaResource
+    from aiokafka.admin.config_resource import ConfigResourceType
+
+    async def run():
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic("aio-admin", 2, 3, topic_configs={"retention.ms": "70000"})])
+            await admin.create_partitions({"aio-admin": NewPartitions(3)})
+            (described,) = await admin.describe_topics(["aio-admin"])
+            assert len(described["partitions"]) == 3
+            assert "70000" in str(
+                await admin.describe_configs([AiokafkaResource(ConfigResourceType.TOPIC, "aio-admin")])
+            )
+            await admin.delete_topics(["aio-admin"])
+            assert "aio-admin" not in await admin.list_topics()
+        finally:
+            await admin.close()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_S))
 
 
 def changed(admin, kind, name, key, value):

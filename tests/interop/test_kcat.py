@@ -36,6 +36,14 @@ def test_lines_go_in_and_come_out(bootstrap, topic):
     assert sorted(found.splitlines()) == ["a=1", "a=3", "b=2"]
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_codecs_and_headers(codec, bootstrap, topic):
+    """kcat does not compress single small records, so the test sends one that repeats itself."""
+    value = codec * 200
+    kcat("-b", bootstrap, "-P", "-t", topic, "-z", codec, "-H", f"codec={codec}", given=value)
+    assert kcat("-b", bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%h|%s") == f"codec={codec}|{value}"
+
+
 def test_a_group_consumes(bootstrap, topic):
     kcat("-b", bootstrap, "-P", "-t", topic, given="one\ntwo\n")
     found = kcat("-b", bootstrap, "-G", f"kcat-{topic}", "-X", "auto.offset.reset=earliest", "-c", "2", "-q", topic)

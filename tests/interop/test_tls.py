@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -270,6 +271,28 @@ def test_clients_write_and_read_over_tls_and_each_others_records(name, cluster, 
     assert CLIENTS[name](mutual, trust, files / "client.pem").consume(f"open-{name}") == VALUES
     other = Aiokafka if name == "confluent-kafka" else Confluent
     assert other(plain, trust).consume(f"mutual-{name}") == VALUES
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian package kcat)")
+def test_kcat_shows_its_certificate(cluster, files):
+    _, mutual = cluster
+    settings = {
+        "security.protocol": "ssl",
+        "ssl.ca.location": files / "trust.pem",
+        "ssl.certificate.location": files / "client-chain.pem",
+        "ssl.key.location": files / "client-key.pem",
+    }
+    words = [
+        "kcat",
+        "-b",
+        mutual,
+        "-t",
+        "kcat",
+        *(word for pair in settings.items() for word in ("-X", "=".join(map(str, pair)))),
+    ]
+    limits = {"capture_output": True, "text": True, "timeout": WAIT_S, "check": True}
+    subprocess.run([*words, "-P"], input="one\n", **limits)
+    assert subprocess.run([*words, "-C", "-e", "-q"], **limits).stdout == "one\n"
 
 
 def test_librdkafka_refuses_and_is_refused_without_trust(cluster, files):

@@ -1,5 +1,5 @@
 """Goal: unmodified clients use transactions: what was committed is read, what was aborted is not, and offsets go along.
-Method: librdkafka's and aiokafka's transactional producers, consumers that read committed and uncommitted.
+Method: the transactional producers of librdkafka, kafka-python and aiokafka; consumers that read committed and all.
 """
 
 import asyncio
@@ -109,6 +109,25 @@ def test_offsets_are_committed_with_the_transaction(bootstrap, topic):
             producer.abort_transaction(WAIT_S)
     assert consumer.committed([TopicPartition(topic, 0)], WAIT_S)[0].offset == 7
     consumer.close()
+
+
+def test_kafka_python_commits_and_aborts(bootstrap, topic):
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"python-{topic}")
+    try:
+        producer.init_transactions()
+        for outcome in ("dropped", "kept"):
+            producer.begin_transaction()
+            producer.send(topic, outcome.encode()).get(timeout=WAIT_S)
+            if outcome == "kept":
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    finally:
+        producer.close(timeout=WAIT_S)
+    assert read_all(bootstrap, topic, "read_committed", 1) == [b"kept"]
+    assert read_all(bootstrap, topic, "read_uncommitted", 2) == [b"dropped", b"kept"]
 
 
 def test_aiokafka_commits_and_aborts(bootstrap, topic):
