@@ -7,7 +7,7 @@ import pytest
 from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG
 from moldau.runtime.config import docs as config_docs
 from moldau_broker.server import admin_calls, compat
-from moldau_broker.server.handlers.apis import ABSENT_APIS
+from moldau_broker.server.handlers.apis import ABSENT_APIS, OLDER_VERSIONS
 from moldau_cli import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +38,17 @@ def test_reasons_name_absent_apis_only():
     text = compat.document()
     shown = {line.split(" | ")[1] for line in text.splitlines() if line.endswith(" |") and not line.endswith("|  |")}
     assert set(ABSENT_APIS) <= shown
+
+
+def test_notes_on_versions_name_older_ones_only():
+    """A note goes when Kafka's newest version is served; the page is not generated while one is missing."""
+    served = compat.served_versions()
+    older = {
+        api.name
+        for api in compat.kafka_apis()
+        if any(last < api.last_version for last in compat.lasts(served, api)) or api.name in compat.UNSTABLE
+    }
+    assert set(OLDER_VERSIONS) == older
 
 
 def test_no_version_is_advertised_that_kafka_lacks():

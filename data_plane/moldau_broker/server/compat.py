@@ -11,10 +11,17 @@ import csv
 import sys
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from moldau.protocol.api import APIS
-from moldau_broker.server.handlers.apis import ABSENT_APIS, BASE_APIS
+from moldau_broker.server.handlers.apis import ABSENT_APIS, BASE_APIS, OLDER_VERSIONS
 from moldau_quorum.node.apis import SERVED_APIS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UNSTABLE = ("InitProducerId",)
+"""APIs that have a version beyond the stable ones in Kafka 4.4, for which there is a note."""
 
 HEAD = """# Wire compatibility
 
@@ -66,7 +73,7 @@ def document() -> str:
     """Returns the page.
 
     Raises:
-        KeyError: an absent API has no reason.
+        KeyError: an absent API, or a lower version, has no reason.
     """
     served = served_versions()
     lines = ["| key | API | Kafka 4.4 | broker | controller | note |", "|---|---|---|---|---|---|"]
@@ -78,10 +85,17 @@ def document() -> str:
         note = "" if any(cell not in ("", "no") for cell in cells) else ABSENT_APIS[api.name]
         if not note and "broker" in api.listeners and cells[0] == "no":
             note = ABSENT_APIS[api.name]
+        if not note and (api.name in UNSTABLE or any(last < api.last_version for last in lasts(served, api))):
+            note = OLDER_VERSIONS[api.name]
         lines.append(
             f"| {api.key} | {api.name} | {_range(api.first_version, api.last_version)} | {' | '.join(cells)} | {note} |"
         )
     return HEAD + "\n".join(lines) + "\n"
+
+
+def lasts(served: Mapping[str, Mapping[int, tuple[int, int]]], api: KafkaApi) -> list[int]:
+    """Returns the last version of an API on each role that serves it."""
+    return [versions[api.key][1] for versions in served.values() if api.key in versions]
 
 
 def _range(first: int, last: int) -> str:

@@ -393,6 +393,20 @@ ABSENT_APIS: Mapping[str, str] = {
 }
 """Why an API that Kafka 4.4 serves on some listener is served by no listener of that kind here."""
 
+_CORDONED = "adds cordoned log directories, which brokers here do not have"
+OLDER_VERSIONS: Mapping[str, str] = {
+    "ListOffsets": "11 asks for the upload to tiered storage, which brokers here do not have",
+    "ApiVersions": "5 lets a client check cluster id and node id; brokers here ignore them as older ones do",
+    "InitProducerId": "6 (two-phase commit, KIP-939) is unstable in Kafka 4.1 to 4.4: "
+    "its clients and brokers do not use it unless unstable versions are enabled",
+    "TxnOffsetCommit": "6 names topics by id; clients fall back to names",
+    "DescribeLogDirs": f"5 {_CORDONED}",
+    "DeleteGroups": "3 adds a text to each error",
+    "BrokerHeartbeat": f"2 {_CORDONED}",
+    "ListTransactions": "2 filters by a pattern of transactional ids; clients filter by themselves",
+}
+"""What the newest version of an API adds in Kafka 4.4, where a lower one is the last that is served here."""
+
 
 def api_table(entries: tuple[ServedApi, ...], listeners: Listeners = Listeners.BROKER) -> Mapping[int, ServedApi]:
     """Returns the table by key for a listener; ``listeners`` says what it is used for. No key may appear twice."""
