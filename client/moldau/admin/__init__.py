@@ -1,13 +1,18 @@
 """The admin client and the values it takes and returns."""
 
-from moldau.admin.acls import Acl, AclFilter
 from moldau.admin.admin import Admin
+from moldau.admin.calls.acls import Acl, AclFilter
+from moldau.admin.calls.quorum import FeatureDescription
+from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
+from moldau.admin.calls.tokens import DelegationToken
+from moldau.admin.calls.transactions import (
+    FencedProducer,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from moldau.admin.calls.users import UserCredential
 from moldau.admin.failures import AdminError
-from moldau.admin.quorum import FeatureDescription
-from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
-from moldau.admin.tokens import DelegationToken
-from moldau.admin.transactions import FencedProducer, ProducerDescription, TransactionDescription, TransactionListing
-from moldau.admin.users import UserCredential
 from moldau.admin.values import (
     EARLIEST,
     LATEST,

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from moldau.admin.acls import AclFilter, Acls
-from moldau.admin.configurations import Configurations
-from moldau.admin.groups import Groups
-from moldau.admin.quorum import NO_DIRECTORY, Quorum
-from moldau.admin.quotas import QuotaEntity, Quotas
-from moldau.admin.replicas import Replicas
+from moldau.admin.calls.acls import AclFilter, Acls
+from moldau.admin.calls.configurations import Configurations
+from moldau.admin.calls.groups import Groups
+from moldau.admin.calls.quorum import NO_DIRECTORY, Quorum
+from moldau.admin.calls.quotas import QuotaEntity, Quotas
+from moldau.admin.calls.replicas import Replicas
+from moldau.admin.calls.share_groups import ShareGroups
+from moldau.admin.calls.streams_groups import StreamsGroups
+from moldau.admin.calls.tokens import DelegationToken, Tokens
+from moldau.admin.calls.topics import Topics
+from moldau.admin.calls.transactions import Transactions
+from moldau.admin.calls.users import Users
 from moldau.admin.requester import Requester
-from moldau.admin.share_groups import ShareGroups
-from moldau.admin.streams_groups import StreamsGroups
-from moldau.admin.tokens import DelegationToken, Tokens
-from moldau.admin.topics import Topics
-from moldau.admin.transactions import Transactions
-from moldau.admin.users import Users
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
-    from moldau.admin.acls import Acl
-    from moldau.admin.quorum import FeatureDescription
-    from moldau.admin.quotas import ClientQuota, QuotaAlteration
-    from moldau.admin.transactions import (
+    from moldau.admin.calls.acls import Acl
+    from moldau.admin.calls.quorum import FeatureDescription
+    from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration
+    from moldau.admin.calls.transactions import (
         FencedProducer,
         ProducerDescription,
         TransactionDescription,
         TransactionListing,
     )
-    from moldau.admin.users import UserCredential
+    from moldau.admin.calls.users import UserCredential
     from moldau.admin.values import (
         ClusterDescription,
         ConfigAlteration,

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         TransactionListing,
         UserCredential,
     )
-    from moldau.admin.acls import Acl, AclFilter
-    from moldau.admin.quotas import ClientQuota, QuotaAlteration, QuotaEntity
+    from moldau.admin.calls.acls import Acl, AclFilter
+    from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
     from moldau.producer import PreparedTransaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin import Admin, AdminError, ConfigResource, NewTopic, ResourceType
-from moldau.admin.acls import AclFilter
+from moldau.admin.calls.acls import AclFilter
 from moldau.mirror.core.filters import mirrored_acl
 from moldau.mirror.core.topics import SourceTopics, TopicPlan, plan_topics
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -13,7 +13,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from moldau.admin.acls import Acl
+    from moldau.admin.calls.acls import Acl
     from moldau.admin.values import ConfigAlteration, ConfigEntry
     from moldau.mirror.core.settings import SourceSettings
     from moldau.mirror.core.topics import SourceTopic, TopicChanges

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.admin import Admin
-from moldau.admin.quotas import QuotaAlteration, QuotaEntity, QuotaName
+from moldau.admin.calls.quotas import QuotaAlteration, QuotaEntity, QuotaName
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import KafkaError
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from moldau.admin import AdminError, ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
-from moldau.admin.quotas import Quotas
+from moldau.admin.calls.quotas import Quotas
 from moldau_quorum.controller.entities.quotas import alter_client_quotas, describe_client_quotas
 from moldau_quorum.metadata.image import MetadataImage
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.admin.acls import Acl
+from moldau.admin.calls.acls import Acl
 from moldau.mirror.core.filters import GROUPS_EXCLUDED, TOPICS_EXCLUDED, NameFilter, TopicRules, mirrored_acl
 from moldau.mirror.core.formats import Heartbeat
 from moldau.mirror.core.policy import ReplicationPolicy

@@ -12,7 +12,7 @@ import trio
 
 from moldau import ErrorCode, KafkaError, TopicPartition
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
-from moldau.admin.acls import Acl, AclFilter
+from moldau.admin.calls.acls import Acl, AclFilter
 from moldau.mirror.core.formats import Heartbeat
 from moldau.producer.sender import Sender
 from moldau.records import Compression, encode_batch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau.admin import Acl, AclFilter
-from moldau.admin.acls import CLUSTER_NAME, OPERATIONS
+from moldau.admin.calls.acls import CLUSTER_NAME, OPERATIONS
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError

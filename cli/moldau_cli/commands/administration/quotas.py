@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.admin.quotas import QuotaAlteration, QuotaEntity, QuotaName
+from moldau.admin.calls.quotas import QuotaAlteration, QuotaEntity, QuotaName
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin
-    from moldau.admin.quotas import ClientQuota
+    from moldau.admin.calls.quotas import ClientQuota
 
 commands = typer.Typer(help="Show, set and delete client quotas.", rich_markup_mode=None)
 COLUMNS = ["user", "client-id", "ip", "quota", "value"]

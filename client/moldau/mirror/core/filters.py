@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from moldau.admin.acls import Acl
+from moldau.admin.calls.acls import Acl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

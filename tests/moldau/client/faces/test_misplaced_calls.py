@@ -15,7 +15,7 @@ import trio
 import moldau
 import moldau.blocking
 from moldau.admin import ConfigResource, ResourceType
-from moldau.admin.acls import AclFilter
+from moldau.admin.calls.acls import AclFilter
 from moldau.producer.delivery import Delivery
 from moldau.records import RowColumns
 from moldau_jepsen.world.world import run_world

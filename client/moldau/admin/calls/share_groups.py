@@ -35,7 +35,7 @@ from moldau.protocol.messages.share_group_describe import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from moldau.admin.groups import Groups
+    from moldau.admin.calls.groups import Groups
     from moldau.admin.requester import Requester
 
 _SHARE = "share"

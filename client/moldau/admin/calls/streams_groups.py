@@ -19,7 +19,7 @@ from moldau.protocol.messages.streams_group_describe import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from moldau.admin.groups import Groups
+    from moldau.admin.calls.groups import Groups
     from moldau.admin.requester import Requester
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.fetcher import CommittedOffset

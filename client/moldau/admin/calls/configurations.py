@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.admin.calls.config_requests import alteration, by_broker
 from moldau.admin.checks import checked_alterations, checked_resources
-from moldau.admin.config_requests import alteration, by_broker
 from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
     ConfigAlteration,

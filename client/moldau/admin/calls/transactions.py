@@ -29,9 +29,9 @@ from moldau.protocol.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from moldau.admin.quorum import Quorum
+    from moldau.admin.calls.quorum import Quorum
+    from moldau.admin.calls.topics import Topics
     from moldau.admin.requester import Requester
-    from moldau.admin.topics import Topics
     from moldau.producer import PreparedTransaction
 
 _TERMINATION_TIMEOUT_MS = 60_000

@@ -1,0 +1,1 @@
+"""The calls of the admin client, one module for each subject."""
