@@ -39,11 +39,11 @@ IMPORTED: Final = (
     "moldau_jepsen.launcher.hostile",
     "moldau_quorum.node.server",
 )
-"""What a node imports while it starts."""
+"""Modules that a node imports while it starts."""
 
 
 class _NodeWords(NamedTuple):
-    """What the command line says about one node."""
+    """The words of the command line for one node."""
 
     config: str
     log: str

@@ -99,7 +99,7 @@ def test_a_pause_lasts_no_longer_than_recent_use_takes(excess_ms, convicted):
     longest_ms = int(4 * (KB + OVERHEAD_BYTES) / LIMIT * 1_000.0)
     use(verdict, account, 1_000.0, pause_ms=longest_ms + excess_ms)
     assert rules(verdict) == convicted
-    # What has left the windows does not count; a request without an answer does.
+    # Use that has left the windows does not count; a request without an answer does.
     verdict, account = judge()
     use(verdict, account, 0.0)
     verdict.gave_up(verdict.begin(account, KB, 0.0), 1.0)

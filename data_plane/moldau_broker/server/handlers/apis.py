@@ -405,7 +405,7 @@ OLDER_VERSIONS: Mapping[str, str] = {
     "BrokerHeartbeat": f"2 {_CORDONED}",
     "ListTransactions": "2 filters by a pattern of transactional ids; clients filter by themselves",
 }
-"""What the newest version of an API adds in Kafka 4.4, where a lower one is the last that is served here."""
+"""The additions of the newest version of an API in Kafka 4.4, where a lower one is the last that is served here."""
 
 
 def api_table(entries: tuple[ServedApi, ...], listeners: Listeners = Listeners.BROKER) -> Mapping[int, ServedApi]:

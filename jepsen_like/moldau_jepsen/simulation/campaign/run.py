@@ -46,6 +46,7 @@ from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.node.directory import NodeDirectoryError
 
 if TYPE_CHECKING:
+    import random
     import uuid
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -75,12 +76,8 @@ class Run:
         # Values set by options are drawn all the same, so that a plan with its draws written out is the same run again.
         synced = draw.random() < SYNCED_PROBABILITY
         self.synced = synced if options.synced is None else options.synced
-        settings = {**draw_settings(draw), **options.shape.settings}
-        if self.synced:
-            settings["log.flush.interval.messages"] = "1"
         has_quotas = drawn_quotas(world.seed, options)
-        if has_quotas:
-            settings["quota.window.num"] = str(WINDOWS)
+        settings = self._settings(draw, has_quotas=has_quotas)
         directories = drawn_directories(world.seed, options)
         secured = drawn_security(world.seed, options)
         shape = replace(options.shape, directories=directories, settings=settings, secured=secured)
@@ -130,6 +127,14 @@ class Run:
         self._client_failure = ""
         self._liveness: Liveness | None = None
         self._unread: list[Anomaly] = []
+
+    def _settings(self, draw: random.Random, *, has_quotas: bool) -> dict[str, str]:
+        settings = {**draw_settings(draw), **self.options.shape.settings}
+        if self.synced:
+            settings["log.flush.interval.messages"] = "1"
+        if has_quotas:
+            settings["quota.window.num"] = str(WINDOWS)
+        return settings
 
     def drawn(self) -> dict[str, object]:
         """The values, drawn or set, of the fields of ``RunOptions`` that may be drawn."""
