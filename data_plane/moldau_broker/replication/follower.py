@@ -27,18 +27,17 @@ with an error starts a new session.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
-from moldau.values import Offset
 from moldau_broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, next_epoch
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from moldau.values import Buffer, LeaderEpoch
+    from moldau.protocol.hot import FetchedPartition
+    from moldau.values import LeaderEpoch, Offset
     from moldau_broker.log.values import TopicPartition
 
 WireKey = tuple[bytes, int]
@@ -92,8 +91,7 @@ class Followed:
         self.failures = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowRequest:
+class FollowRequest(NamedTuple):
     """The next fetch request. ``partitions`` are new in the session, or differ from it."""
 
     session_id: int
@@ -102,35 +100,21 @@ class FollowRequest:
     forgotten: tuple[Followed, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """One partition of the leader's answer, decoded. ``records`` is borrowed."""
-
-    key: WireKey
-    error: ErrorCode
-    high_watermark: Offset
-    log_start_offset: Offset
-    records: Buffer
-    diverging_epoch: int = -1
-    diverging_end_offset: Offset = Offset(-1)
-
-
 class StepKind(enum.Enum):
     """The action of the shell for one partition of an answer."""
 
     ADVANCE = "advance"  # append ``records`` (may be empty) and take over high watermark and log start
     TRUNCATE = "truncate"  # cut the log at the end of ``diverging_epoch`` or at ``diverging_end_offset``, the lower one
     RESET = "reset"  # ask the leader for its earliest and latest offset
-    REFUSED = "refused"  # only log ``error``
+    REFUSED = "refused"  # only log the error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One effect; the shell performs it before it calls ``next_request`` again."""
+class Step(NamedTuple):
+    """One effect; the shell performs it before it calls ``next_request`` again. The answer's records are borrowed."""
 
     kind: StepKind
     followed: Followed
-    answer: PartitionAnswer
+    answer: FetchedPartition
 
 
 class FollowerFetcher:
@@ -245,9 +229,9 @@ class FollowerFetcher:
 
     def answered(
         self,
-        error: ErrorCode,
+        error: int,
         session_id: int,
-        answers: Iterable[PartitionAnswer],
+        answers: Iterable[FetchedPartition],
         request: FollowRequest,
         now_ms: float,
     ) -> list[Step]:
@@ -255,7 +239,7 @@ class FollowerFetcher:
 
         The answer for a partition that was replaced since the request is dropped.
         """
-        if error is not ErrorCode.NONE:
+        if error != ErrorCode.NONE:
             self.request_failed(now_ms, session_lost=True)
             return []
         self._failures = 0
@@ -263,26 +247,26 @@ class FollowerFetcher:
         self._session_epoch = INITIAL_EPOCH if session_id == INVALID_SESSION_ID else next_epoch(request.session_epoch)
         steps = []
         for answer in answers:
-            followed = self._by_id.get(answer.key)
-            sent = self._known.get(answer.key)
-            if followed is not None and followed is sent and followed.state is FollowState.FETCHING:
+            key = answer.topic_id, answer.partition
+            followed = self._by_id.get(key)
+            if followed is not None and followed is self._known.get(key) and followed.state is FollowState.FETCHING:
                 steps.append(self._step(followed, answer, now_ms))
         return steps
 
-    def _step(self, followed: Followed, answer: PartitionAnswer, now_ms: float) -> Step:
-        error = answer.error
-        if error is ErrorCode.NONE:
+    def _step(self, followed: Followed, answer: FetchedPartition, now_ms: float) -> Step:
+        error = answer.error_code
+        if error == ErrorCode.NONE:
             followed.failures = 0
             kind = StepKind.TRUNCATE if answer.diverging_end_offset >= 0 else StepKind.ADVANCE
-            return Step(kind=kind, followed=followed, answer=answer)
-        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Step(kind, followed, answer)
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._set_state(followed, FollowState.RESETTING)
-            return Step(kind=StepKind.RESET, followed=followed, answer=answer)
-        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            return Step(StepKind.RESET, followed, answer)
+        if error == ErrorCode.FENCED_LEADER_EPOCH:
             self._set_state(followed, FollowState.FENCED)
         else:
             self.delay(followed, now_ms)
-        return Step(kind=StepKind.REFUSED, followed=followed, answer=answer)
+        return Step(StepKind.REFUSED, followed, answer)
 
     def request_failed(self, now_ms: float, *, session_lost: bool = True) -> None:
         """Starts a new session after a growing back-off.

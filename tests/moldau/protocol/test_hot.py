@@ -11,7 +11,7 @@ import pytest
 
 from moldau.protocol import hot
 from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
-from moldau.protocol.framing import decode_response, encode_response
+from moldau.protocol.framing import decode_response, encode_request, encode_response
 from moldau.protocol.hot import _wire_py, wire
 from moldau.protocol.messages import fetch, produce
 from support.protocol_samples import Sampler, samples, versions_of
@@ -330,3 +330,44 @@ def test_unknown_versions_are_refused() -> None:
             hot.read_fetch_request(memoryview(b""), 0, version)
         with pytest.raises(UnsupportedVersionError):
             hot.write_fetch_response(version, 1, [])
+
+
+@pytest.mark.parametrize("version", range(15, 19))
+def test_writing_a_follower_fetch_equals_the_compiled_codec(version: int) -> None:
+    generator = random.Random(version)
+    for client_id in ("", "broker-3-fetcher"):
+        for topic_count in (0, 1, 3, 200):
+            topics = [
+                fetch.FetchTopic(
+                    topic_id=UUID(int=generator.getrandbits(128)),
+                    partitions=[
+                        fetch.FetchPartition(
+                            partition=number,
+                            current_leader_epoch=generator.randrange(-1, 100),
+                            fetch_offset=generator.getrandbits(62),
+                            last_fetched_epoch=generator.randrange(-1, 100),
+                            log_start_offset=generator.getrandbits(40),
+                            partition_max_bytes=1 << 20,
+                        )
+                        for number in range(1 + generator.randrange(3) * 100)
+                    ],
+                )
+                for _ in range(topic_count)
+            ]
+            request = fetch.FetchRequest(
+                replica_state=fetch.ReplicaState(replica_id=3, replica_epoch=generator.getrandbits(50)),
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=10 << 20,
+                session_id=generator.getrandbits(31),
+                session_epoch=generator.randrange(-1, 100),
+                topics=topics,
+                forgotten_topics_data=[
+                    fetch.ForgottenTopic(
+                        topic_id=topic.topic_id, partitions=[part.partition for part in topic.partitions]
+                    )
+                    for topic in topics[::2]
+                ],
+            )
+            written = hot.write_follower_fetch(fetch_view(request, version), version, 7, client_id.encode())
+            assert written == encode_request(request, version, 7, client_id)

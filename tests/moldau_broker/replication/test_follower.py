@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.hot import FetchedPartition
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
@@ -19,7 +20,6 @@ from moldau_broker.replication.follower import (
     FollowerFetcher,
     FollowRequest,
     FollowState,
-    PartitionAnswer,
     StepKind,
 )
 from moldau_broker.replication.replica import IsrProposal
@@ -40,13 +40,14 @@ def followed(partition: int, *, offset: int = 0, epoch: int = 3) -> Followed:
 
 def answer(
     partition: int, error: ErrorCode = ErrorCode.NONE, records: bytes = b"", diverging: tuple[int, int] = (-1, -1)
-) -> PartitionAnswer:
-    return PartitionAnswer(
-        key=(TOPIC.bytes, partition),
-        error=error,
+) -> FetchedPartition:
+    return FetchedPartition(
+        topic_id=TOPIC.bytes,
+        partition=partition,
+        error_code=error,
         high_watermark=5,
         log_start_offset=0,
-        records=records,
+        records=memoryview(records),
         diverging_epoch=diverging[0],
         diverging_end_offset=diverging[1],
     )
@@ -156,6 +157,15 @@ def test_refused_partitions_back_off_alone_and_longer_each_time() -> None:
     core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.UNKNOWN_LEADER_EPOCH)], request, 50)
     assert a.delayed_until_ms == 150
     core.answered(ErrorCode.NONE, 9, [answer(1)], request_of(core, 150), 150)
+
+
+def test_an_error_of_a_newer_leader_only_delays_its_partition() -> None:
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    unknown = answer(0)._replace(error_code=9_999)
+    steps = core.answered(ErrorCode.NONE, 9, [unknown, answer(1, records=b"x")], request_of(core), 0)
+    assert [step.kind for step in steps] == [StepKind.REFUSED, StepKind.ADVANCE]
+    assert (a.state, b.state) == (FollowState.DELAYED, FollowState.FETCHING)
 
 
 def test_a_lost_request_starts_a_new_session_after_a_back_off() -> None:

@@ -13,10 +13,11 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.fetch_session import Asked
 from moldau.consumer.core.fetch_session import FetchSession as ConsumerSession
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.hot import FetchedPartition
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.values import TopicPartition as LogPartition
 from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, PartitionKey
-from moldau_broker.replication.follower import Followed, FollowerFetcher, FollowRequest, PartitionAnswer, StepKind
+from moldau_broker.replication.follower import Followed, FollowerFetcher, FollowRequest, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,14 +133,8 @@ class FollowerSide:
     def answered(self, context: FetchContext, sent_news: Mapping[PartitionKey, int]) -> None:
         assert self.asked is not None
         answers = [
-            PartitionAnswer(
-                key=key,
-                error=ErrorCode.NONE,
-                high_watermark=Offset(high_watermark),
-                log_start_offset=Offset(0),
-                records=b"",
-            )
-            for key, high_watermark in sent_news.items()
+            FetchedPartition(topic_id, number, ErrorCode.NONE, high_watermark, 0, memoryview(b""))
+            for (topic_id, number), high_watermark in sent_news.items()
         ]
         steps = self.fetcher.answered(context.error, context.session_id, answers, self.asked, 0.0)
         if context.error is ErrorCode.NONE:

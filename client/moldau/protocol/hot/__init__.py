@@ -20,6 +20,7 @@ from moldau.protocol.hot.fetch import (
     read_fetch_request,
     write_fetch_response,
 )
+from moldau.protocol.hot.fetch_request import write_follower_fetch
 from moldau.protocol.hot.produce import (
     NodeEndpointResult,
     ProducePartitionResult,
@@ -41,5 +42,6 @@ __all__ = [
     "read_fetch_request",
     "read_produce_request",
     "write_fetch_response",
+    "write_follower_fetch",
     "write_produce_response",
 ]

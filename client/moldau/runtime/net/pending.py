@@ -25,19 +25,16 @@ REQUEST_TIMEOUT_MS = 30_000
 class PendingResponse(Generic[T]):
     """A pending answer. One task calls ``wait``, once."""
 
-    __slots__ = ("_connection", "_decode", "_frame", "correlation_id")
+    __slots__ = ("_connection", "_decode", "_frame", "arrived", "correlation_id")
 
     def __init__(self, connection: RpcConnection, correlation_id: int, decode: Callable[[memoryview], T]) -> None:
         """Made by ``RpcConnection.submit``."""
         self._connection = connection
         self._decode = decode
         self._frame: memoryview | None = None
-        self.correlation_id = correlation_id
-
-    @property
-    def arrived(self) -> bool:
+        self.arrived = False
         """Whether ``wait`` would return without waiting."""
-        return self._frame is not None
+        self.correlation_id = correlation_id
 
     async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
         """Waits for the answer and returns it.
@@ -60,8 +57,23 @@ class PendingResponse(Generic[T]):
             if scope.cancelled_caught and self._frame is None and is_due:
                 connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")
                 raise trio.TooSlowError(f"{connection.peer}: no answer within {timeout_ms:.0f} ms")
+        return self._read()
+
+    async def wait_without_deadline(self) -> T:
+        """As ``wait``, for callers that cancel it in time and then close the connection.
+
+        Raises:
+            Exception: as ``wait``, except ``trio.TooSlowError``.
+        """
+        if self._frame is None:
+            await self._connection.drive(self)
+        return self._read()
+
+    def _read(self) -> T:
+        connection, frame = self._connection, self._frame
+        assert frame is not None, "it has arrived"
         try:
-            answer = self._decode(self._frame)
+            answer = self._decode(frame)
         except DecodeError as error:
             connection.fail(f"bad answer: {error}")
             raise
@@ -73,6 +85,7 @@ class PendingResponse(Generic[T]):
     def resolve(self, frame: memoryview) -> None:
         """Called by the connection when the answer has come."""
         self._frame = frame
+        self.arrived = True
 
 
 def decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:

@@ -253,13 +253,15 @@ class RpcConnection:
         response_class = APIS[message.__api_key__].response
         return self._submit_message(message, chosen, lambda frame: decode_response(response_class, chosen, frame)[1])
 
-    def submit_decoded(self, message: Request, version: int, decode: Callable[[memoryview], T]) -> PendingResponse[T]:
-        """Queues a request as ``submit`` does; ``decode`` reads the frame of its answer.
+    def submit_frame(self, encode: Callable[[int], bytes], decode: Callable[[memoryview], T]) -> PendingResponse[T]:
+        """Queues the request frame that ``encode`` makes of a correlation id; ``decode`` reads the frame of its answer.
 
         Raises:
             Exception: as ``submit``.
         """
-        return self._submit_message(message, version, decode)
+        self._check_capacity()
+        correlation_id = self._take_correlation_id()
+        return self._enqueue(correlation_id, (encode(correlation_id),), decode)
 
     def submit_without_response(self, message: Request, version: int | None = None) -> None:
         """Queues a request that gets no answer (Produce with acks=0). Bytes may wait until some task waits."""

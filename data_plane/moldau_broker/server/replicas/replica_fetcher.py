@@ -13,16 +13,16 @@ meanwhile are fetched and synced together.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.hot import read_fetch_answer
-from moldau.protocol.messages.fetch import FetchPartition as FetchPartitionData
-from moldau.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+from moldau.protocol.hot import FetchPartitionView, FetchRequestView, read_fetch_answer, write_follower_fetch
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -39,15 +39,13 @@ from moldau_broker.replication.follower import (
     Followed,
     FollowerFetcher,
     FollowState,
-    PartitionAnswer,
     Step,
     StepKind,
 )
 from moldau_broker.replication.replica import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from moldau.protocol.hot import FetchAnswerView
     from moldau.runtime.ports.environment import Environment
@@ -62,6 +60,8 @@ LIST_OFFSETS_VERSION = 8
 CONNECT_TIMEOUT_MS = 5_000.0
 SUSPICION_MS = 2_000.0
 """How long a broker that dropped our connection is suspected; by then the controller has decided."""
+EXTENSION_MS = 1_000.0
+"""How much longer than its time a fetch may take, so that the deadline does not move with each fetch."""
 THROTTLE_RECHECK_MS = 500.0
 """Longest pause of a throttled partition: after it a raised or lifted throttle holds."""
 
@@ -210,6 +210,7 @@ class _Source:
         self._replicas = fetchers._replicas
         self._broker_id = broker_id
         self._logger = EventLogger("moldau.broker.fetcher", node=settings.broker_id, source=broker_id)
+        self._client_id = f"broker-{settings.broker_id}-fetcher"
         self._connection: RpcConnection | None = None
         self.core = FollowerFetcher(
             backoff_ms=min(50.0, settings.fetch_backoff_ms), backoff_max_ms=settings.fetch_backoff_ms
@@ -218,6 +219,7 @@ class _Source:
         self.work = Signal()
         self.scope = trio.CancelScope()
         self.unsettled: dict[TopicPartition, Partition] = {}
+        self._extended_ms = 0.0
 
     def claims(self, partition: Partition) -> None:
         """Delays the next request, which acknowledges the whole log of ``partition``, until that is settled."""
@@ -230,27 +232,61 @@ class _Source:
         return not self.unsettled
 
     async def run(self) -> None:
-        clock = self._environment.clock
         with self.scope:
             try:
                 while True:
-                    # No deadline: replicas on a disk that does not answer leave the ISR, as they should.
-                    await self._replicas.settled.wait_until(self._all_settled)
-                    self._recheck_throttled(clock.monotonic_ms())
-                    request = self.core.next_request(clock.monotonic_ms())
-                    if request is None:
-                        await self._wait_for_work()
-                        continue
-                    try:
-                        await self._fetch(request)
-                    except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
-                        self._logger.info("fetch-failed", error=error)
-                        if isinstance(error, ConnectionError):
-                            self._fetchers.suspect(self._broker_id)
-                        self._disconnect()
-                        self.core.request_failed(clock.monotonic_ms())
+                    # One scope serves many fetches, because entering one costs about as much as appending a batch.
+                    with trio.CancelScope() as patience:
+                        await self._fetch_until_failure(patience)
+                    if patience.cancelled_caught:
+                        self._failed("no answer in time")
             finally:
                 self._disconnect()
+
+    async def _fetch_until_failure(self, patience: trio.CancelScope) -> None:
+        """Fetches again and again; ``patience`` has a deadline while a request is in flight."""
+        clock = self._environment.clock
+        while True:
+            if not self._all_settled():
+                # No deadline: replicas on a disk that does not answer leave the ISR, as they should.
+                patience.deadline = math.inf
+                await self._replicas.settled.wait_until(self._all_settled)
+            now_ms = clock.monotonic_ms()
+            if self._throttled:
+                self._recheck_throttled(now_ms)
+            request = self.core.next_request(now_ms)
+            if request is None:
+                patience.deadline = math.inf
+                await self._wait_for_work()
+                continue
+            try:
+                connection = self._connection
+                if connection is None or not connection.is_open:
+                    patience.deadline = math.inf
+                    connection = await self._connected()
+                self._extend(patience, now_ms)
+                resets = await self._fetch(connection, request)
+                if resets:
+                    patience.deadline = math.inf
+                    await self._reset(connection, resets)
+            except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
+                if isinstance(error, ConnectionError):
+                    self._fetchers.suspect(self._broker_id)
+                self._failed(error)
+                return
+
+    def _extend(self, patience: trio.CancelScope, now_ms: float) -> None:
+        """Gives the next request its time, and up to ``EXTENSION_MS`` more, so that few requests move the deadline."""
+        if patience.deadline == math.inf or now_ms >= self._extended_ms + EXTENSION_MS:
+            settings = self._settings
+            self._extended_ms = now_ms
+            allowed_ms = settings.fetch_wait_max_ms + settings.socket_timeout_ms + EXTENSION_MS
+            patience.deadline = trio.current_time() + allowed_ms / 1000
+
+    def _failed(self, error: object) -> None:
+        self._logger.info("fetch-failed", error=error)
+        self._disconnect()
+        self.core.request_failed(self._environment.clock.monotonic_ms())
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -266,68 +302,63 @@ class _Source:
             await self.work.wait()
 
     async def _connected(self) -> RpcConnection:
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            address = self._fetchers._endpoint(self._broker_id)
-            if address is None:
-                raise ConnectionError(f"broker {self._broker_id} is not registered")
-            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
-                if self._fetchers._connect is not None:
-                    connection = await self._fetchers._connect(*address)
-                else:
-                    connection = await RpcConnection.open(
-                        self._environment, *address, f"broker-{self._settings.broker_id}-fetcher", negotiate=False
-                    )
-            self._connection = connection
+        address = self._fetchers._endpoint(self._broker_id)
+        if address is None:
+            raise ConnectionError(f"broker {self._broker_id} is not registered")
+        with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+            if self._fetchers._connect is not None:
+                connection = await self._fetchers._connect(*address)
+            else:
+                connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
+        self._connection = connection
         return connection
 
     # --- one round -------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, request: FollowRequest) -> None:
-        connection = await self._connected()
-        settings = self._settings
-        pending = connection.submit_decoded(self._message(request), FETCH_VERSION, _decode)
-        answer = await pending.wait(settings.fetch_wait_max_ms + settings.socket_timeout_ms)
+    async def _fetch(self, connection: RpcConnection, request: FollowRequest) -> list[Step]:
+        """Sends a request and performs the steps of its answer; returns the resets, which need more requests."""
+        answer = await connection.submit_frame(partial(self._frame, request), _decode).wait_without_deadline()
         self._fetchers.trust(self._broker_id)
         now_ms = self._environment.clock.monotonic_ms()
-        error = ErrorCode(answer.error_code)
-        if error is not ErrorCode.NONE:
-            self._logger.info("fetch-refused", error=error.name)
-        steps = self.core.answered(error, answer.session_id, _answers(answer), request, now_ms)
-        resets = [step for step in steps if not self._perform(step, now_ms)]
-        if resets:
-            await self._reset(connection, resets)
+        if answer.error_code:
+            self._logger.info("fetch-refused", error=ErrorCode.of(answer.error_code).name)
+        steps = self.core.answered(answer.error_code, answer.session_id, answer.partitions, request, now_ms)
+        return [step for step in steps if not self._perform(step, now_ms)]
 
-    def _message(self, request: FollowRequest) -> FetchRequest:
+    def _frame(self, request: FollowRequest, correlation_id: int) -> bytes:
         settings = self._settings
-        topics: dict[uuid.UUID, list[FetchPartitionData]] = {}
+        topics: dict[bytes, list[FetchPartitionView]] = {}
         for followed in request.partitions:
-            topics.setdefault(followed.topic_id, []).append(
-                FetchPartitionData(
-                    partition=followed.key.partition,
-                    current_leader_epoch=followed.leader_epoch,
-                    fetch_offset=followed.fetch_offset,
-                    last_fetched_epoch=followed.last_fetched_epoch,
-                    log_start_offset=followed.log_start_offset,
-                    partition_max_bytes=settings.fetch_max_bytes,
+            topic_id, number = followed.wire_key
+            topics.setdefault(topic_id, []).append(
+                FetchPartitionView(
+                    number,
+                    followed.leader_epoch,
+                    followed.fetch_offset,
+                    followed.last_fetched_epoch,
+                    followed.log_start_offset,
+                    settings.fetch_max_bytes,
                 )
             )
-        forgotten: dict[uuid.UUID, list[int]] = {}
+        forgotten: dict[bytes, list[int]] = {}
         for followed in request.forgotten:
-            forgotten.setdefault(followed.topic_id, []).append(followed.key.partition)
-        return FetchRequest(
-            replica_state=ReplicaState(replica_id=settings.broker_id, replica_epoch=self._fetchers._broker_epoch()),
-            max_wait_ms=settings.fetch_wait_max_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_response_max_bytes,
-            isolation_level=0,
-            session_id=request.session_id,
-            session_epoch=request.session_epoch,
-            topics=[FetchTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in topics.items()],
-            forgotten_topics_data=[
-                ForgottenTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in forgotten.items()
-            ],
+            topic_id, number = followed.wire_key
+            forgotten.setdefault(topic_id, []).append(number)
+        view = FetchRequestView(
+            settings.broker_id,
+            self._fetchers._broker_epoch(),
+            settings.fetch_wait_max_ms,
+            settings.fetch_min_bytes,
+            settings.fetch_response_max_bytes,
+            0,
+            request.session_id,
+            request.session_epoch,
+            list(topics.items()),
+            [(topic_id, tuple(numbers)) for topic_id, numbers in forgotten.items()],
+            "",
+            None,
         )
+        return write_follower_fetch(view, FETCH_VERSION, correlation_id, self._client_id.encode())
 
     def _perform(self, step: Step, now_ms: float) -> bool:
         """Performs one step; returns False for a reset, which needs a request to the leader."""
@@ -341,7 +372,8 @@ class _Source:
             elif step.kind is StepKind.TRUNCATE:
                 self._truncate(partition, step)
             elif step.kind is StepKind.REFUSED:
-                self._logger.info("partition-refused", partition=followed.key, error=step.answer.error.name)
+                error = ErrorCode.of(step.answer.error_code).name
+                self._logger.info("partition-refused", partition=followed.key, error=error)
             else:
                 return False
         except DescriptorsShortError as error:
@@ -359,12 +391,12 @@ class _Source:
         log = partition.log
         if len(answer.records):
             info = log.append_as_follower(
-                memoryview(answer.records),
+                answer.records,
                 now_ms=self._environment.clock.wall_ms(),
                 leader_epoch=step.followed.leader_epoch,
             )
             partition.traffic.replication_bytes_in += info.size_bytes
-        self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
+        self._replicas.follower_advanced(partition, Offset(answer.high_watermark), Offset(answer.log_start_offset))
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
         self.claims(partition)
         if partition.follower_throttled and len(answer.records):
@@ -479,16 +511,3 @@ class _Source:
 
 def _decode(frame: memoryview) -> FetchAnswerView:
     return read_fetch_answer(frame, FETCH_VERSION)
-
-
-def _answers(answer: FetchAnswerView) -> Iterable[PartitionAnswer]:
-    for each in answer.partitions:
-        yield PartitionAnswer(
-            key=(each.topic_id, each.partition),
-            error=ErrorCode(each.error_code),
-            high_watermark=Offset(each.high_watermark),
-            log_start_offset=Offset(each.log_start_offset),
-            records=each.records,
-            diverging_epoch=each.diverging_epoch,
-            diverging_end_offset=Offset(each.diverging_end_offset),
-        )
