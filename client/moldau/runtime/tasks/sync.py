@@ -1,9 +1,10 @@
-"""Small trio primitives that several shells need: a broadcast signal and a bounded byte budget."""
+"""Small trio primitives that several shells need: a broadcast signal, a one-shot, and a bounded byte budget."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -20,26 +21,25 @@ class Signal:
     condition holds, because checking it costs far less than waking the task.
     """
 
-    __slots__ = ("_conditions", "_lot")
+    __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
         """Creates a signal without waiting tasks."""
-        self._lot = trio.lowlevel.ParkingLot()
-        self._conditions: dict[trio.lowlevel.Task, Callable[[], bool]] = {}
+        self._waiting: dict[trio.lowlevel.Task, Callable[[], bool] | None] = {}
 
     def notify(self) -> None:
         """Wakes all waiting tasks except those whose condition does not hold."""
-        if self._lot:
-            self._lot.unpark_all()
-        if self._conditions:
-            for task, condition in list(self._conditions.items()):
-                if _is_due(condition):
-                    del self._conditions[task]
-                    trio.lowlevel.reschedule(task)
+        waiting = self._waiting
+        if not waiting:
+            return
+        for task, condition in list(waiting.items()):
+            if condition is None or _is_due(condition):
+                del waiting[task]
+                trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
         """Waits for the next ``notify``. Callers that must end by a time use ``trio.move_on_after``."""
-        await self._lot.park()
+        await self._park(None)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits until ``condition()`` holds, looking again at each ``notify``. Returns at once if it holds.
@@ -47,14 +47,17 @@ class Signal:
         An exception of ``condition`` is raised here. ``notify`` calls it too, so it must not change anything.
         """
         while not condition():
-            task = trio.lowlevel.current_task()
-            self._conditions[task] = condition
+            await self._park(condition)
 
-            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
-                del self._conditions[task]
-                return trio.lowlevel.Abort.SUCCEEDED
+    async def _park(self, condition: Callable[[], bool] | None) -> None:
+        waiting, task = self._waiting, trio.lowlevel.current_task()
+        waiting[task] = condition
 
-            await trio.lowlevel.wait_task_rescheduled(abort)
+        def abort(_: object) -> trio.lowlevel.Abort:
+            del waiting[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 def _is_due(condition: Callable[[], bool]) -> bool:
@@ -63,6 +66,42 @@ def _is_due(condition: Callable[[], bool]) -> bool:
         return condition()
     except Exception:  # noqa: BLE001 - the waiting task calls it again and raises it
         return True
+
+
+class OneShot:
+    """Finishes once, and tells one function or one waiting task. Lighter than ``trio.Event``, which tells many."""
+
+    __slots__ = ("_on_finish", "finished")
+
+    def __init__(self) -> None:
+        self.finished = False
+        self._on_finish: Callable[[], object] | None = None
+
+    def finish(self) -> None:
+        """Calls what waits for the end."""
+        assert not self.finished, "it finishes once"
+        self.finished = True
+        if self._on_finish is not None:
+            self._on_finish()
+            self._on_finish = None
+
+    def when_finished(self, call: Callable[[], object]) -> None:
+        """Lets ``finish`` call a function, in its own turn, instead of an earlier one."""
+        assert not self.finished, "it is too late"
+        self._on_finish = call
+
+    async def wait_finished(self) -> None:
+        """Waits for the end. A checkpoint only when it has to wait."""
+        if self.finished:
+            return
+        assert self._on_finish is None, "one task waits"
+        self._on_finish = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._on_finish = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 SMALL_PART = 8

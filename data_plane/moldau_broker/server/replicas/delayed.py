@@ -2,7 +2,7 @@
 
 A produce with acks=all waits for the high watermark, one with acks=1 for the sync that ``flush.messages`` demands. Each
 operation is the ``Deferred`` of one request. It leaves its purgatory once, by its condition or by its deadline, and
-only then its event is set, so that the connection's writer task sends the answer. A closed connection abandons its
+only then it finishes, so that the connection's writer task sends the answer. A closed connection abandons its
 operations (``Waiters.abandon``).
 """
 
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.net.serving.answers import WaitingAnswer
+from moldau.runtime.tasks.sync import OneShot, Signal
 from moldau_broker.replication.purgatory import Delayed, Purgatory
 
 if TYPE_CHECKING:
@@ -29,31 +30,14 @@ K = TypeVar("K")
 T = TypeVar("T", bound="Operation")
 
 
-class Operation:
-    """Base of the delayed answers. Its event is set once, when it leaves the purgatory."""
+class Operation(OneShot):
+    """Base of the delayed answers. It finishes when it leaves the purgatory."""
 
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-
-    def finish(self) -> None:
-        """Sets the event of an operation that has left its purgatory."""
-        assert not self._event.is_set(), "an operation completes once"
-        self._event.set()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the operation has left its purgatory."""
-        return self._event.is_set()
+    __slots__ = ()
 
     def expired(self) -> None:
         """Finishes an operation whose deadline has passed."""
         self.finish()
-
-    async def wait_finished(self) -> None:
-        """Waits until the operation has left its purgatory; its deadline bounds the wait."""
-        await self._event.wait()
 
 
 class WaitingFetch(Operation, ABC):
@@ -88,7 +72,7 @@ def _encode_nothing(_: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
     return ()
 
 
-class ProduceOperation(Operation):
+class ProduceOperation(Operation, WaitingAnswer):
     """A waiting produce.
 
     ``errors[i]`` belongs to partition ``i`` of the request and is final once the operation has finished.
@@ -124,9 +108,8 @@ class ProduceOperation(Operation):
             self.resolve(partition, ErrorCode.REQUEST_TIMED_OUT)
         self.finish()
 
-    async def wait(self) -> Sequence[ResponsePart]:
-        """Waits until each partition is committed, refused or timed out, and returns the answer."""
-        await self.wait_finished()
+    def answer_now(self) -> Sequence[ResponsePart]:
+        """Returns the answer: each partition is committed, refused or timed out."""
         encode, self._encode = self._encode, _encode_nothing  # frees the results: the connection may keep the operation
         return encode(self.errors)
 

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.ports.environment import Connection, File
+from moldau.runtime.tasks.sync import OneShot
 from moldau.values import Buffer
 
 
@@ -39,6 +40,21 @@ class Deferred(Protocol):
         An empty sequence means that no answer is sent.
         """
         ...
+
+
+class WaitingAnswer(OneShot):
+    """A ``Deferred`` that needs no task while it waits, because something else finishes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def answer_now(self) -> Sequence[ResponsePart]:
+        """Returns the answer; called once, after the end of the wait."""
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """See ``Deferred``."""
+        await self.wait_finished()
+        return self.answer_now()
 
 
 @runtime_checkable

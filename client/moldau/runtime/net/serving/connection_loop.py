@@ -40,6 +40,7 @@ from moldau.runtime.net.serving.answers import (
     Gate,
     Preparation,
     ResponsePart,
+    WaitingAnswer,
 )
 from moldau.runtime.net.serving.held import HeldBytes
 from moldau.runtime.net.serving.throttle import Throttle, throttle_of
@@ -445,7 +446,7 @@ class ConnectionLoop:
                     for part in answer:
                         if not isinstance(part, FileRange):
                             ready_bytes += byte_count(part)
-                elif isinstance(answer, Preparation):
+                elif not isinstance(answer, WaitingAnswer) and isinstance(answer, Preparation):
                     self._preparing = (answer, size, api_key)
                     return True
                 else:
@@ -510,8 +511,10 @@ class ConnectionLoop:
             for answer in answers:
                 if isinstance(answer, (list, tuple)):
                     self._held.answer_queued(_byte_count(answer))
+            is_idle = not self._answers
             self._answers.extend(answers)
-            self._work.notify()
+            if is_idle and not self._waits_without_task():
+                self._work.notify()
             return
         if len(answers) == 1:
             await self._transmission.send(cast("Sequence[ResponsePart]", answers[0]))
@@ -532,23 +535,47 @@ class ConnectionLoop:
 
     async def _write(self) -> None:
         """The writer: waits for answers that were not ready, and sends them in order."""
-        answers = self._answers
         while True:
-            while answers:
-                answer = answers[0]
-                if isinstance(answer, (list, tuple)):
-                    await self._transmission.send(answer)
-                    self._held.answer_sent(_byte_count(answer))
-                else:
-                    parts = await cast("Deferred", answer).wait()
-                    if parts:
-                        await self._transmission.send(parts)
-                    del parts
-                    self._held.request_answered()
-                del answer
-                answers.popleft()
-                self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
-                if self._begun:
-                    self._note_answered(1)
-                self._work.notify()
+            while self._answers and not self._waits_without_task():
+                await self._send_next()
             await self._work.wait()
+
+    def _waits_without_task(self) -> bool:
+        """Whether the next answer does not need the writer yet; then its end wakes the writer."""
+        first = self._answers[0]
+        if not isinstance(first, WaitingAnswer) or first.finished:
+            return False
+        first.when_finished(self._work.notify)
+        return True
+
+    async def _send_next(self) -> None:
+        """Sends the next answers that are ready, in one call, or waits for one that is not and sends that."""
+        answers = self._answers
+        ready = self._ready_answers()
+        if not ready:
+            ready.append(await cast("Deferred", answers[0]).wait())
+        parts = ready[0] if len(ready) == 1 else [part for each in ready for part in each]
+        if parts:
+            await self._transmission.send(parts)
+        for _ in ready:
+            answer = answers.popleft()
+            if isinstance(answer, (list, tuple)):
+                self._held.answer_sent(_byte_count(answer))
+            else:
+                self._held.request_answered()
+        self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
+        if self._begun:
+            self._note_answered(len(ready))
+        self._work.notify()
+
+    def _ready_answers(self) -> list[Sequence[ResponsePart]]:
+        """Returns the answers at the head of the queue that need not wait; they stay in it until they have left."""
+        ready: list[Sequence[ResponsePart]] = []
+        for answer in self._answers:
+            if isinstance(answer, (list, tuple)):
+                ready.append(answer)
+            elif isinstance(answer, WaitingAnswer) and answer.finished:
+                ready.append(answer.answer_now())
+            else:
+                break
+        return ready

@@ -91,7 +91,7 @@ def answers_sent_ahead_and_queued() -> list[Patch]:
 
 def produce_answered_twice() -> list[Patch]:
     """An operation that leaves the purgatory by its condition leaves its deadline behind; both send the answer."""
-    dispatch_once = ConnectionLoop._dispatch
+    dispatch_once, finish_once = ConnectionLoop._dispatch, Operation.finish
     connections: dict[int, tuple[ConnectionLoop, Operation]] = {}
 
     async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
@@ -101,22 +101,22 @@ def produce_answered_twice() -> list[Patch]:
         await dispatch_once(self, answers)
 
     def finish(self: Operation) -> None:
-        if self._event.is_set() and id(self) in connections:
+        if self.finished and id(self) in connections:
             loop, operation = connections.pop(id(self))
             assert isinstance(operation, ProduceOperation)
             parts = [*operation._encode(operation.errors)]
             loop._held.answer_queued(sum(byte_count(cast("Buffer", part)) for part in parts))
             loop._answers.append(parts)
             loop._work.notify()
-        self._event.set()
+        elif not self.finished:
+            finish_once(self)
 
-    async def wait(self: ProduceOperation) -> Sequence[ResponsePart]:
-        await self.wait_finished()
+    def answer_now(self: ProduceOperation) -> Sequence[ResponsePart]:
         return self._encode(self.errors)
 
     return [
         *produce_completed_twice(),
         (ConnectionLoop, "_dispatch", dispatch),
         (Operation, "finish", finish),
-        (ProduceOperation, "wait", wait),
+        (ProduceOperation, "answer_now", answer_now),
     ]
