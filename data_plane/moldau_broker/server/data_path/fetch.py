@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
-from moldau.runtime.net.serving.answers import FileRange, ResponsePart
+from moldau.runtime.net.serving.answers import FileRange, ResponsePart, WaitingAnswer
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
@@ -151,16 +151,19 @@ class FetchService:
         partitions = context.partitions
         session = None
         errors = denied or {}
+        has_all = False
         if query.replica_id >= 0:
             session = self._follower_session(query, context)
             if session is not None:
                 partitions = self._unconfirmed(query, session, now_ms)
-            errors = self._note_follower(query, partitions, now_ms)
-        plan = self.plan(query, partitions, errors, incremental=context.incremental)
-        if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
-            return self.encode(query, context, plan, toll), None
-        if query.from_follower and self.early_watermarks and self._watermark_news(plan):
-            return self.encode(query, context, plan), None
+            errors, has_all = self._note_follower(query, partitions, now_ms)
+        # A follower that has all records waits for more, as a rule, and then its answer is planned once.
+        if not (has_all and session is not None and self._must_wait(query)):
+            plan = self.plan(query, partitions, errors, incremental=context.incremental)
+            if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
+                return self.encode(query, context, plan, toll), None
+            if query.from_follower and self.early_watermarks and self._watermark_news(plan):
+                return self.encode(query, context, plan), None
         operation = FetchOperation(self, query, context, toll, session)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
         keys = self._watch_keys(query, context, operation, session)
@@ -168,7 +171,7 @@ class FetchService:
             wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
             operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
         except PurgatoryFullError:
-            return self.encode(query, context, plan, toll), None
+            return operation.answer_now(), None
         operation.held_bytes += len(keys) * PARTITION_BYTES
         return operation, operation
 
@@ -251,10 +254,14 @@ class FetchService:
 
     def _note_follower(
         self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], now_ms: float
-    ) -> dict[int, ErrorCode]:
-        """Notes the follower's fetch offsets; returns the errors by index in the request."""
+    ) -> tuple[dict[int, ErrorCode], bool]:
+        """Notes the follower's fetch offsets.
+
+        Returns the errors by index in the request, and whether the follower has all records of all these partitions.
+        """
         replicas = self._replicas
         errors: dict[int, ErrorCode] = {}
+        has_all = True
         for index, wanted in enumerate(wanted_partitions):
             partition = self.lookup(query, wanted)
             if (
@@ -263,6 +270,7 @@ class FetchService:
                 or wanted.fetch_offset < partition.log.log_start_offset
                 or not self._agrees(partition, wanted)
             ):
+                has_all = False
                 continue  # ``plan`` reports it
             effects = partition.replica.followed(
                 BrokerId(query.replica_id),
@@ -274,11 +282,17 @@ class FetchService:
             )
             if effects.error is not ErrorCode.NONE:
                 errors[index] = effects.error
+                has_all = False
             else:
                 wanted.agreed_epoch = partition.replica.state.leader_epoch
+                has_all = has_all and wanted.fetch_offset == partition.replica.log_end_offset
                 replicas.perform(partition, effects)
         replicas.waits.follower_noted()
-        return errors
+        return errors, has_all
+
+    def _must_wait(self, query: FetchQuery) -> bool:
+        """Whether a follower is answered only with new records, or when its wait is over."""
+        return query.min_bytes > 0 and query.max_wait_ms > 0 and not self.early_watermarks
 
     def _agrees(self, partition: Partition, wanted: FetchPartition) -> bool:
         """Whether the follower's log is a prefix of ours; only then its fetch offset counts as replicated."""
@@ -617,7 +631,7 @@ def _unchanged(partition: Partition, wanted: FetchPartition) -> bool:
 _NOTHING = FetchContext()
 
 
-class FetchOperation(WaitingFetch):
+class FetchOperation(WaitingFetch, WaitingAnswer):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
     __slots__ = ("_context", "_query", "_service", "_session", "_toll", "delayed", "held_bytes", "wanted")
@@ -671,28 +685,26 @@ class FetchOperation(WaitingFetch):
     def _wanted(self, partition: Partition) -> FetchPartition | None:
         if self._session is None:
             return self.wanted.get(partition)
-        return self._session.partitions.get((partition.topic_id.bytes, partition.key.partition))
-
-    async def wait(self) -> Sequence[ResponsePart]:
-        """Waits, then answers with the records that can be read."""
-        await self.wait_finished()
-        return self._answer()
+        return self._session.partitions.get(partition.wire_key)
 
     def answer_early(self) -> list[ResponsePart] | None:
         """See ``EarlyAnswer``: ends the wait of a fetch, except in a session, which holds the memory in any case."""
         if self._context.incremental:
             return None
         self._service.stop_waiting(self)
-        return self._answer()
+        return self.answer_now()
 
     def end_wait(self) -> None:
         """See ``EarlyAnswer``."""
         self._service.stop_waiting(self)
 
-    def _answer(self) -> list[ResponsePart]:
+    def answer_now(self) -> list[ResponsePart]:
+        """Returns the answer that the logs allow now, once."""
         context, session = self._context, self._session
-        partitions = context.partitions if session is None else self._service.changed(session)
-        plan = self._service.plan(self._query, partitions, {}, incremental=context.incremental)
+        if session is None:
+            plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)
+        else:  # ``changed`` has left out the idle partitions already
+            plan = self._service.plan(self._query, self._service.changed(session), {}, incremental=False)
         answer = self._service.encode(self._query, context, plan, self._toll)
         # Frees the memory: the connection may keep the operation.
         self._context, self._session, self.wanted = _NOTHING, None, {}

@@ -46,6 +46,7 @@ class Partition:
         "staged_failures",
         "topic_id",
         "traffic",
+        "wire_key",
     )
 
     def __init__(
@@ -59,6 +60,8 @@ class Partition:
         """``traffic`` holds the counts of the topic; None: the partition counts for itself."""
         self.key = key
         self.topic_id = topic_id
+        self.wire_key = (topic_id.bytes, key.partition)
+        """How messages name it. A ``UUID`` makes its bytes and its hash in Python code, each time."""
         self.log = log
         self.replica = replica
         self.error = ErrorCode.NONE  # why the replica is gone

@@ -452,7 +452,7 @@ class ReplicaManager:
         self._mark_throttled(partition, settings)
         self.partitions[key] = partition
         self.by_raw_name[key.topic.encode(), key.partition] = partition
-        self.by_raw_id[topic_id.bytes, key.partition] = partition
+        self.by_raw_id[partition.wire_key] = partition
         if not log.is_settled:
             self._sync(log)  # the previous process may have died before it synced
         return partition
@@ -505,7 +505,7 @@ class ReplicaManager:
         if self.partitions.pop(partition.key, None) is not None:
             self.traffic.leave(partition.key.topic)
         self.by_raw_name.pop((partition.key.topic.encode(), partition.key.partition), None)
-        self.by_raw_id.pop((partition.topic_id.bytes, partition.key.partition), None)
+        self.by_raw_id.pop(partition.wire_key, None)
         self._dirty.pop(partition, None)
         self.waits.end(partition)
         self.settled.notify()
