@@ -9,7 +9,7 @@ from moldau.records import CorruptRecordError, iterate_batches
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
 from moldau_broker.log.files.batches import CONTROL_BIT, batch_problem
 from moldau_broker.log.producers.end_markers import decode_marker
-from moldau_broker.log.values import AppendInfo, StagedBatch
+from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, StagedBatch
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
@@ -51,8 +51,14 @@ class FollowerAppends:
         if batches[0][1].base_offset < storage.log_end_offset:  # Kafka's UnexpectedAppendOffsetException
             self._restart(batches[0][1].base_offset, now_ms, log_start_offset)
         rolled = False
+        max_timestamp_ms = NO_TIMESTAMP
+        size_bytes = record_count = 0
         for position, header in batches:
-            rolled |= self._append_batch(header, records[position : position + header.size_bytes], now_ms)
+            size = header.size_bytes
+            rolled |= self._append_batch(header, records[position : position + size], now_ms)
+            size_bytes += size
+            record_count += header.record_count
+            max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp)
         self._staged.flush()
         if log_start_offset > storage.log_start_offset:
             self._watermarks.update(max(self._watermarks.high_watermark, log_start_offset))
@@ -66,9 +72,9 @@ class FollowerAppends:
             last_offset=last.last_offset,
             last_leader_epoch=last.partition_leader_epoch,
             log_start_offset=storage.log_start_offset,
-            max_timestamp_ms=max(header.max_timestamp for _, header in batches),
-            size_bytes=sum(header.size_bytes for _, header in batches),
-            record_count=sum(header.record_count for _, header in batches),
+            max_timestamp_ms=max_timestamp_ms,
+            size_bytes=size_bytes,
+            record_count=record_count,
             rolled=rolled,
         )
 
