@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_moldau.jobs.config.job_config import check_cluster, duration, load_config, sink_of, source_of
-from pyspark_moldau.jobs.queries.expressions import aliased, checked_sql
+from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
 from pyspark_moldau.jobs.queries.writing import starts_of
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 EVENT_TIME = "event_time"
+WINDOW = "_moldau_window"
+"""The window's column before its start and end are taken from it; keys and columns may be named ``window``."""
+WINDOW_COLUMNS = ("window_start", "window_end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ def aggregate_job(path: Path, client: Mapping[str, str] | None = None) -> Aggreg
         where=section.text("where", ""),
         output=section.choice("output", ("append", "update"), "append"),
     )
+    check_names(section, WINDOW_COLUMNS, keys=job.keys, columns=job.columns)
     if job.output == "update" and sink.path is not None:
         raise section.error(
             "output", "update writes changes, which a table cannot take back; give [sink] topic, or output append"
@@ -89,13 +93,10 @@ def aggregated(records: DataFrame, job: AggregateJob) -> DataFrame:
         rows = records.where(job.where) if job.where else records
         rows = rows.withColumn(EVENT_TIME, functions.expr(job.event_time)).withWatermark(EVENT_TIME, job.watermark)
         keys = [functions.expr(sql).alias(name) for name, sql in job.keys.items()]
-        window = functions.window(EVENT_TIME, job.window, job.slide)
+        window = functions.window(EVENT_TIME, job.window, job.slide).alias(WINDOW)
+        bounds = (f"{WINDOW}.start as window_start", f"{WINDOW}.end as window_end")
         columns = [functions.expr(sql).alias(name) for name, sql in job.columns.items()]
-        return (
-            rows.groupBy(window, *keys)
-            .agg(*columns)
-            .selectExpr("window.start as window_start", "window.end as window_end", *aliased([*job.keys, *job.columns]))
-        )
+        return rows.groupBy(window, *keys).agg(*columns).selectExpr(*bounds, *aliased([*job.keys, *job.columns]))
 
 
 def run_aggregate(job: AggregateJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:

@@ -32,6 +32,13 @@ def all_nullable(kind: DataType) -> DataType:
 
 def _merged_fields(table: StructType, rows: StructType, path: str) -> StructType:
     new = {field.name: field.dataType for field in rows.fields}
+    known = {field.name.lower(): field.name for field in table.fields}
+    for name in new:
+        if (other := known.get(name.lower(), name)) != name:
+            raise JobError(
+                f"column {path}{name} of the new rows is {path}{other} in the table, and Spark takes them for one; "
+                f"name it {other} in the job"
+            )
     fields = []
     for field in table.fields:
         kind = field.dataType

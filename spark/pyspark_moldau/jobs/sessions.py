@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.aggregate import EVENT_TIME
 from pyspark_moldau.jobs.config.job_config import check_cluster, duration, load_config, sink_of, source_of
-from pyspark_moldau.jobs.queries.expressions import checked_sql
+from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
 from pyspark_moldau.jobs.queries.session_state import Event, advance, deadline_ms
@@ -44,6 +43,11 @@ _FUNCTIONS: Final[dict[str, Callable[[list[Any]], Any]]] = {
     "list": lambda values: values,
 }
 EVENTS_MAX: Final = 100_000
+SESSION_COLUMNS: Final = ("session_start", "session_end")
+PLACE: Final = ("topic", "partition", "offset")
+OWN: Final = "_moldau_"
+"""Begins the names of columns that exist inside the query only, so that keys and columns may have any other name."""
+TIME: Final = f"{OWN}time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,7 @@ def sessions_job(path: Path, client: Mapping[str, str] | None = None) -> Session
         where=section.text("where", ""),
         events_max=section.number("events_max", EVENTS_MAX, at_least=1, at_most=10_000_000),
     )
+    check_names(section, SESSION_COLUMNS, keys=job.keys, columns=job.columns)
     section.finish()
     config.root.finish()
     return job
@@ -118,29 +123,26 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         rows = records.where(job.where) if job.where else records
         rows = rows.select(
             *(functions.expr(sql).cast(StringType()).alias(name) for name, sql in job.keys.items()),
-            functions.expr(job.event_time).alias(EVENT_TIME),
-            functions.col("topic").alias("_topic"),
-            functions.col("partition").alias("_partition"),
-            functions.col("offset").alias("_offset"),
-            *(functions.expr(sql).alias(f"_{name}") for name, (_, sql) in job.columns.items()),
-        ).dropna(subset=[*names, EVENT_TIME])
+            functions.expr(job.event_time).alias(TIME),
+            *(functions.col(name).alias(f"{OWN}{name}") for name in PLACE),
+            *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
+        ).dropna(subset=[*aliased(names), TIME])
         fields = [
-            StructField(name, _type_of(function, rows.schema[f"_{name}"].dataType))
-            for name, (function, _) in job.columns.items()
+            StructField(name, _type_of(function, rows.schema[f"{OWN}{number}"].dataType))
+            for number, (name, (function, _)) in enumerate(job.columns.items())
         ]
     output = StructType(
         [
             *(StructField(name, StringType()) for name in names),
-            StructField("session_start", TimestampType()),
-            StructField("session_end", TimestampType()),
+            *(StructField(name, TimestampType()) for name in SESSION_COLUMNS),
             *fields,
         ]
     )
     functions_of = {name: function for name, (function, _) in job.columns.items()}
     step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of)
     return (
-        rows.withWatermark(EVENT_TIME, job.watermark)
-        .groupBy(*names)
+        rows.withWatermark(TIME, job.watermark)
+        .groupBy(*aliased(names))
         .applyInPandasWithState(step, output, "sessions binary", "append", "EventTimeTimeout")
     )
 
@@ -181,16 +183,16 @@ def _step(
     elif state.exists:
         state.remove()
     if step.closed:
-        columns = ["session_start", "session_end", *functions]
+        columns = [*SESSION_COLUMNS, *functions]
         rows = [(*key, *_summary(session, functions)) for session in step.closed]
         # Objects keep integers with nulls among them what they are.
         yield pd.DataFrame(rows, columns=[*names, *columns], dtype=object)
 
 
 def _events(frame: pd.DataFrame, functions: Mapping[str, str]) -> Iterator[Event]:
-    times = frame[EVENT_TIME].astype("datetime64[us]").astype("int64") // 1000
-    places = zip(frame["_topic"], frame["_partition"].tolist(), frame["_offset"].tolist(), strict=True)
-    values = [[_plain(value) for value in frame[f"_{name}"].tolist()] for name in functions]
+    times = frame[TIME].astype("datetime64[us]").astype("int64") // 1000
+    places = zip(*(frame[f"{OWN}{name}"].tolist() for name in PLACE), strict=True)
+    values = [[_plain(value) for value in frame[f"{OWN}{number}"].tolist()] for number in range(len(functions))]
     yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
 
 

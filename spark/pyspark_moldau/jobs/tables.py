@@ -62,8 +62,9 @@ class TableWriter:
         """Writes one micro-batch of a query.
 
         Raises:
-            JobError: The table belongs to another query.
+            JobError: The table belongs to another query, or a column has a name that is taken.
         """
+        check_columns(rows.columns, self._format)
         owner = own_table(self._path, query, self._format, self._partition_by)
         # Delta knows no other type of timestamps, and other readers of Parquet take Spark's own for nanoseconds.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -137,6 +138,25 @@ class TableWriter:
             found.append((str(target.relative_to(self._path)), target.stat().st_size, count))
         shutil.rmtree(staging, ignore_errors=True)
         return found
+
+
+def check_columns(names: Sequence[str], table_format: str) -> None:
+    """Checks the names of a table's columns. Spark takes two names that differ in case only for the same.
+
+    Raises:
+        JobError: A name comes twice, or is that of the column of batches.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if table_format == "parquet" and name.lower() == BATCH:
+            raise JobError(
+                f"column {name}: a Parquet table has a column {BATCH} of its own; give yours another name, or write "
+                "format delta"
+            )
+        if (other := seen.get(name.lower())) is not None:
+            twice = "comes twice" if other == name else f"and {other} differ in case only"
+            raise JobError(f"column {name} {twice}, and Spark takes them for one; give one of them another name")
+        seen[name.lower()] = name
 
 
 def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[str]) -> dict[str, Any]:
@@ -332,4 +352,6 @@ def _batch_of(file: Path) -> int:
 
 def _partition_values(path: str) -> dict[str, str | None]:
     parts = [part.partition("=") for part in path.split("/")[:-1]]
-    return {name: None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, _, value in parts}
+    return {
+        unquote(name): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, _, value in parts
+    }

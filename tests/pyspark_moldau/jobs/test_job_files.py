@@ -161,12 +161,37 @@ READERS = {
 }
 
 
+def documented():
+    """Returns the files of docs/pipelines.md by name."""
+    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
+    return dict(re.findall(r"^```toml\n# (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_the_files_of_the_documentation_are_right(folder, name):
-    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
-    blocks = dict(re.findall(r"^```toml\n# (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-    assert set(blocks) == set(READERS)
-    READERS[name](write(folder, blocks[name]))
+    assert set(documented()) == set(READERS)
+    READERS[name](write(folder, documented()[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (
+            "aggregate",
+            "keys = { origin",
+            "keys = { window_start",
+            r"keys\.window_start: the job itself has a column of",
+        ),
+        ("aggregate", "{ flights =", "{ Origin =", r"\[aggregate\] columns\.Origin: keys\.origin has a column of this"),
+        ("sessions", "route =", "session_end =", r"\[sessions\] columns\.session_end: the job itself has"),
+        ("sessions", "route =", "plane =", r"columns\.plane: keys\.plane has a column of this name; give this one"),
+    ],
+)
+def test_columns_of_a_result_have_names_of_their_own(folder, name, old, new, message):
+    text = documented()[f"{name}.toml"]
+    assert old in text
+    with pytest.raises(JobConfigError, match=message):
+        READERS[f"{name}.toml"](write(folder, text.replace(old, new, 1)))
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Goal: a table's columns only grow. Method: schemas before and after new rows, of Spark's types and without a JVM."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -37,11 +38,30 @@ def test_new_columns_and_fields_come_last_and_may_be_null():
         (struct(l=ArrayType(struct(x=TEXT))), r"column l\[\]\.x is int"),
         (struct(m=MapType(INT, struct(x=INT))), r"column m \(keys\) is string"),
         (struct(s=INT), r"column s is struct<x:int> in the table and int"),
+        (struct(A=INT), r"column A of the new rows is a in the table, .* name it a in the job"),
+        (struct(s=struct(X=INT)), r"column s\.X of the new rows is s\.x in the table"),
     ],
 )
 def test_another_type_is_refused_by_column(rows, words):
     with pytest.raises(JobError, match=words):
         merged_schema(TABLE, rows)
+
+
+@pytest.mark.parametrize(
+    ("names", "table_format", "words"),
+    [
+        (["a", "Batch"], "parquet", "column Batch: a Parquet table has a column batch of its own; give yours another"),
+        (["a", "b", "a"], "delta", "column a comes twice, and Spark takes them for one; give one of them another name"),
+        (["a", "A"], "parquet", "column A and a differ in case only"),
+    ],
+)
+def test_names_that_are_taken_are_refused(names, table_format, words):
+    """They are refused before anything is written, also by a writer of a user's own query."""
+    with pytest.raises(JobError, match=words):
+        tables.check_columns(names, table_format)
+    with pytest.raises(JobError, match=words):
+        tables.TableWriter(Path("none"), table_format, []).write(SimpleNamespace(columns=names), 0, "q")
+    tables.check_columns(["batch", "a", "window", "topic", "_moldau_batch"], "delta")
 
 
 def test_a_delta_table_takes_columns_once(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.reading import read_dead_letters
 from pyspark_moldau.jobs.queries.running import started, topic_writer
-from pyspark_moldau.jobs.tables import BATCH, QUERY_ID, TableWriter
+from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,15 +92,17 @@ def to_records(rows: DataFrame, sink: SinkConfig) -> DataFrame:
 
 
 def check_partitions(rows: DataFrame, sink: SinkConfig) -> None:
-    """Checks the columns by which a table is partitioned.
+    """Checks the columns of a table, and those by which it is partitioned.
 
     Raises:
-        JobConfigError: One is not there, or all are taken.
+        JobConfigError: A partition's column is not there, all columns are partitions', or a name is taken.
     """
     missing = [name for name in sink.partition_by if name not in rows.columns]
     if missing:
         raise JobConfigError(f"[sink] partition_by: no column {missing[0]}; there are {', '.join(rows.columns)}")
-    if sink.format == "parquet" and BATCH in rows.columns:
-        raise JobConfigError(f"[sink] table: a Parquet table has a column {BATCH} of its own; give yours another name")
+    try:
+        check_columns(rows.columns, sink.format)
+    except JobError as error:
+        raise JobConfigError(f"[sink] table: {error}") from error
     if len(sink.partition_by) == len(rows.columns):
         raise JobConfigError("[sink] partition_by: names every column; leave one that is not a partition")
