@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
 from pyspark_moldau.client_options import OptionError
+from pyspark_moldau.versions import UnsupportedSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ USER_ERRORS: Final = (
     SinkError,
     KafkaError,
     ConfigError,
+    UnsupportedSparkError,
 )
 """Errors whose message says what to do; a traceback adds nothing for the user."""
 

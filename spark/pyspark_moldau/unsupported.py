@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
 
-from pyspark_moldau.versions import remedy
+from pyspark_moldau.errors import message_first
+from pyspark_moldau.versions import UnsupportedSparkError, remedy
 
 
 class DefaultSource(DataSource):
@@ -18,10 +19,11 @@ class DefaultSource(DataSource):
         """Returns the name of the format."""
         return "moldau"
 
+    @message_first
     def schema(self) -> str:
         """Always fails.
 
         Raises:
-            RuntimeError: PySpark is too old.
+            UnsupportedSparkError: PySpark is too old.
         """
-        raise RuntimeError(remedy())
+        raise UnsupportedSparkError(remedy())

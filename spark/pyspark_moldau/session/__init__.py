@@ -6,12 +6,12 @@
 from pyspark_moldau.session.sessions import (
     CLUSTER_DEFAULTS,
     DEFAULTS,
-    UnsupportedSparkError,
     cluster_session,
     local_session,
     prepare,
     start_jvm,
 )
+from pyspark_moldau.versions import UnsupportedSparkError
 
 __all__ = [
     "CLUSTER_DEFAULTS",

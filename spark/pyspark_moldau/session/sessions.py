@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_moldau.session.java import java_home
+from pyspark_moldau.versions import UnsupportedSparkError, is_supported, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,10 +55,6 @@ CLUSTER_DEFAULTS = {
 REDACTED = "spark.sql.redaction.options.regex"
 SECRET_OPTIONS = "sasl[.]jaas[.]config|ssl[.]keystore[.]key"
 """Options that Spark's own patterns (secret, password, token) do not name."""
-
-
-class UnsupportedSparkError(RuntimeError):
-    """The installed PySpark is too old for the data source."""
 
 
 def local_session(
@@ -157,8 +154,6 @@ def prepare(session: SparkSession) -> SparkSession:
     Raises:
         UnsupportedSparkError: PySpark is too old.
     """
-    from pyspark_moldau.versions import is_supported, remedy
-
     if not is_supported():
         raise UnsupportedSparkError(remedy())
     from pyspark_moldau.source.data_source import DefaultSource

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moldau.records import BinaryColumn, RowColumns
+from pyspark_moldau.errors import SinkError
 from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _REMEDIES = {
 }
 
 
-class RowError(ValueError):
+class RowError(SinkError):
     """A row cannot be written: its topic is null, or its partition does not exist."""
 
 
@@ -44,10 +45,14 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     """Checks the columns of a query.
 
     Raises:
-        OptionError: a column is missing or unknown, or has a type that cannot be written.
+        OptionError: a column is missing, unknown or there twice, or has a type that cannot be written.
     """
-    found = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
-    for name, kind in found.items():
+    found: dict[str, str] = {}
+    for field in schema.fields:
+        name, kind = field.name.lower(), field.dataType.simpleString()
+        if name in found:
+            raise OptionError(f"column {name}: comes twice, and upper and lower case are the same; select one of them")
+        found[name] = kind
         if name not in _TYPES:
             raise OptionError(
                 f"column {name}: the sink has no such column; it takes {', '.join(_TYPES)}; select only these"

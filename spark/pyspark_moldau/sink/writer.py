@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_moldau.errors import message_first
-from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report
+from pyspark_moldau.errors import SinkError, message_first
+from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report, TryAgainError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark import TaskContext
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,19 @@ class Written(WriterCommitMessage):
     app_id: str = ""
     run: str = ""
     report: Report | None = None
+
+
+def _explained(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorates what Spark calls: errors of the protocol too become an error whose message Spark shows first."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (ProtocolRefusedError, TryAgainError) as error:
+            raise SinkError(f"deliveryGuarantee exactly-once: {error}") from error
+
+    return message_first(call)
 
 
 def _warn_of_ignored(options: SinkOptions) -> None:
@@ -69,7 +86,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         self._run = uuid.uuid4().hex
         self._app_id = options.app_id or self._run
 
-    @message_first
+    @_explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         from pyspark_moldau.sink import cluster
@@ -88,12 +105,12 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=self._app_id, run=self._run, report=report)
 
-    @message_first
+    @_explained
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes the rows visible."""
         _commit(self._options, messages, self._options.version)
 
-    @message_first
+    @_explained
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops the rows of a job that failed."""
         _abort(self._options, messages, self._options.version)
@@ -106,7 +123,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         _warn_of_ignored(options)
         self._options = options
 
-    @message_first
+    @_explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
         from pyspark_moldau.sink import cluster
@@ -120,7 +137,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         )
         if not query or not batch or not run:
             raise ProtocolRefusedError(
-                f"deliveryGuarantee exactly-once: Spark names no query ({query}), batch ({batch}) or run ({run}) to "
+                f"Spark names no query ({query}), batch ({batch}) or run ({run}) to "
                 "this task; in foreachBatch write with the options txnAppId and txnVersion"
             )
         attempt = cluster.Attempt(
@@ -134,12 +151,12 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=query, run=run, report=report)
 
-    @message_first
+    @_explained
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the rows of a micro-batch visible."""
         _commit(self._options, messages, batchId)
 
-    @message_first
+    @_explained
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drops the rows of a micro-batch that failed."""
         _abort(self._options, messages, batchId)

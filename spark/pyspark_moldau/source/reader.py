@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -170,7 +171,7 @@ class ClusterReader:
             cluster.refresh(None)
             return sorted(partition for partition in cluster.leaders if pattern.fullmatch(partition[0]))
         if subscription.assignment is not None:
-            cluster.refresh(sorted(subscription.assignment), missing_ok=missing_ok)
+            self._refresh("assign", sorted(subscription.assignment), missing_ok=missing_ok)
             wanted = [(topic, number) for topic, numbers in subscription.assignment.items() for number in numbers]
             for topic, number in wanted:
                 if (topic, number) not in cluster.leaders and not missing_ok:
@@ -178,8 +179,25 @@ class ClusterReader:
                     raise OptionError(f"assign: topic {topic} has no partition {number}, only 0 to {count - 1}")
             return sorted(partition for partition in wanted if partition in cluster.leaders)
         assert subscription.topics is not None, "a subscription has topics, a pattern or an assignment"
-        cluster.refresh(subscription.topics, missing_ok=missing_ok)
+        self._refresh("subscribe", subscription.topics, missing_ok=missing_ok)
         return sorted(partition for partition in cluster.leaders if partition[0] in subscription.topics)
+
+    def _refresh(self, option: str, topics: Sequence[str], *, missing_ok: bool) -> None:
+        """Asks for the metadata of the topics that ``option`` names.
+
+        Raises:
+            UnknownTopicError: a topic does not exist, and ``missing_ok`` is false; the text has the nearest name.
+        """
+        cluster = self._cluster
+        try:
+            cluster.refresh(topics, missing_ok=missing_ok)
+        except UnknownTopicError as error:
+            cluster.refresh(None)
+            known = sorted(set(cluster.topic_ids).difference(topics))
+            missing = [topic for topic in topics if topic not in cluster.topic_ids]
+            near = [name for topic in missing for name in get_close_matches(topic, known, 1)]
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UnknownTopicError(f"{option}: {error}{hint}") from error
 
     def _by_leader(self, partitions: Sequence[Partition]) -> dict[Address, list[Partition]]:
         """Groups partitions by their leaders as last known: a retry has forgotten them, and asks again."""

@@ -85,6 +85,8 @@ class Cluster:
         self.topic_ids.clear()
         for entry in answer.topics:
             assert entry.name is not None, "a topic that was asked for by name has a name"
+            if entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise UnknownTopicError(f"{entry.name!r} is no name of a topic: letters, digits and ._- make one")
             if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 if missing_ok:
                     continue

@@ -121,6 +121,8 @@ def test_columns_of_sparks_sink_are_taken():
         ({"value": StringType(), "partition": LongType()}, "t", "column partition: expected int, got bigint; cast it"),
         ({"value": StringType(), "offset": LongType()}, "t", "column offset: the sink has no such column"),
         ({"value": StringType(), "headers": StringType()}, "t", "column headers: expected array<struct"),
+        ({"value": StringType(), "batch": LongType()}, "t", "column batch: the sink has no such column; it takes key"),
+        ({"value": StringType(), "Value": BinaryType()}, "t", "column value: comes twice, and upper and lower case"),
     ],
 )
 def test_a_wrong_column_is_refused_by_name(columns, topic, text):

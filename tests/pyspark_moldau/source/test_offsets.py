@@ -1,8 +1,10 @@
 """Goal: micro-batches lose and repeat no records, for any limits. Method: properties of the arithmetic on offsets."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_moldau.client_options import OptionError
 from pyspark_moldau.source.core.offsets import (
     OffsetRange,
     from_checkpoint,
@@ -116,3 +118,12 @@ def test_a_batch_limited_by_bytes_makes_progress(spans, bytes_max, mean):
     taken = {partition: limited[partition] - start[partition] for partition in spans}
     assert all((taken[one] > 0) == (length > 0) and taken[one] <= length for one, (_, length) in spans.items())
     assert sum(taken.values()) * mean <= bytes_max + len(spans) * mean
+
+
+FOREIGN = [(from_checkpoint, each) for each in (7, [1], "8", None, {"a": 5}, {"a": {"x": 1}}, {"a": {"0": -1}})]
+
+
+@pytest.mark.parametrize(("read", "document"), [*FOREIGN, (start_of, 7)])
+def test_a_checkpoint_of_another_source_is_refused(read, document):
+    with pytest.raises(OptionError, match=r"checkpointLocation: its offsets are .* a checkpoint of its own"):
+        read(document)

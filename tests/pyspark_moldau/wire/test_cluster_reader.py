@@ -217,8 +217,13 @@ def test_a_recreated_topic_is_distinguished(plain, monkeypatch, records):
 
 
 def test_an_unknown_topic_is_refused_by_name(plain):
-    with pytest.raises(OptionError, match="topic nowhere does not exist; create it, or correct its name"):
-        MoldauBatchReader(parsed(plain, subscribe="nowhere")).partitions()
+    for name, message in (
+        ("nowhere", r"subscribe: topic nowhere does not exist; create it, or correct its name$"),
+        ("tt", r"subscribe: topic tt does not exist; .*; did you mean t\?$"),
+        ("no/such", r"subscribe: 'no/such' is no name of a topic"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            MoldauBatchReader(parsed(plain, subscribe=name)).partitions()
     options = {"kafka.bootstrap.servers": plain, "assign": '{"t": [9]}'}
     with pytest.raises(OptionError, match="assign: topic t has no partition 9, only 0 to 1"):
         MoldauBatchReader(parse_options(options, streaming=False)).partitions()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_moldau.client_options import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Partition = tuple[str, int]
 """Topic and partition number."""
@@ -66,18 +66,33 @@ def from_checkpoint(document: Mapping[str, object]) -> Offsets:
         OptionError: the document is of another source.
     """
     offsets: Offsets = {}
-    for topic, partitions in document.items():
+    for topic, partitions in _entries(document):
         if ID_MARK in topic:
             continue
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ((None, None),):
             if not isinstance(partition, str) or not partition.isdecimal() or type(offset) is not int or offset < 0:
-                raise OptionError(
-                    f"checkpointLocation: its offsets are {str(document)[:200]!r}, and not of the form "
-                    '{"topic": {"0": 23}} of this source and of Spark\'s Kafka source; '
-                    "give the query a checkpoint of its own"
-                )
+                raise _foreign(document)
             offsets[topic, int(partition)] = offset
     return offsets
+
+
+def _entries(document: object) -> Iterable[tuple[str, object]]:
+    """Returns the entries of a checkpoint; other sources keep numbers or lists there.
+
+    Raises:
+        OptionError: the document is of another source.
+    """
+    if not isinstance(document, dict):
+        raise _foreign(document)
+    return document.items()
+
+
+def _foreign(document: object) -> OptionError:
+    return OptionError(
+        f"checkpointLocation: its offsets are {str(document)[:200]!r}, and not of the form "
+        '{"topic": {"0": 23}} of this source and of Spark\'s Kafka source; '
+        "give the query a checkpoint of its own"
+    )
 
 
 def topic_ids_of(document: Mapping[str, object]) -> dict[str, str]:
@@ -97,7 +112,7 @@ def with_start(document: Checkpoint, start: Mapping[Partition, int]) -> Checkpoi
 def start_of(document: Mapping[str, object]) -> Offsets | None:
     """Reads the offsets of ``with_start``; None for a document without them."""
     found: Offsets = {}
-    for name in document:
+    for name, _ in _entries(document):
         topic, mark, text = name.partition(START_MARK)
         for pair in text.split(",") if mark else ():
             partition, _, offset = pair.partition("=")

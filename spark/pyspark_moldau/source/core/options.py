@@ -208,8 +208,12 @@ def _refuse(given: Mapping[str, str]) -> None:
     for key in sorted(given):
         if key not in _KNOWN and not key.startswith("kafka."):
             near = difflib.get_close_matches(key, [*_KNOWN, "kafka.bootstrap.servers"], n=1)
-            hint = f"; did you mean {_KNOWN.get(near[0], near[0])}?" if near else ""
-            raise OptionError(f"unknown option {key}{hint}")
+            hint = (
+                f"did you mean {_KNOWN.get(near[0], near[0])}?" if near else "known are " + ", ".join(_KNOWN.values())
+            )
+            if key == "path":
+                hint = "load() takes no path; name topics by the option subscribe"
+            raise OptionError(f"unknown option {key}; {hint}")
         name = _KNOWN.get(key, key)
         if name in _REPLACED:
             logger.warning("option-without-effect name=%s: %s", name, _REPLACED[name])
