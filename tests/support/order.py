@@ -125,6 +125,8 @@ TOGETHER = dict.fromkeys(
         "tests/pyspark_moldau/test_secured_spark.py",
         "tests/pyspark_moldau/test_spark.py",
         "tests/pyspark_moldau/test_spark_features.py",
+        "tests/pyspark_moldau/test_tested_queries.py",
+        "tests/pyspark_moldau/test_wrong_use.py",
     ),
     "tests/pyspark_moldau",
 )

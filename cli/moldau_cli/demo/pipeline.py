@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 TIMEOUT_S = 600.0
 POLL_S = 0.25
+NOWHERE = "127.0.0.1:9"
+"""Stands for the address of the cluster until ``connect``: a query that is only planned connects to nothing."""
 BATCH_ROWS = 400_000
 """The flights are one micro-batch: each further one costs more than the reading of its records."""
 FLIGHT_ORIGIN, FLIGHT_DELAY, FLIGHT_CARRIER = 12, 5, 9
@@ -73,12 +75,16 @@ class Aggregate:
 class Pipeline:
     """The session and its two queries. ``directory`` holds Parquet files, checkpoints and Spark's log."""
 
-    def __init__(self, directory: Path, bootstrap: str, topic: str, *, is_flights: bool) -> None:
+    def __init__(self, directory: Path, topic: str, *, is_flights: bool) -> None:
         self._directory = directory
-        self._bootstrap = bootstrap
+        self._bootstrap = NOWHERE
         self._topic = topic
         self._is_flights = is_flights
         self._session: SparkSession | None = None
+
+    def connect(self, bootstrap: str) -> None:
+        """Sets the address of the cluster, which may start after Spark."""
+        self._bootstrap = bootstrap
 
     def start_jvm(self) -> None:
         """Starts the JVM; its output goes to ``spark.log``.
@@ -291,6 +297,10 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+def _ignored(rows: int) -> None:
+    """Shows nothing."""
+
+
 class SparkThread:
     """The thread that owns the session, because Spark finds Python sources in a thread's active session.
 
@@ -303,6 +313,8 @@ class SparkThread:
         self._jobs: SimpleQueue[tuple[Callable[[], object], Future[Any]]] = SimpleQueue()
         threading.Thread(target=self._run, name="spark", daemon=True).start()
         self._started = self._submit(self._start)
+        self._streaming: Future[None] = Future()
+        self.progress: Callable[[int], None] = _ignored
 
     def _run(self) -> None:
         while True:
@@ -314,7 +326,7 @@ class SparkThread:
 
     def _submit(self, function: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        self._jobs.put((function, future))  # the caller waits for each, so there is one at a time
+        self._jobs.put((function, future))  # callers wait for the last one, so there are few
         return future
 
     def _start(self) -> None:
@@ -336,6 +348,23 @@ class SparkThread:
     def call(self, function: Callable[[], T]) -> T:
         """Returns what a function returns that uses the session."""
         return self._submit(function).result()
+
+    def stream(self) -> None:
+        """Begins to run the pipeline's queries, once Spark is ready."""
+        self._streaming = self._submit(self._stream)
+
+    def _stream(self) -> None:
+        self._started.result()
+        self._pipeline.run(lambda rows: self.progress(rows))
+
+    def wait_streamed(self, progress: Callable[[int], None]) -> None:
+        """Waits until the queries have ended; ``progress`` gets the number of rows of both from now on.
+
+        Raises:
+            CommandError: a query failed, or did not end in time.
+        """
+        self.progress = progress
+        self._streaming.result()
 
     def stop(self) -> None:
         """Ends Spark, unless it is still starting."""

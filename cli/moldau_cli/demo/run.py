@@ -78,16 +78,20 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
         records = load_flights() if source is None else load_file(source)
     _prepare(directory)
     notes: list[str] = []
+    spark = _start_spark(directory, records, notes) if with_spark else None
     with launcher_errors():
         with phases.timed("start 3 controllers and 3 brokers"):
             cluster = start_cluster(directory / "cluster", ClusterSpec())
         ready_s = phases.done[-1][1]
         try:
-            spark = _start_spark(directory, cluster, records, notes) if with_spark else None
+            if spark is not None:
+                spark[0].connect(cluster.bootstrap)
             with phases.timed(
                 f"produce {records.count:,} records, kill -9 a leader on the way", records.count
             ) as shown:
                 produced = trio.run(_produce, cluster, records, shown.update)
+            if spark is not None:
+                spark[1].stream()
             with phases.timed("consume directly", records.count) as shown:
                 direct = trio.run(_consume, cluster.bootstrap, records, produced.acknowledged, shown.update)
             tallies = [direct]
@@ -187,9 +191,7 @@ def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
     return -1
 
 
-def _start_spark(
-    directory: Path, cluster: LocalCluster, records: DemoInput, notes: list[str]
-) -> tuple[Pipeline, SparkThread] | None:
+def _start_spark(directory: Path, records: DemoInput, notes: list[str]) -> tuple[Pipeline, SparkThread] | None:
     """Begins to start Spark; without a Java, only adds a note."""
     from pyspark_moldau.session.java import find_java
 
@@ -200,7 +202,7 @@ def _start_spark(
         return None
     from moldau_cli.demo.pipeline import Pipeline, SparkThread
 
-    pipeline = Pipeline(directory, cluster.bootstrap, TOPIC, is_flights=records.is_flights)
+    pipeline = Pipeline(directory, TOPIC, is_flights=records.is_flights)
     return pipeline, SparkThread(pipeline)
 
 
@@ -226,7 +228,7 @@ def _spark(
         with phases.timed("wait for Spark (it started meanwhile)"):
             thread.wait()
         with phases.timed("stream to Parquet and aggregate by window", 2 * records.count) as shown:
-            thread.call(lambda: pipeline.run(shown.update))
+            thread.wait_streamed(shown.update)
         with phases.timed("read Parquet back"):
             aggregate = thread.call(read_back)
         with phases.timed("write the aggregate to a topic, twice"):
