@@ -21,10 +21,13 @@ PROFILE = (
     "Spark's transfer of the rows to Python, the requests, and three brokers that each write every row, on the same",
     "cores.",
     "",
-    "Both guarantees send the same batches. Exactly once adds a fingerprint, a marker in each task's transaction and a",
-    "decision per micro-batch: a fixed cost of some tens of milliseconds. Each round begins with another sink, because",
-    "the brokers are still busy with the rows of the sink before. In an earlier run *at least once* always came after",
-    "the JVM connector's many small batches, and reached two thirds of *exactly once*.",
+    "Both guarantees send the same batches: counted on 25 November 2026 without Spark, one task with 200,000 rows of",
+    "100 B sent 44 requests with batches of 252,871 bytes on average under either guarantee. *At least once* took 0.29",
+    "to 0.36 s of processor time in client and brokers (0.10 s in the client), *exactly once* 0.64 to 0.66 s (0.25 s):",
+    "the fingerprint, the transaction with its marker, and the decision. For so few rows the fixed part, some tens of",
+    "milliseconds a micro-batch, weighs most. In the run of 23 November *at least once* seemed slower only because it",
+    "always came after the JVM connector, when the brokers were busy with that sink's many small batches; now each",
+    "round begins with another sink.",
 )
 
 
