@@ -26,7 +26,7 @@ request adds do not fit, the session ends with FETCH_SESSION_ID_NOT_FOUND, and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LeaderEpoch
@@ -99,10 +99,30 @@ class FetchPartition:
         return True
 
 
+class Quiet(NamedTuple):
+    """The state in which a leader found that a follower's session has no news."""
+
+    changes: int
+    """The leader's count of changes of its replicas."""
+    replica_epoch: int
+    """Of the follower."""
+    confirmed_ms: float
+    """When the follower was noted as caught up with each partition of the session."""
+
+
 class FetchSession:
     """The session of one fetcher; its next request must have ``epoch``."""
 
-    __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "privileged", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "created_ms",
+        "epoch",
+        "last_used_ms",
+        "partitions",
+        "privileged",
+        "quiet",
+        "session_id",
+        "uses_topic_ids",
+    )
 
     def __init__(self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
         self.session_id = session_id
@@ -112,6 +132,8 @@ class FetchSession:
         self.last_used_ms = now_ms
         self.epoch = 1
         self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.quiet: Quiet | None = None
+        """When a follower and this leader agreed on all partitions; None while they may not."""
 
     def rotate(self, keys: Iterable[PartitionKey]) -> None:
         """Moves partitions that were answered with records to the end, so the next fetch begins with the others."""
@@ -197,6 +219,8 @@ class FetchSessionCache:
         ):
             self._remove(session_id)
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if partitions or forgotten:
+            session.quiet = None
         for partition in partitions:
             present = known.get(partition.key)
             if present is None:

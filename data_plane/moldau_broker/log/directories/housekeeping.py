@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import DAMAGE_ADVICE
 from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
@@ -15,7 +16,7 @@ from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.values import TopicPartition, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from moldau_broker.log.directories.log_store import LogStore
     from moldau_broker.log.partition.partition_log import PartitionLog
@@ -144,7 +145,8 @@ class Housekeeping:
     # Deletions --------------------------------------------------------------------------------------------------------
 
     def _deletion_work(self, now_ms: int) -> list[Work]:
-        for log in self._table.current_and_future():
+        # Once a second for each log: a condition without calls keeps thousands of idle logs cheap.
+        for log in [each for each in self._table.current_and_future() if each.storage.segments.deletions]:
             for deletion in log.storage.segments.deletions:
                 self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
             log.storage.segments.deletions.clear()
@@ -177,7 +179,7 @@ class Housekeeping:
 
     def _flush_works(self, now_ms: int) -> list[Work]:
         works: list[Work] = []
-        for log in self._table.current_and_future():
+        for log in _perhaps_unsynced(self._table.current_and_future()):
             # A closed segment is synced soon after its roll, so that recovery must read one segment at most.
             work = self.flush_work(log, up_to_closed_only=not log.storage.flush_due(now_ms))
             if work is not None:
@@ -237,7 +239,7 @@ class Housekeeping:
             if starts:
                 works.append(directory.log_starts.work(log_starts_of(logs), path, on_error))
             if watermarks:
-                marks: dict[TopicPartition, int] = {log.topic_partition: log.high_watermark for log in logs}
+                marks: dict[TopicPartition, int] = {log.topic_partition: log.watermarks.high_watermark for log in logs}
                 works.append(directory.high_watermarks.work(marks, path, on_error))
         return [work for work in works if work is not None]
 
@@ -246,3 +248,20 @@ class Housekeeping:
         return directory.recovery_points.work(
             points, directory.path, lambda error: self._store.work_failed(directory.path, error), durable=True
         )
+
+
+def _perhaps_unsynced(logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+    """Returns the logs for which a sync may be due: those with records after the recovery point and a reason to sync.
+
+    The reasons are a flush policy, and a closed segment. It makes no calls, because it looks at each log once a second.
+    """
+    return [
+        log
+        for log in logs
+        if (storage := log.storage).log_end_offset > storage.recovery.offset
+        and (
+            storage.config.bounds_unsynced
+            or storage.config.flush_ms < LONG_MAX
+            or storage.segments.all[-1].base_offset > storage.recovery.offset
+        )
+    ]

@@ -34,7 +34,8 @@ class LogTable:
 
     def in_directory(self, path: str) -> list[PartitionLog]:
         """Returns the current logs and the rivals of a directory; checkpoints cover these."""
-        return [log for log in [*self.current.values(), *self.rivals.values()] if log.parent_directory == path]
+        logs = [*self.current.values(), *self.rivals.values()]
+        return [log for log in logs if log.storage.segments.parent_directory == path]
 
 
 class DeletionQueue:

@@ -30,6 +30,7 @@ class SegmentList:
     def __init__(self, disk: Disk, directory: str, files: OpenFiles, segments: Iterable[LogSegment]) -> None:
         self.disk = disk
         self.directory = directory
+        self.parent_directory = directory.rpartition("/")[0]
         self.all = list(segments)
         self.active = self.all[-1]
         self.deletions: list[PendingDeletion] = []
@@ -164,6 +165,7 @@ class SegmentList:
     def moved(self, directory: str) -> None:
         """Takes note that the partition's directory was renamed."""
         self.directory = directory
+        self.parent_directory = directory.rpartition("/")[0]
         for segment in self.all:
             segment.files.moved(directory)
 

@@ -116,7 +116,7 @@ class SegmentedLog:
     @property
     def parent_directory(self) -> str:
         """The log directory (one of ``log.dirs``) that holds the partition."""
-        return self.directory.rpartition("/")[0]
+        return self.segments.parent_directory
 
     @property
     def recovery_point(self) -> int:

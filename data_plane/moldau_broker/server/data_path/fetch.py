@@ -22,7 +22,7 @@ from moldau.runtime.net.serving.answers import FileRange, ResponsePart, WaitingA
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
-from moldau_broker.replication.fetch_session import FetchContext
+from moldau_broker.replication.fetch_session import FetchContext, Quiet
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.replication.replica import Role
 from moldau_broker.server.replicas.delayed import WaitingFetch
@@ -47,6 +47,8 @@ _FOLLOWER_READS = 11
 _LEADER_HINTS = 12
 _ENDPOINT_HINTS = 16
 READ_COMMITTED = 1
+CONFIRMATIONS = 8
+"""How often within ``replica.lag.time.max.ms`` a leader looks at all partitions of a follower that has no news."""
 WAIT_MS_MAX = 300_000.0
 """Bound of a fetch's wait, even if it asks for more: the maximum that librdkafka lets its users set."""
 PARTITION_BYTES = 256
@@ -155,7 +157,7 @@ class FetchService:
         if query.replica_id >= 0:
             session = self._follower_session(query, context)
             if session is not None:
-                partitions = self._unconfirmed(query, session, now_ms)
+                partitions = () if self._is_quiet(query, session, now_ms) else self._unconfirmed(query, session, now_ms)
             errors, has_all = self._note_follower(query, partitions, now_ms)
         # A follower that has all records waits for more, as a rule, and then its answer is planned once.
         if not (has_all and session is not None and self._must_wait(query)):
@@ -215,11 +217,30 @@ class FetchService:
 
     # --- followers -------------------------------------------------------------------------------------------------
 
+    def _is_quiet(self, query: FetchQuery, session: FetchSession, now_ms: float) -> bool:
+        """Whether nothing has changed since a recent fetch of the session for which there was no news.
+
+        Such a fetch costs nothing for each partition. Often enough for ``replica.lag.time.max.ms``, all partitions are
+        looked at all the same, which also notes that the follower is caught up with each.
+        """
+        quiet = session.quiet
+        return (
+            quiet is not None
+            and quiet.changes == self._replicas.waits.changes
+            and quiet.replica_epoch == query.replica_epoch
+            and now_ms - quiet.confirmed_ms < self._replicas.lag_time_max_ms / CONFIRMATIONS
+        )
+
     def _unconfirmed(self, query: FetchQuery, session: FetchSession, now_ms: float) -> list[FetchPartition]:
-        """Returns the partitions of a session to look at; the follower and this leader agree on all others."""
+        """Returns the partitions of a session to look at; the follower and this leader agree on all others.
+
+        If there are none, and each log was found to agree, the session is quiet until something changes.
+        """
+        changes = self._replicas.waits.changes
         local = self._replicas.by_raw_id
         follower, follower_epoch = BrokerId(query.replica_id), query.replica_epoch
         unconfirmed = []
+        all_agree = True
         for key, wanted in session.partitions.items():
             partition = local.get(key)
             # This loop is all that an idle partition costs, so it makes one call for each.
@@ -239,10 +260,15 @@ class FetchService:
                 )
             ):
                 unconfirmed.append(wanted)
+            elif wanted.agreed_epoch != wanted.current_leader_epoch:
+                all_agree = False
+        session.quiet = Quiet(changes, follower_epoch, now_ms) if all_agree and not unconfirmed else None
         return unconfirmed
 
     def changed(self, session: FetchSession) -> list[FetchPartition]:
         """Returns the partitions for which a follower's session may get an answer."""
+        if session.quiet is not None and session.quiet.changes == self._replicas.waits.changes:
+            return []
         local = self._replicas.by_raw_id
         return [
             wanted

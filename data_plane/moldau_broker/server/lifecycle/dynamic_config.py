@@ -8,7 +8,7 @@ again at every start.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.config import topic_defaults, unserved_keys, usable_topic_config, with_dynamic
 from moldau_broker.log.config import LogConfig
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.image import MetadataImage
 
 
+class _Kept(NamedTuple):
+    """The settings of a topic, and the values that they follow from."""
+
+    broker: Config
+    overrides: Mapping[str, str]
+    settings: TopicSettings
+
+
 class DynamicConfig:
     """The configuration of a broker: the values of its file, overridden by those of the metadata."""
 
@@ -35,6 +43,7 @@ class DynamicConfig:
         self._topic_fallback = topic_defaults(static)
         self._topic_values: dict[str, dict[str, Value]] = {}  # the last values, if they differ from the fallback
         self._topic_reasons: dict[str, dict[str, str]] = {}  # reasons that were logged
+        self._topic_settings: dict[str, _Kept] = {}
         self._warned_minimum: tuple[int, int] | None = None  # file and metadata in the last warning
         self._warned_unserved: tuple[str, ...] = ()
         self.config = static
@@ -77,7 +86,22 @@ class DynamicConfig:
             )
 
     def topic_settings(self, topic: str, overrides: Mapping[str, str]) -> TopicSettings:
-        """Returns the settings of a topic with ``overrides``."""
+        """Returns the settings of a topic with ``overrides``.
+
+        They are kept, because each partition of a topic asks for them when it is created.
+        """
+        kept = self._topic_settings.get(topic)
+        if kept is not None and kept.broker is self.config and kept.overrides == overrides:
+            return kept.settings
+        settings, is_sound = self._parse_topic(topic, overrides)
+        if is_sound:
+            self._topic_settings[topic] = _Kept(self.config, dict(overrides), settings)
+        else:
+            self._topic_settings.pop(topic, None)
+        return settings
+
+    def _parse_topic(self, topic: str, overrides: Mapping[str, str]) -> tuple[TopicSettings, bool]:
+        """Returns the settings of a topic, and whether all of its overrides can be used."""
         fallback = self._topic_values.get(topic, self._topic_fallback)
         config, reasons = usable_topic_config(self.config, overrides, fallback)
         known = self._topic_reasons.pop(topic, {})
@@ -91,15 +115,17 @@ class DynamicConfig:
             self._topic_values[topic] = values
         else:
             self._topic_values.pop(topic, None)
-        return TopicSettings(
+        settings = TopicSettings(
             log=LogConfig.from_config(config),
             min_insync_replicas=config.get_int("min.insync.replicas"),
             leader_throttled=config.get_list("leader.replication.throttled.replicas"),
             follower_throttled=config.get_list("follower.replication.throttled.replicas"),
         )
+        return settings, not reasons
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forgets deleted topics."""
         for topic in topics:
             self._topic_values.pop(topic, None)
             self._topic_reasons.pop(topic, None)
+            self._topic_settings.pop(topic, None)

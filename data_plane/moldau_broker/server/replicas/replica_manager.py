@@ -281,6 +281,11 @@ class ReplicaManager:
 
     # --- time ------------------------------------------------------------------------------------------------------
 
+    @property
+    def lag_time_max_ms(self) -> float:
+        """After how long a follower that has not caught up leaves the ISR."""
+        return self._settings.lag_time_max_ms
+
     def tick_isr(self) -> None:
         """Removes lagging members from all ISRs; called every half of ``replica.lag.time.max.ms``."""
         now_ms = self._clock.monotonic_ms()
@@ -470,6 +475,7 @@ class ReplicaManager:
         applied = replica.apply(partition_state(image), log.log_end_offset, now_ms, log.settled_end_offset)
         if applied is Applied.UNCHANGED:
             return
+        self.waits.note_change()
         if applied is Applied.LEADER:
             self._following.unfollow(partition.key)
             self.alterations.withdraw(partition.key)

@@ -50,6 +50,8 @@ class ReplicaWaits:
         A follower's fetch in a session has one key, so that a wait costs as much for a thousand partitions as for one.
         """
         self._waiting_followers: dict[BrokerId, None] = {}
+        self.changes = 0
+        """Counts changes of replicas that a follower's fetch could show; equal counts mean that nothing has changed."""
         self._low_watermark_waiters = 0
         self._low_watermark_changed = Signal()
 
@@ -147,8 +149,13 @@ class ReplicaWaits:
         """Completes the fetches for which the new high watermark is enough."""
         self._wake(partition, partition.committed, watermark=True)
 
+    def note_change(self) -> None:
+        """Counts a change that wakes no fetch: of in-sync replicas, or of a log start offset."""
+        self.changes += 1
+
     def _wake(self, partition: Partition, key: WatchKey, *, watermark: bool) -> None:
         """Completes the fetches that wait on ``key`` or, in a follower's session, on all partitions."""
+        self.changes += 1
         purgatory = self.fetches.purgatory
         watched = purgatory.watched
         if not watched:
@@ -171,6 +178,7 @@ class ReplicaWaits:
 
     def end(self, partition: Partition) -> None:
         """Ends all waits for a partition whose leadership changed or whose replica is gone."""
+        self.changes += 1
         self.complete_produces(partition)
         self.follower_noted()
         purgatory = self.fetches.purgatory

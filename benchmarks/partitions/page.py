@@ -1,0 +1,107 @@
+"""The page of the figures: a table and a plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "partitions"
+STEPS = {
+    "create": "create all, until all replicas are in sync",
+    "failover": "`kill -9` of a broker, until others lead",
+    "recovery": "start it again, until all replicas are in sync",
+    "stop": "controlled stop of the broker",
+    "restart": "start it again, until all replicas are in sync",
+}
+HEAD = """\
+# Many partitions
+
+Three controllers and three brokers on one machine, `python -m benchmarks.partitions --out docs/benchmarks`. Processor
+time counts all brokers, or all controllers, that live at the end of a step; it depends less on other work of the
+machine than seconds do. The benchmark writes this page and the plot.
+
+![Cores at rest and processor time of a creation by number of partitions](partitions.svg)
+"""
+
+
+@dataclass(kw_only=True)
+class Row:
+    """The figures of one cluster."""
+
+    partitions: int
+    factor: int
+    figures: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+def write_page(directory: Path, new: Row) -> None:
+    """Adds a row to the JSON file, and writes page and plot from all of its rows."""
+    data = directory / f"{NAME}.json"
+    rows = [Row(**each) for each in json.loads(data.read_text("utf-8"))] if data.exists() else []
+    rows = [one for one in rows if (one.partitions, one.factor) != (new.partitions, new.factor)] + [new]
+    rows.sort(key=lambda one: (one.factor, one.partitions))
+    data.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n", encoding="utf-8")
+    (directory / f"{NAME}.md").write_text(markdown(rows), encoding="utf-8")
+    draw(rows, directory / f"{NAME}.svg")
+
+
+def markdown(rows: list[Row]) -> str:
+    """Returns the page."""
+    lines = [HEAD, "## At rest\n"]
+    lines.append(
+        "| partitions | replicas | cores of brokers | without partitions | cores of controllers | MB of a broker |"
+    )
+    lines[-1] += " without | KB for each replica | MB of a controller | measured |"
+    lines.append("|" + "---|" * 10)
+    for row in rows:
+        get = row.figures.get
+        held = row.partitions * row.factor / 3
+        each = (get("idle_broker_mb", 0.0) - get("empty_broker_mb", 0.0)) * 1e3 / held
+        facts = f"{row.facts.get('date')}, load {row.facts.get('load')}"
+        lines.append(
+            f"| {row.partitions:,} | {row.factor} | {get('idle_broker_cores', 0):.3f} | "
+            f"{get('empty_broker_cores', 0):.3f} | {get('idle_controller_cores', 0):.3f} | "
+            f"{get('idle_broker_mb', 0):.0f} | {get('empty_broker_mb', 0):.0f} | {each:.1f} | "
+            f"{get('idle_controller_mb', 0):.0f} | {facts} |"
+        )
+    for step, title in STEPS.items():
+        lines += [f"\n## {title[0].upper() + title[1:] if title[0] != '`' else title}\n"]
+        lines.append("| partitions | replicas | seconds | processor seconds of brokers | of controllers |")
+        lines.append("|---|---|---|---|---|")
+        for row in rows:
+            get = row.figures.get
+            lines.append(
+                f"| {row.partitions:,} | {row.factor} | {get(f'{step}_s', 0):.1f} | "
+                f"{get(f'{step}_broker_cpu_s', 0):.1f} | {get(f'{step}_controller_cpu_s', 0):.1f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Draws the plot."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "moldau"  # equal figures give equal files
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    for panel, keys, title in (
+        (panels[0], ("idle_broker_cores", "idle_controller_cores"), "cores at rest"),
+        (panels[1], ("create_broker_cpu_s", "create_controller_cpu_s"), "processor seconds of a creation"),
+    ):
+        for factor in sorted({row.factor for row in rows}):
+            for key, style in zip(keys, ("-o", "--s"), strict=True):
+                found = [(row.partitions, row.figures[key]) for row in rows if row.factor == factor]
+                role = "brokers" if "broker" in key else "controllers"
+                panel.plot(*zip(*found, strict=True), style, label=f"{role}, {factor} replicas", markersize=4)
+        panel.set_xlabel("partitions")
+        panel.set_title(title)
+        panel.set_ylim(bottom=0)
+        panel.legend(fontsize=7)
+    figure.savefig(path, metadata={"Date": None})
