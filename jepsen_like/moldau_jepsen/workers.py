@@ -9,8 +9,8 @@ seeds whose results are not needed. When the campaign's process dies, the worker
 ``max_tasks_per_child``. In CPython 3.11 it does not replace one that has reached its limit while it counts another as
 idle, so that the last tasks of a campaign may wait for ever, and a shutdown with them.)
 
-The module is light on purpose: a worker ignores interrupts as soon as it has imported this, before it imports what it
-runs.
+Workers are forks of one server process, which has imported the code of simulated runs and ignores interrupts. The
+campaign starts it with its first worker, and it ends with the campaign.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnContext
+    from multiprocessing.context import ForkServerContext
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -41,6 +41,8 @@ LOOK_S = 5.0
 as on a terminal's Ctrl-Z, its workers did too."""
 START_S = 300.0
 """How long a worker may take until it has imported what it is to run."""
+PRELOADED = ("moldau_jepsen.simulation.campaign.run", "moldau_jepsen.workers")
+"""Modules that the server process imports, so that no worker has to."""
 
 
 @contextlib.contextmanager
@@ -50,7 +52,7 @@ def workers(processes: int | None, *, tasks: int | None = None) -> Iterator[conc
     If a worker dies, the futures of the pool raise ``concurrent.futures.BrokenExecutor``.
     """
     count = processes if processes is not None else (os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     campaign, hold = context.Pipe(duplex=False)  # nothing is ever sent: it is closed
     pool = concurrent.futures.ProcessPoolExecutor(
         max(1, min(count, tasks if tasks is not None else count)),
@@ -67,6 +69,12 @@ def workers(processes: int | None, *, tasks: int | None = None) -> Iterator[conc
         pool.shutdown(cancel_futures=True)
         hold.close()
         campaign.close()
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    return context
 
 
 def run_each(
@@ -92,7 +100,7 @@ def run_each(
     Where a worker dies, its task ends as ``BrokenProcessPool`` and no more tasks are begun.
     """
     count = processes if processes is not None else (os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     remaining = iter(arguments)
     more = True
     idle: list[_Worker[A, R]] = []
@@ -151,7 +159,7 @@ def _heard_of(busy: Iterable[_Worker[A, R]], seconds_max: float) -> list[_Worker
 class _Worker(Generic[A, R]):
     """A process that has one task at a time, as its campaign sees it."""
 
-    def __init__(self, context: SpawnContext) -> None:
+    def __init__(self, context: ForkServerContext) -> None:
         """Starts the process."""
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -21,7 +22,10 @@ def square(number: int) -> tuple[int, int]:
 def interrupt_at(last: int, number: int) -> tuple[int, int]:
     """From ``last`` on interrupts the campaign and never ends; before that it is ``square``."""
     if number >= last:
-        os.kill(os.getppid(), signal.SIGINT)
+        campaign = multiprocessing.parent_process()
+        assert campaign is not None
+        assert campaign.pid is not None
+        os.kill(campaign.pid, signal.SIGINT)
         signal.pause()
     return square(number)
 
