@@ -19,6 +19,8 @@ from support.histories import (
     replicas,
     session_bugs,
     sessions,
+    share_bugs,
+    shares,
     transaction_bugs,
     transactions,
 )
@@ -89,6 +91,10 @@ def _group(scene: Callable[[], World], depth: int, *patches: Callable[[], list[P
 
 def _replica(scene: Callable[[], World], depth: int, *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
     return _bugs("replication", "short histories of a partition", scene, depth, *patches, copies=True)
+
+
+def _shares(scene: Callable[[], World], depth: int, *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
+    return _bugs("share groups", "short histories of a share-partition", scene, depth, *patches, copies=True)
 
 
 def _session(scene: Callable[[], World], *patches: Callable[[], list[Patch]]) -> list[PlantedBug]:
@@ -175,4 +181,15 @@ BUGS: tuple[PlantedBug, ...] = (
         session_bugs.dropped_partition_fetched_on,
     ),
     *_session(sessions.advanced_session, session_bugs.lower_offset_ignored),
+    *_shares(shares.accepted_first, 2, share_bugs.start_offset_goes_back),
+    *_shares(shares.released_last, 3, share_bugs.later_batch_wins),
+    *_shares(
+        shares.held_records,
+        3,
+        share_bugs.refused_write_counts,
+        share_bugs.lock_ends_during_write,
+        share_bugs.acquired_records_taken_for_done,
+        share_bugs.answer_before_commit,
+    ),
+    *_shares(shares.former_leader, 4, share_bugs.former_leader_writes),
 )

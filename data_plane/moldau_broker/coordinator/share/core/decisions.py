@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.share.core.batches import UNCHANGED_OFFSET, StateBatch, combine
+from moldau_broker.coordinator.share.core.batches import ACKNOWLEDGED, ARCHIVED, UNCHANGED_OFFSET, StateBatch, combine
 from moldau_broker.coordinator.share.core.requests import Delete, Initialize, KeyAnswer, Read, Summarize
 from moldau_broker.coordinator.share.core.state import (
     NO_EPOCH,
@@ -17,6 +17,8 @@ from moldau_broker.coordinator.share.core.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from moldau_broker.coordinator.share.core.requests import Ask, Write
     from moldau_broker.coordinator.share.core.state import Change, SharePartitionKey
 
@@ -110,15 +112,30 @@ def _write(
             ErrorCode.INVALID_REQUEST,
             f"offsets {bad.first_offset} to {bad.last_offset}, delivered {bad.delivery_count} times, are no batch",
         )
+    start_offset, complete_count = ask.start_offset, ask.delivery_complete_count
+    if start_offset != UNCHANGED_OFFSET and start_offset < state.start_offset:
+        # An earlier write that arrives late, after its leader has sent it again or given it up: no epoch tells it from
+        # a present one, and below the start offset nothing is known any more that could outweigh it.
+        start_offset = state.start_offset
+        complete_count = _complete_count(combine((*state.batches, *ask.batches), start_offset))
     update = Update(
         key=key,
         snapshot_epoch=state.snapshot_epoch,
         leader_epoch=ask.leader_epoch,
-        start_offset=ask.start_offset,
-        delivery_complete_count=ask.delivery_complete_count,
-        batches=combine(ask.batches, ask.start_offset),
+        start_offset=start_offset,
+        delivery_complete_count=complete_count,
+        batches=combine(ask.batches, start_offset),
     )
     return _DONE, _folded(update, state, updates_max, wall_ms)
+
+
+def _complete_count(batches: Iterable[StateBatch]) -> int:
+    """Returns the number of offsets whose delivery is complete."""
+    return sum(
+        batch.last_offset - batch.first_offset + 1
+        for batch in batches
+        if batch.delivery_state in (ACKNOWLEDGED, ARCHIVED)
+    )
 
 
 def _is_sound(batch: StateBatch) -> bool:
