@@ -58,19 +58,26 @@ async def fill(bootstrap: str, topic: str, partitions: int, records: Mapping[int
         await producer.flush()
 
 
-async def _read(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
-    config = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+CONFIG = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+
+
+async def _drain(consumer: Consumer | moldau.aio.Consumer, topic: str, records: Mapping[int, int]) -> float:
+    """Reads as many records of each partition as ``records`` says; returns the seconds that it took."""
     wanted, got, size = sum(records.values()), 0, 0
-    async with Consumer(config) as consumer:
-        consumer.assign([(topic, partition) for partition in records])
-        begin = time.perf_counter()
+    consumer.assign([(topic, partition) for partition in records])
+    begin = time.perf_counter()
+    while got < wanted:
+        for batch in await consumer.poll(1000):
+            for record in batch.records:
+                size += len(record.value or b"")
+            got += len(batch.records)
+    return time.perf_counter() - begin
+
+
+async def _read(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
+    async with Consumer({"bootstrap.servers": bootstrap, **CONFIG}) as consumer:
         with trio.fail_after(READ_TIMEOUT_S):
-            while got < wanted:
-                for batch in await consumer.poll(1000):
-                    for record in batch.records:
-                        size += len(record.value or b"")
-                    got += len(batch.records)
-        return time.perf_counter() - begin
+            return await _drain(consumer, topic, records)
 
 
 def read_moldau(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
@@ -108,9 +115,8 @@ def read_librdkafka(bootstrap: str, topic: str, records: Mapping[int, int]) -> f
 
 def read_blocking(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
     """Seconds that Moldau's consumer for threads takes."""
-    config = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     wanted, got, size = sum(records.values()), 0, 0
-    with moldau.blocking.Consumer(config) as consumer:
+    with moldau.blocking.Consumer({"bootstrap.servers": bootstrap, **CONFIG}) as consumer:
         consumer.assign([(topic, partition) for partition in records])
         begin = time.perf_counter()
         while got < wanted:
@@ -118,21 +124,14 @@ def read_blocking(bootstrap: str, topic: str, records: Mapping[int, int]) -> flo
                 for record in batch.records:
                     size += len(record.value or b"")
                 got += len(batch.records)
+            if time.perf_counter() - begin > READ_TIMEOUT_S:
+                raise TimeoutError(f"{got} of {wanted} records came in {READ_TIMEOUT_S:g} s")
         return time.perf_counter() - begin
 
 
 async def _read_aio(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
-    config = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    wanted, got, size = sum(records.values()), 0, 0
-    async with moldau.aio.Consumer(config) as consumer:
-        consumer.assign([(topic, partition) for partition in records])
-        begin = time.perf_counter()
-        while got < wanted:
-            for batch in await consumer.poll(1000):
-                for record in batch.records:
-                    size += len(record.value or b"")
-                got += len(batch.records)
-        return time.perf_counter() - begin
+    async with moldau.aio.Consumer({"bootstrap.servers": bootstrap, **CONFIG}) as consumer:
+        return await _drain(consumer, topic, records)
 
 
 def read_aio(bootstrap: str, topic: str, records: Mapping[int, int]) -> float:
@@ -181,7 +180,7 @@ def measure(bootstrap: str, topic: str, records: Mapping[int, int], rounds: int)
             used = time.process_time()
             rates[name].append(count / CLIENTS[name](bootstrap, topic, records))
             costs[name].append((time.process_time() - used) * 1e6 / count)
-    row = {name: round(statistics.median(found)) for name, found in rates.items()}
+    row: dict[str, float] = {name: round(statistics.median(found)) for name, found in rates.items()}
     row |= {f"{name}_cpu_us": round(statistics.median(found), 3) for name, found in costs.items()}
     for label, found in [("ratio", rates), ("cpu_ratio", costs)]:
         ratios = [own / other for own, other in zip(found["moldau"], found["librdkafka"], strict=True)]

@@ -6,6 +6,7 @@ compare that with what is in the topics afterwards.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ TOPICS: Final = ("orders", "orders-librdkafka", "left", "right")
 JOIN_S: Final = 120
 
 
-class Worker(threading.Thread):
+class Worker(threading.Thread, abc.ABC):
     """A client in a thread; ``steps`` counts its rounds that succeeded, ``errors`` keeps what it should not see."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -39,9 +40,9 @@ class Worker(threading.Thread):
         except (KafkaError, AssertionError, OSError) as error:
             self.errors.append(error)
 
+    @abc.abstractmethod
     def work(self) -> None:
         """Is the client."""
-        raise NotImplementedError
 
 
 class OwnProducer(Worker):
