@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -214,6 +215,7 @@ def _job_errors() -> Iterator[None]:
     if missing:
         raise UsageError(f"pipeline jobs need {', '.join(missing)}, not installed here: pip install 'moldau[jobs]'")
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
     from pyspark_moldau.errors import USER_ERRORS
     from pyspark_moldau.jobs.errors import JobConfigError, JobError
@@ -221,6 +223,8 @@ def _job_errors() -> Iterator[None]:
     from pyspark_moldau.session import UnsupportedSparkError
     from pyspark_moldau.session.java import NoJavaError
 
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # they print the plan of each refused query
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield
     except JobConfigError as error:

@@ -20,10 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark_moldau.jobs.config.job_config import check_cluster, load_config, source_of
-from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries, started, topic_writer
+from pyspark_moldau.jobs.queries.running import JobReport, first_line, job_session, run_queries, started, topic_writer
 from pyspark_moldau.jobs.queries.writing import DEAD_LETTERS, MAIN
 from pyspark_moldau.jobs.tables import write_atomically
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SourceConfig
 
@@ -251,7 +252,7 @@ def _run_stream(job: ViewJob, number: int, session: SparkSession, timeout_s: flo
     rows = _queried(read_stream(session, job.config, job.source), job.query)
     state = _folder(job.path, number) / "state"
     writer = rows.writeStream.outputMode("complete").foreachBatch(partial(_batch_done, job.path, number))
-    starts: dict[str, Callable[[], StreamingQuery]] = {MAIN: partial(started, writer, MAIN, job.config, state)}
+    starts: dict[str, Callable[[], StreamingQuery]] = {MAIN: partial(_started, writer, job.config, state)}
     letters = read_dead_letters(session, job.config, job.source)
     if letters is not None:  # one query for all versions, so that each dead letter is copied once
         to_topic = topic_writer(letters, job.config, job.source.payload.dead_letter_topic)
@@ -268,6 +269,23 @@ def _queried(records: DataFrame, query: str) -> DataFrame:
     with checked_sql("[view] query:"):
         records.createOrReplaceTempView("records")
         return records.sparkSession.sql(query)
+
+
+def _started(writer: DataStreamWriter, config: JobConfig, state: Path) -> StreamingQuery:
+    """Starts the query of a version.
+
+    Raises:
+        JobConfigError: Spark cannot run the query as a stream.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return started(writer, MAIN, config, state)
+    except AnalysisException as error:
+        raise JobConfigError(
+            f"[view] query: cannot be built as a stream; aggregate with group by, or build it with --batch "
+            f"({first_line(str(error))})"
+        ) from error
 
 
 def _write_result(path: Path, number: int, rows: DataFrame, batch: int) -> None:

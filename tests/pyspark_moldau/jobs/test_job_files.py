@@ -11,6 +11,7 @@ from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.export import export_job
 from pyspark_moldau.jobs.join import join_job
 from pyspark_moldau.jobs.load import load_job
+from pyspark_moldau.jobs.queries.running import first_line
 from pyspark_moldau.jobs.sessions import sessions_job
 from pyspark_moldau.jobs.tables import OWNER, finish_compaction, own_table
 from pyspark_moldau.jobs.views import view_job
@@ -72,7 +73,8 @@ def test_a_good_file_is_read(folder):
         ('table = "tables/flights"', "", "give either table"),
         ('table = "tables/flights"', 'topic = "t"', "a load writes a table"),
         ('"state"', '"state"\ntrigger = "often"', "expected available-now, or a duration"),
-        ("[sink]", "[sinks]", "must be given"),
+        ("[sink]", "[sinks]", "sink: must be given; is sinks meant?"),
+        ('topics = ["flights"]', 'topic = ["flights"]', r"\[source\] topics: must be given; is topic meant?"),
         ("[run]", "[extra]\n[run]", "extra: unknown key"),
     ],
 )
@@ -129,6 +131,7 @@ def test_a_command_gives_keys_that_the_file_leaves_out(folder):
         ('"bootstrap.servers" = "b:1"', r"\[kafka\] bootstrap.servers: is in \[cluster\] too"),
         ('sasl.mechanism = "SECRET"', "cluster: sasl.mechanism = 'SECRET': must be one of"),
         ('sasl.pasword = "SECRET"', "did you mean sasl.password"),
+        ('isolation.levle = "SECRET"', "isolation.levle: unknown key of a client; did you mean isolation.level"),
         ("sasl.password = [1]", "sasl.password: expected a string or a number, got a list"),
         ('sasl.password = "${env:MOLDAU_NOT_THERE}"', "there is no environment variable MOLDAU_NOT_THERE"),
         ('sasl.password = "SECRET ${file:none.properties:x}"', "file:none.properties:x.*No such file"),
@@ -192,6 +195,11 @@ def test_columns_of_a_result_have_names_of_their_own(folder, name, old, new, mes
     assert old in text
     with pytest.raises(JobConfigError, match=message):
         READERS[f"{name}.toml"](write(folder, text.replace(old, new, 1)))
+
+
+def test_the_cause_of_a_failure_is_one_line():
+    text = "An error occurred.\n: org.SparkException: Could not parse Master URL: 'y'\n\tat org.A(B.java:1)"
+    assert first_line(text) == "org.SparkException: Could not parse Master URL: 'y'"
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -432,6 +432,11 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
     assert rows(views.read_view(path, spark)) == old
     with pytest.raises(JobError, match="no version 9; there are: 1, 2, 3, 4"):
         views.switch(path, 9)
+    plain = job.write("plain", job.source() + '[view]\npath = "plain"\nquery = "select value from records"\n')
+    with pytest.raises(
+        JobError, match=r"\[view\] query: cannot be built as a stream; aggregate with group by, or .*--batch"
+    ):
+        views.build(views.view_job(plain), "stream", spark)
 
 
 def test_the_command_runs_a_job_and_reports_its_failure(spark, brokers, tmp_path, capsys):
@@ -452,3 +457,8 @@ def test_the_command_runs_a_job_and_reports_its_failure(spark, brokers, tmp_path
         topic = "no-such-topic" if place.endswith("topics") else "command-dead"
         assert line.startswith(f"moldau: {tmp_path / 'none.toml'}: {place}: topic {topic} does not exist on ")
         assert f"moldau topics create {topic}" in line
+    wrong = job.source() + '[sink]\ntable = "t"\n[aggregate]\nwindow = "1 hour"\nwatermark = "1 hour"\n'
+    assert main(["pipeline", "aggregate", str(job.write("wrong", wrong + 'columns = { n = "sum(vlaue)" }\n'))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("moldau: [aggregate] an expression is wrong: ")
+    assert "`vlaue` cannot be resolved. Did you mean one of the following? [`value`" in line

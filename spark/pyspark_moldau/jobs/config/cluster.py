@@ -7,6 +7,7 @@ the process that starts the job; no error, log or ``repr`` shows the resolved te
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -86,6 +87,11 @@ def cluster_of(root: Section, folder: Path, elsewhere: Mapping[str, str]) -> Clu
     keys = {**elsewhere, **resolved}
     if not keys.get(SERVERS):
         raise root.error(TABLES[0], f'"{SERVERS}" must be given, as "host:port,..."')
+    known = sorted(_OF_CONSUMERS | _OF_PRODUCERS)
+    for key in keys:
+        near = [] if key in known else difflib.get_close_matches(key, known, 1)
+        if near:
+            raise root.error(TABLES[0], f"{key}: unknown key of a client; did you mean {near[0]}?")
     found = ClusterKeys(servers=keys[SERVERS], keys=keys)
     try:
         parse_sink_options(found.sink_options() | _EXACTLY_ONCE, streaming=True)

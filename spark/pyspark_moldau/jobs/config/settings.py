@@ -151,5 +151,6 @@ class Section:
         self._known.append(key)
         value = self._values.pop(key, default)
         if value is None:
-            raise self.error(key, "must be given")
+            near = difflib.get_close_matches(key, self._values, 1)
+            raise self.error(key, f"must be given; is {near[0]} meant?" if near else "must be given")
         return value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 from pyspark_moldau.source.core.options import EARLIEST, parse_options
 from pyspark_moldau.source.planning import connect_cluster
@@ -77,7 +78,12 @@ def value_type(payload: PayloadConfig) -> DataType:
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import BinaryType
 
-    return BinaryType() if payload.format == "raw" else from_arrow_type(decoder_of(payload).type)
+    if payload.format == "raw":
+        return BinaryType()
+    try:
+        return from_arrow_type(decoder_of(payload).type)
+    except JobConfigError as error:
+        raise JobConfigError(f"[source.payload] schema: {error}") from error
 
 
 def _raw(

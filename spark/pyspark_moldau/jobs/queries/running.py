@@ -61,14 +61,22 @@ def job_session(config: JobConfig) -> SparkSession:
     """Starts (or returns) the session of a job: a local one, or that of the cluster at the setting ``spark.master``.
 
     Raises:
+        JobError: Spark refuses a setting, or its cluster does not answer.
         NoJavaError: No suitable Java was found.
         UnsupportedSparkError: PySpark is too old.
     """
     from pyspark_moldau.session import cluster_session, local_session
 
-    if not config.session.get(MASTER, LOCAL).startswith(LOCAL):
-        return cluster_session("moldau-pipeline", settings=config.session)
-    return local_session("moldau-pipeline", cores=config.cores, settings=config.session)
+    master = config.session.get(MASTER, LOCAL)
+    try:
+        if not master.startswith(LOCAL):
+            return cluster_session("moldau-pipeline", settings=config.session)
+        return local_session("moldau-pipeline", cores=config.cores, settings=config.session)
+    except Exception as error:
+        if not type(error).__module__.startswith("py4j"):
+            raise
+        # The JVM refuses a setting before PySpark translates its errors.
+        raise JobError(f"[spark] Spark does not start with {MASTER} {master}: {first_line(str(error))}") from error
 
 
 def started(writer: DataStreamWriter, name: str, config: JobConfig, checkpoint: Path) -> StreamingQuery:
@@ -131,7 +139,7 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
 
 def first_line(text: str) -> str:
     """Returns the most informative line of a Spark error: the last Python or Java exception, or the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
     chosen = named[-1] if named else (lines or ["unknown"])[0]
     return chosen[:1000]
