@@ -3,11 +3,12 @@
     python -m benchmarks.broker [--quick] [--rounds N] [--seconds S] [--output docs/benchmarks/broker.md]
 
 Load comes from ``benchmarks.broker.load`` (prepared frames, almost free) and, as the client that users have, from
-librdkafka through confluent-kafka. Apache Kafka is fetched with Maven; without a Java or Maven its columns are left out
-and the reason is printed. All processes share this machine's cores: a row says what was reached and how much of a core
-the brokers used for it. Data goes to the directory given by ``--directory``, by default memory (/dev/shm) where there
-is one, so that the disk of the day is not what is measured. The figures also go to a JSON file beside the page, and a
-plot (SVG) with them.
+librdkafka: through confluent-kafka, and by its own performance tool where that is at hand (``librdkafka_tool``). Apache
+Kafka is fetched with Maven. Without a Java or Maven its columns are left out, without the tool its rows; the reason is
+printed. All processes share this machine's cores: a row says what was reached and how much of a core the brokers used
+for it. Data goes to the directory given by ``--directory``, by default memory (/dev/shm) where there is one, so that
+the disk of the day is not what is measured. The figures also go to a JSON file beside the page, and a plot (SVG) with
+them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.broker import librdkafka_tool
 from benchmarks.broker.measure import Bench, Row
 from benchmarks.broker.peers import KafkaPeer, MoldauPeer, Peer, PeerError, kafka_libraries
 from benchmarks.broker.report import draw, markdown
@@ -73,6 +75,7 @@ def measure(
             counts = (1, 100) if options.quick else (1, 100, 1000)
             bench.spread(counts, counts)
         bench.librdkafka()
+        bench.librdkafka_tool()
         bench.java_tools()
     loaded = bench.memory_megabytes()
     starts = [(section, peer.name, peer.started_s, idle[peer.name], loaded[peer.name]) for peer in peers]
@@ -127,6 +130,10 @@ def main() -> None:
     except PeerError as error:
         facts["absent"] = str(error)
         sys.stderr.write(f"Apache Kafka is not measured: {error}\n")
+    try:
+        librdkafka_tool.find_tool()
+    except librdkafka_tool.ToolError as error:
+        sys.stderr.write(f"librdkafka's performance tool is not measured: {error}\n")
     facts["peers"] = [MoldauPeer.name] + ([KafkaPeer.name] if libraries is not None else [])
     rows: list[Row] = []
     starts: list[Any] = []

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.broker import java_tools
+from benchmarks.broker import java_tools, librdkafka_tool
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -35,6 +35,9 @@ PACED_BATCH_BYTES = 16 * KIB
 TOUCHED_MIB = 768
 JAVA_RECORDS_PER_SECOND = 400_000
 """How many records Kafka's tools get per second of a measurement."""
+TOOL_RECORDS_PER_SECOND = 500_000
+"""How many records librdkafka's tool gets per second of a measurement."""
+TOOL_CONSUMERS = 20
 LEADING_TIMEOUT_S = 30.0
 CONSUME_TIMEOUT_S = 60.0
 NOT_YET_LEADING = "answered a produce request with error 6"
@@ -276,6 +279,26 @@ class Bench:
             topic = self.topic(peer, bounded=False)  # nothing may go while it is read back from the beginning
             for what, run in (("librdkafka produce", self._librdkafka_produce), ("librdkafka consume", self._consume)):
                 self._client(peer, what, topic, run)
+            self.drop(peer, topic)
+
+    def librdkafka_tool(self) -> None:
+        """librdkafka's performance tool, if it is there: one producer, one consumer, and many that catch up at once."""
+        try:
+            tool = librdkafka_tool.find_tool()
+        except librdkafka_tool.ToolError:
+            return  # the caller reports it
+        count = int(self.seconds * TOOL_RECORDS_PER_SECOND)
+        for peer in self.peers:
+            topic = self.topic(peer, self.replicas, bounded=False)
+            before, begin = self._cpu_s(peer), time.perf_counter()
+            rate = librdkafka_tool.produce(tool, peer.bootstrap, topic, count, self.acks)
+            cores = (self._cpu_s(peer) - before) / (time.perf_counter() - begin)
+            self._keep_client(peer, "librdkafka's tool produces", rate, cores)
+            for consumers in (1, TOOL_CONSUMERS):
+                what = f"librdkafka's tool, {consumers} consumer{'s' if consumers > 1 else ''}"
+                before, begin = self._cpu_s(peer), time.perf_counter()
+                rate = librdkafka_tool.consume(tool, peer.bootstrap, topic, self.replicas, count, consumers)
+                self._keep_client(peer, what, rate, (self._cpu_s(peer) - before) / (time.perf_counter() - begin))
             self.drop(peer, topic)
 
     def java_tools(self) -> None:
