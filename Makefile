@@ -95,7 +95,7 @@ campaign-log: install
 
 # A streaming query through both connectors while its driver, workers, leaders and coordinator are killed.
 campaign-spark: install
-	PYTHONPATH=tests $(BIN)/python -m support.spark.sink_campaign --kills $(or $(CAMPAIGN_KILLS),30) --seed $(or $(CAMPAIGN_SEED),1)
+	PYTHONPATH=tests $(BIN)/python -m support.spark.sink_campaign --kills $(or $(CAMPAIGN_KILLS),30) --seed $(or $(CAMPAIGN_SEED),1) $(CAMPAIGN_ARGS)
 
 # Generated bugs in the pure cores, which the tests or short simulations must find: the score of each core.
 mutation: install
