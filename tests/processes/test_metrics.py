@@ -154,6 +154,7 @@ def test_groups_count_by_protocol_and_state(traffic):
             prefix + 'group_count{protocol="classic"}': 1,
             prefix + 'group_count{protocol="consumer"}': 1,
             prefix + 'group_count{protocol="share"}': 1,
+            prefix + 'group_count{protocol="streams"}': 0,
             prefix + 'classic_group_count{state="Empty"}': 1,
             prefix + 'consumer_group_count{state="Empty"}': 1,
             stable: 1,

@@ -175,6 +175,7 @@ class Replica:
     __slots__ = (
         "_followers",
         "_lag_time_max_ms",
+        "_may_be_committed",
         "_min_insync_replicas",
         "_offline",
         "_proposal",
@@ -208,6 +209,7 @@ class Replica:
         self.epoch_start_offset = UNKNOWN_OFFSET  # start of the present leader epoch; set on the leader only
         self._followers: dict[BrokerId, FollowerProgress] = {}
         self._proposal: IsrProposal | None = None
+        self._may_be_committed = False  # whether the outcome of an earlier attempt of the proposal is unknown
         self._lag_time_max_ms = lag_time_max_ms
         self._min_insync_replicas = min_insync_replicas
         self._offline: tuple[int, ...] = ()  # replicas with a failed log directory on a live broker
@@ -499,16 +501,18 @@ class Replica:
         apply a committed ISR from the answer: ``min.insync.replicas`` may have been raised before it in the log, and a
         leader that counts the new ISR with the old minimum acknowledges records that an eligible leader replica lacks.
         A proposal refused with INELIGIBLE_REPLICA stays too: until the partition epoch that comes with the refusal, an
-        earlier attempt may still arrive when the replica is eligible again. OPERATION_NOT_ATTEMPTED drops the proposal.
-        After any other error the outcome is unknown: the same proposal is returned, to be sent after a back-off.
+        earlier attempt may still arrive when the replica is eligible again. OPERATION_NOT_ATTEMPTED drops the proposal,
+        unless it was sent before. After any other error the outcome is unknown: the same proposal is returned, to be
+        sent after a back-off.
         """
         if self._proposal is not proposal:
             return NO_EFFECTS
-        if error in _NOTHING_HAPPENED:
+        if error in _NOTHING_HAPPENED and not self._may_be_committed:
             self._proposal = None
             return self._leader_effects(now_ms, eligible)
         if error is ErrorCode.NONE or error in _OUT_OF_DATE:
             return NO_EFFECTS
+        self._may_be_committed = True
         return ReplicaEffects(proposal=proposal)
 
     # --- rules -----------------------------------------------------------------------------------------------------
@@ -574,6 +578,7 @@ class Replica:
         self, isr: tuple[BrokerId, ...], *, joining: BrokerId, eligible: Mapping[BrokerId, int]
     ) -> IsrProposal:
         assert self._proposal is None
+        self._may_be_committed = False
         assert self.broker_id in isr, "a leader is always in its own ISR"
         self._proposal = IsrProposal(
             isr=isr,

@@ -258,6 +258,18 @@ def test_a_refusal_that_changed_nothing_drops_the_proposal() -> None:
     assert subject.maximal_isr == (1,)
 
 
+def test_a_refused_repetition_does_not_undo_the_first_attempt() -> None:
+    """The first attempt may have been committed, so the larger ISR counts until metadata say otherwise."""
+    subject = leader(isr=(1,), end=1, high_watermark=1)
+    proposal = fetched(subject, 2, 1).proposal
+    assert proposal is not None
+    subject.log_end_moved(2, 0, ALIVE)
+    for error in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.OPERATION_NOT_ATTEMPTED):
+        assert subject.alter_answered(proposal, error, LAG * 3, ALIVE) == ReplicaEffects(proposal=proposal)
+    assert subject.maximal_isr == (1, 2)
+    assert subject.high_watermark == 1
+
+
 @pytest.mark.parametrize(
     "error", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INELIGIBLE_REPLICA]
 )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.lifecycle.broker import Broker
 
 _GROUPS: Final = "kafka_server_group_coordinator_metrics_"
-PROTOCOLS: Final = ("classic", "consumer", "share")
+PROTOCOLS: Final = ("classic", "consumer", "share", "streams")
 
 
 def register_groups(registry: Registry, broker: Broker) -> None:

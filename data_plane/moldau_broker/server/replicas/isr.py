@@ -17,6 +17,7 @@ from moldau.protocol.messages.alter_partition import (
 )
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.replication.replica import NO_BROKER
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 
 if TYPE_CHECKING:
@@ -137,11 +138,12 @@ class IsrAlterations:
                     continue
                 error = ErrorCode(answer.error_code)
                 proposal = proposals[key]
-                before = len(partition.replica.state.isr)
                 effects = partition.replica.alter_answered(proposal, error, now_ms, replicas.eligible)
                 if error is ErrorCode.NONE:
-                    self._shrinks += len(proposal.isr) < before
-                    self._expands += len(proposal.isr) > before
+                    # The metadata may have brought the new ISR already, so the replica's state does not tell.
+                    admits = proposal.joining != NO_BROKER
+                    self._expands += admits
+                    self._shrinks += not admits
                     self._logger.info("isr-changed", partition=key, isr=proposal.isr)
                 else:
                     self._failed += 1
