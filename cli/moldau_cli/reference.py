@@ -24,6 +24,7 @@ class Parameter(Protocol):
     required: bool
     hidden: bool
     default: object
+    type: object
 
 
 class Command(Protocol):
@@ -84,8 +85,7 @@ def _row(parameter: Parameter) -> str:
 
 def _choices(parameter: Parameter) -> list[str]:
     """Returns the values of an option that takes one of a few."""
-    described = getattr(parameter, "type_descriptor", None)
-    return [str(choice) for choice in getattr(described, "choices", None) or ()]
+    return [str(getattr(choice, "value", choice)) for choice in getattr(parameter.type, "choices", None) or ()]
 
 
 def _default(parameter: Parameter) -> str:
