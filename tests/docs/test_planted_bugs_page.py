@@ -14,7 +14,7 @@ from moldau_jepsen.simulation.mutants.mutant_table import document
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 
 if TYPE_CHECKING:
-    from moldau_jepsen.simulation.campaign.profiles import Profile
+    from moldau_jepsen.simulation.campaign.profile import Profile
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/mutants.md").read_text(encoding="utf-8")

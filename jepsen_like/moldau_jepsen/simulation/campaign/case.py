@@ -43,6 +43,7 @@ DRAWS = (
     "transaction_level",
     "security",
     "quotas",
+    "compaction",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

@@ -18,6 +18,7 @@ from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
 from moldau_jepsen.workloads.bank import BankWorkload
+from moldau_jepsen.workloads.compacted import CompactedWorkload
 from moldau_jepsen.workloads.members import MembersWorkload
 from moldau_jepsen.workloads.phases.group_read import GroupRead, read_in_group
 from moldau_jepsen.workloads.phases.liveness import Liveness
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.campaign.options import RunOptions
     from moldau_jepsen.simulation.judge.rights import RightsWatch
+    from moldau_jepsen.workloads.compacted import CompactedOptions
     from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder
     from moldau_jepsen.world.world import World
@@ -73,10 +75,12 @@ class Clients:
         on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
         rights: RightsWatch | None = None,
         quotas: bool = False,
+        compaction: CompactedOptions | None = None,
     ) -> None:
         """Starts no client. ``synced`` means that a disk loses no acknowledged record.
 
         ``rights`` looks at what brokers know of rights, if the cluster is secured; ``quotas``: some clients have them.
+        ``compaction``: options of the compacted topic, if there is one.
 
         ``on_acknowledged`` hears of records in the topic that is deleted and made again.
         """
@@ -141,6 +145,10 @@ class Clients:
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
         self._members = MembersWorkload(cluster.bootstrap, options.members_options, recorder)
         self._regex_member = RegexMember(cluster, self.environment)
+        self._compacted = (
+            None if compaction is None else CompactedWorkload(self.environment, cluster.bootstrap, compaction)
+        )
+        self._compaction = compaction
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
 
     async def create_topics(self) -> None:
@@ -163,6 +171,11 @@ class Clients:
             topics[METERED_TOPIC] = 1
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
+        if self._compaction is not None:
+            settings = self._compaction.topic_settings
+            await self._cluster.create_topic(
+                self.environment, self._compaction.topic, self._compaction.partitions, settings
+            )
 
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""
@@ -186,6 +199,9 @@ class Clients:
                 nursery.start_soon(self._until_it_ends, "bank", self._run_bank)
             if self.members:
                 nursery.start_soon(self._until_it_ends, "members", self._run_members)
+            if self._compacted is not None:
+                compacted = partial(client.run_program, self._compacted.run)
+                nursery.start_soon(self._until_it_ends, "compacted", compacted)
 
     async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.under_way.append(name)
@@ -254,6 +270,8 @@ class Clients:
         self._bank.stop()
         self._members.stop()
         self._regex_member.stop()
+        if self._compacted is not None:
+            self._compacted.stop()
         if self.rights is not None:
             self.rights.stop()
         if self.quotas is not None:
@@ -295,6 +313,8 @@ class Clients:
         await self.register.final_read(seconds)
         if self.topics:
             await self._topics.final_read(seconds)
+        if self._compacted is not None:
+            await self._compacted.final_read(seconds)
 
     def wrong_answers(self) -> list[str]:
         """Returns the answers about rights, logins and quotas that were wrong so far."""
@@ -307,6 +327,7 @@ class Clients:
         """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
         asked = self._options.may_convict
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
+        unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
@@ -315,6 +336,9 @@ class Clients:
         wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-recreated") else []
         if wrong:
             return [f"at the end: topic-recreated: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        wrong = self._compacted.verdict() if self._compacted is not None and asked("compacted-key") else []
+        if wrong:
+            return [f"at the end: compacted-key: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,

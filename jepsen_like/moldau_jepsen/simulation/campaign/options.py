@@ -12,6 +12,7 @@ from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
 from moldau_jepsen.workloads.bank import BankOptions
+from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
@@ -30,6 +31,8 @@ SEVERAL_DIRECTORIES_PROBABILITY = 0.3
 LEVEL_1_PROBABILITY = 0.2
 SECURITY_PROBABILITY = 0.2
 QUOTAS_PROBABILITY = 0.2
+COMPACTION_PROBABILITY = 0.25
+DELETES_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,11 @@ class RunOptions:
     campaigns have it."""
     quotas: bool | None = False
     """Whether quotas of clients that use too much change beside the others; drawn if None, as campaigns have it."""
+    compaction: bool | None = False
+    """Whether a compacted topic is written, cleaned and read beside the others; drawn if None, as campaigns have
+    it."""
+    compacted_options: CompactedOptions | None = None
+    """Options of that workload; drawn if None."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -219,6 +227,15 @@ def drawn_quotas(seed: int, options: RunOptions) -> bool:
     if options.quotas is not None:
         return options.quotas
     return derive_random(seed, "quotas").random() < QUOTAS_PROBABILITY
+
+
+def drawn_compaction(seed: int, options: RunOptions) -> CompactedOptions | None:
+    """Returns the options of the compacted topic, None without one; of a stream of its own, as above."""
+    draw = derive_random(seed, "compaction")
+    works = draw.random() < COMPACTION_PROBABILITY
+    works = works if options.compaction is None else options.compaction
+    drawn = CompactedOptions(deletes=draw.random() < DELETES_SHARE, segment_bytes=draw.choice((1_024, 2_048)))
+    return (options.compacted_options or drawn) if works else None
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

@@ -1,85 +1,35 @@
-"""Defines profiles: runs with faults that concentrate on one part of the cluster.
+"""Lists the profiles: runs with faults that concentrate on one part of the cluster (``profile``).
 
-A swarm of all faults reaches most states, but narrow windows of a protocol need many faults of a few kinds. A profile
-names those kinds and matching time settings of the cluster; the seed draws the rest. Planted bugs are hunted with the
+Planted bugs are hunted with the
 profile that their rule needs. One in four seeds of a campaign uses a profile, so that the rules that convict a mutant
 also judge the real code under the same conditions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.cluster.simulated import ClusterShape
-from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
+from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.world.world import derive_random
 
-if TYPE_CHECKING:
-    from moldau_jepsen.workloads.queue import QueueOptions
-
 PROFILE_PROBABILITY = 0.25
-
-_PLAIN = RunOptions(pipe=False)
-
-
-def _workload(**changes: object) -> QueueOptions:
-    return replace(_PLAIN.workload, **changes)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """One kind of run."""
-
-    name: str
-    text: str
-    options: RunOptions
-    kinds: tuple[FaultKind, ...]
-    strikes: tuple[int, int] = (6, 14)
-    """Fewest and most faults."""
-    lengths: tuple[float, float] = (0.2, 3.0)
-    """Shortest and longest fault, in virtual seconds."""
-    story: tuple[tuple[FaultKind, float, float], ...] = ()
-    """Faults that belong together, with begin and end in seconds; repeated, a little differently each time, while
-    others strike."""
-    story_seconds: float = 5.0
-    """The time from one report to the next."""
-    stream: str = ""
-    """Name of the random stream, if it is not ``name``: a renamed profile keeps the runs of its seeds."""
-
-    def of_seed(self, seed: int) -> RunOptions:
-        """Returns the run of a seed: the profile's options with a plan drawn."""
-        draw = derive_random(seed, "profile", self.stream or self.name)
-        duration = self.options.fault_seconds
-        spans = []
-        start = 0.5
-        while self.story and start + self.story_seconds <= duration:
-            for kind, first, last in self.story:
-                shift = draw.uniform(0.0, 0.1)
-                spans.append((start + first + shift, start + last + shift, kind))
-            start += self.story_seconds
-        for _ in range(draw.randint(*self.strikes)):
-            begin = draw.uniform(0.0, duration * 0.9)
-            spans.append((begin, min(duration, begin + draw.uniform(*self.lengths)), draw.choice(self.kinds)))
-        faults = tuple(
-            PlannedFault(kind=kind, begin=begin, end=end, number=number)
-            for number, (begin, end, kind) in enumerate(sorted(spans, key=lambda span: span[0]))
-        )
-        return replace(self.options, faults=faults)
-
+LATER_PROBABILITY = 0.06
 
 ELECTIONS = Profile(
     name="elections",
     text="five controllers lose sight of each other and die, again and again, with short election timeouts",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(controllers=5, brokers=1, settings={"controller.quorum.election.timeout.ms": "120"}),
-        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=25.0,
         fault_scope=FaultScope.CONTROLLERS,
         transactions=False,
@@ -108,9 +58,9 @@ LOST_VOTERS = Profile(
     name="lost-voters",
     text="controllers lose their metadata logs, one at a time, while they are down and others die",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(brokers=1, settings={"controller.quorum.election.timeout.ms": "400"}),
-        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=25.0,
         fault_scope=FaultScope.CONTROLLERS,
         transactions=False,
@@ -126,7 +76,7 @@ REPLICATION = Profile(
     name="replication",
     text="leaders lose followers, or the controllers, for longer than either waits",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "replica.lag.time.max.ms": "600",
@@ -134,7 +84,7 @@ REPLICATION = Profile(
                 "broker.heartbeat.interval.ms": "300",
             }
         ),
-        workload=_workload(group_readers=0, sends_per_second=60.0),
+        workload=workload(group_readers=0, sends_per_second=60.0),
         fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
@@ -173,7 +123,7 @@ DIVERGENCE = Profile(
     name="divergence",
     text="leaders die under load while one follower is ahead of the other",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "replica.lag.time.max.ms": "10000",
@@ -181,7 +131,7 @@ DIVERGENCE = Profile(
                 "broker.heartbeat.interval.ms": "300",
             }
         ),
-        workload=_workload(
+        workload=workload(
             senders=3,
             partitions=3,
             assigned_readers=1,
@@ -213,7 +163,7 @@ CRASHES = Profile(
     name="crashes",
     text="several brokers die at once and come back at different times",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "replica.lag.time.max.ms": "2000",
@@ -221,7 +171,7 @@ CRASHES = Profile(
                 "broker.heartbeat.interval.ms": "300",
             }
         ),
-        workload=_workload(group_readers=0, sends_per_second=30.0),
+        workload=workload(group_readers=0, sends_per_second=30.0),
         fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
@@ -234,9 +184,9 @@ OUTAGES = Profile(
     name="outages",
     text="a machine loses power and stays away: its peers do not see the connections end",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),
-        workload=_workload(group_readers=0, sends_per_second=10.0),
+        workload=workload(group_readers=0, sends_per_second=10.0),
         fault_scope=FaultScope.BROKERS,
         transactions=False,
         synced=True,
@@ -252,7 +202,7 @@ REJOINS = Profile(
     name="rejoins",
     text="followers die and come back while their leader cannot reach the controllers",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "replica.lag.time.max.ms": "600",
@@ -260,7 +210,7 @@ REJOINS = Profile(
                 "broker.heartbeat.interval.ms": "1000",
             }
         ),
-        workload=_workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
+        workload=workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
         fault_scope=FaultScope.BROKERS,
         transactions=False,
     ),
@@ -295,7 +245,7 @@ CLEANING = Profile(
     name="cleaning",
     text="offsets are committed often into small segments, which are cleaned at once",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "offsets.topic.segment.bytes": "1024",
@@ -305,7 +255,7 @@ CLEANING = Profile(
                 "log.flush.offset.checkpoint.interval.ms": "300",
             }
         ),
-        workload=_workload(group_readers=3, assigned_readers=0, sends_per_second=60.0, crash_every_s=5.0),
+        workload=workload(group_readers=3, assigned_readers=0, sends_per_second=60.0, crash_every_s=5.0),
         fault_scope=FaultScope.BROKERS,
         synced=True,
     ),
@@ -317,9 +267,9 @@ RETENTION = Profile(
     name="retention",
     text="logs grow beyond retention.bytes and lose their oldest segments",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(settings={"log.retention.check.interval.ms": "1000", "log.segment.bytes": "2048"}),
-        workload=_workload(
+        workload=workload(
             partitions=2,
             assigned_readers=1,
             group_readers=0,
@@ -342,8 +292,8 @@ TRANSACTIONS = Profile(
     name="transactions",
     text="transactions, a third of them aborted, while coordinators and leaders come and go",
     options=replace(
-        _PLAIN,
-        workload=_workload(senders=1, group_readers=1, sends_per_second=20.0),
+        PLAIN,
+        workload=workload(senders=1, group_readers=1, sends_per_second=20.0),
         fault_scope=FaultScope.BROKERS,
         transactions=True,
     ),
@@ -364,7 +314,7 @@ PIPELINES = replace(
     text="many small batches of a transaction are on their way to one partition at once, and some are refused",
     options=replace(
         TRANSACTIONS.options,
-        workload=_workload(
+        workload=workload(
             partitions=1,
             senders=2,
             group_readers=0,
@@ -385,7 +335,7 @@ IMPATIENT = replace(
     text="as replication, with producers that soon give an answer up",
     options=replace(
         REPLICATION.options,
-        workload=_workload(
+        workload=workload(
             group_readers=0, sends_per_second=60.0, producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 8_000}
         ),
     ),
@@ -395,8 +345,8 @@ GROUPS = Profile(
     name="groups",
     text="members of groups crash, fall silent and come back; what they commit decides what is read again",
     options=replace(
-        _PLAIN,
-        workload=_workload(
+        PLAIN,
+        workload=workload(
             senders=1,
             assigned_readers=0,
             group_readers=2,
@@ -422,11 +372,11 @@ MEMBERS = Profile(
     name="members",
     text="members of a group come, go, fall silent and change their protocol while coordinators move",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={"group.consumer.session.timeout.ms": "800", "group.consumer.heartbeat.interval.ms": "200"}
         ),
-        workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=10.0),
+        workload=workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=10.0),
         transactions=False,
         members=True,
         members_options=MembersOptions(
@@ -452,8 +402,8 @@ RECREATED_TOPICS = Profile(
     stream="made-again",
     text="a topic is deleted and recreated while log directories fail and brokers are restarted",
     options=replace(
-        _PLAIN,
-        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
         directories=2,
         synced=True,
         topics=True,
@@ -470,8 +420,8 @@ BANK = Profile(
     text="money is moved in transactions while tellers and clerks pause and are usurped, and coordinators and leaders "
     "come and go",
     options=replace(
-        _PLAIN,
-        workload=_workload(senders=1, assigned_readers=1, group_readers=0, sends_per_second=10.0),
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=1, group_readers=0, sends_per_second=10.0),
         fault_scope=FaultScope.ALL,
         transactions=False,
         bank=True,
@@ -495,7 +445,7 @@ DECISIONS = Profile(
     name="decisions",
     text="coordinators die and hand over while brokers are so slow that decided transactions wait for their markers",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "replica.lag.time.max.ms": "600",
@@ -503,7 +453,7 @@ DECISIONS = Profile(
                 "broker.heartbeat.interval.ms": "300",
             }
         ),
-        workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=5.0),
+        workload=workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=5.0),
         fault_scope=FaultScope.BROKERS,
         transactions=True,
         bank=True,
@@ -525,7 +475,7 @@ DISKS = Profile(
     name="disks",
     text="brokers lose page caches, cannot read, and hold what has rotted, one after the other and in small segments",
     options=replace(
-        _PLAIN,
+        PLAIN,
         shape=ClusterShape(
             settings={
                 "broker.session.timeout.ms": "1500",
@@ -534,7 +484,7 @@ DISKS = Profile(
                 "log.index.interval.bytes": "64",
             }
         ),
-        workload=_workload(group_readers=1, sends_per_second=30.0),
+        workload=workload(group_readers=1, sends_per_second=30.0),
         fault_scope=FaultScope.BROKERS,
         transactions=True,
         synced=False,
@@ -578,14 +528,21 @@ PROFILES: dict[str, Profile] = {
     )
 }
 """The profiles that a campaign draws from; retention is excluded, because its losses are wanted."""
+DRAWN_FIRST = tuple(PROFILES)
+LATER = {profile.name: profile for profile in (COMPACTION,)}
+"""Profiles that were added later: they draw from a stream of their own, so that they shift few seeds."""
+PROFILES |= LATER
 
 
 def drawn_profile(seed: int) -> Profile | None:
     """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
+    later = derive_random(seed, "which later profile")
+    if later.random() < LATER_PROBABILITY:
+        return LATER[later.choice(list(LATER))]
     draw = derive_random(seed, "which profile")
     if draw.random() >= PROFILE_PROBABILITY:
         return None
-    return PROFILES[draw.choice(list(PROFILES))]
+    return PROFILES[draw.choice(DRAWN_FIRST)]
 
 
 def drawn_options(seed: int) -> RunOptions:
@@ -594,6 +551,7 @@ def drawn_options(seed: int) -> RunOptions:
     options = (
         RunOptions(directories=None, topics=None, bank=None, members=None) if profile is None else profile.of_seed(seed)
     )
-    return replace(
+    drawn = replace(
         options, core_first=None, seeks=None, variety=None, transaction_level=None, security=None, quotas=None
     )
+    return drawn if options.compaction else replace(drawn, compaction=None)

@@ -25,6 +25,7 @@ from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
 from moldau_jepsen.simulation.campaign.options import (
     draw_settings,
+    drawn_compaction,
     drawn_directories,
     drawn_quotas,
     drawn_security,
@@ -39,6 +40,7 @@ from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.quotas import QuotaWatch
 from moldau_jepsen.simulation.judge.rights import RightsWatch
 from moldau_jepsen.simulation.judge.watch import StepGuard
+from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS
 from moldau_jepsen.workloads.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
@@ -77,6 +79,7 @@ class Run:
         synced = draw.random() < SYNCED_PROBABILITY
         self.synced = synced if options.synced is None else options.synced
         has_quotas = drawn_quotas(world.seed, options)
+        self.compaction = drawn_compaction(world.seed, options)
         settings = self._settings(draw, has_quotas=has_quotas)
         directories = drawn_directories(world.seed, options)
         secured = drawn_security(world.seed, options)
@@ -100,6 +103,7 @@ class Run:
             on_acknowledged=self._acknowledged,
             rights=self.rights,
             quotas=has_quotas,
+            compaction=self.compaction,
         )
         verdict = None if self.clients.quotas is None else self.clients.quotas.verdict
         self.quotas = None if verdict is None else QuotaWatch(self.cluster, verdict, METERED)
@@ -112,10 +116,8 @@ class Run:
             fault_scope=fault_scope,
             replaceable=not (self.synced and self.clients.topics),  # see the replication factors of that workload
         )
-        if options.faults is not None:
-            self.plan: Sequence[PlannedFault] = options.faults
-        else:
-            self.plan = planned_faults(world.seed, options)
+        drawn = planned_faults(world.seed, options) if options.faults is None else options.faults
+        self.plan: Sequence[PlannedFault] = drawn
         # Drawn apart, so that it shifts no other draw.
         self.core_first = drawn_core_first(world.seed) if options.core_first is None else options.core_first
         self.transaction_level = drawn_transaction_level(world.seed, options)
@@ -130,6 +132,8 @@ class Run:
 
     def _settings(self, draw: random.Random, *, has_quotas: bool) -> dict[str, str]:
         settings = {**draw_settings(draw), **self.options.shape.settings}
+        if self.compaction is not None:
+            settings |= CLEANER_SETTINGS
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         if has_quotas:
@@ -154,6 +158,7 @@ class Run:
             "transaction_level": self.transaction_level,
             "security": self.rights is not None,
             "quotas": self.quotas is not None,
+            "compaction": self.compaction is not None,
         }
 
     def _record(self, operation: Operation) -> None:

@@ -16,7 +16,7 @@ from moldau_jepsen.simulation.campaign.profiles import BANK, GROUPS
 from moldau_jepsen.simulation.mutants.pressed import PIPED, SHORT_TRANSACTIONS, TRANSFERS
 
 if TYPE_CHECKING:
-    from moldau_jepsen.simulation.campaign.profiles import Profile
+    from moldau_jepsen.simulation.campaign.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,5 +108,6 @@ ALONE: dict[str, Trial] = {
     "permitted-though-denied": _trial("acl-deny-ignored"),
     "denied-though-permitted": _trial("acl-decisions-kept"),
     "stuck": _trial("divergence-ignored"),
+    "compacted-key": _trial("tombstones-dropped-at-once"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -9,7 +9,7 @@ from moldau_jepsen.planted_bug import PlantedBug
 from moldau_jepsen.simulation.campaign.options import RunOptions
 
 if TYPE_CHECKING:
-    from moldau_jepsen.simulation.campaign.profiles import Profile
+    from moldau_jepsen.simulation.campaign.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
-from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS, Profile
+from moldau_jepsen.simulation.campaign.profile import Profile
+from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS
+from moldau_jepsen.workloads.compacted import CompactedOptions
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -113,4 +116,11 @@ RIGHTS = Profile(
     kinds=(FaultKind.RESTART, FaultKind.CUT, FaultKind.LINK, FaultKind.PAUSE),
     strikes=(1, 3),
     lengths=(0.2, 1.5),
+)
+
+TOMBSTONES = replace(
+    COMPACTION,
+    name="tombstones",
+    text="as compaction, with tombstones that outlast the run",
+    options=replace(COMPACTION.options, compacted_options=CompactedOptions(reads_per_second=2.0)),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profiles import CLEANING, DIVERGENCE, RECREATED_TOPICS, REPLICATION, RETENTION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import housekeeping, logs, truncation
+from moldau_jepsen.simulation.mutants.pressed import TOMBSTONES
 
 LOG = (
     Mutant(
@@ -57,6 +59,34 @@ LOG = (
         text="the cleaner drops a key's last value",
         patches=housekeeping.cleaner_drops_last_value,
         profile=CLEANING,
+    ),
+    Mutant(
+        name="tombstones-dropped-at-once",
+        area="log",
+        text="the cleaner drops tombstones before delete.retention.ms is over",
+        patches=housekeeping.tombstones_dropped_at_once,
+        profile=TOMBSTONES,
+    ),
+    Mutant(
+        name="first-segment-not-cleaned",
+        area="log",
+        text="the cleaner leaves the oldest segment alone, where values of deleted keys stay",
+        patches=housekeeping.first_segment_not_cleaned,
+        profile=COMPACTION,
+    ),
+    Mutant(
+        name="aborted-values-supersede",
+        area="log",
+        text="values of aborted transactions supersede committed values in the cleaner's offset map",
+        patches=housekeeping.aborted_values_supersede,
+        profile=TOMBSTONES,
+    ),
+    Mutant(
+        name="aborted-values-kept",
+        area="log",
+        text="the cleaner keeps aborted values and drops the entries that hide them from readers",
+        patches=housekeeping.aborted_values_kept,
+        profile=TOMBSTONES,
     ),
     Mutant(
         name="retention-deletes-active-segment",

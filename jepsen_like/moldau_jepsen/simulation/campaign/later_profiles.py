@@ -1,0 +1,32 @@
+"""Profiles that campaigns draw from a stream of their own, because they were added after the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moldau_jepsen.cluster.simulated import ClusterShape
+from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
+from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.workloads.compacted import CompactedOptions
+
+COMPACTION = Profile(
+    name="compaction",
+    text="tombstones and markers are soon cleaned away, while brokers are away for much shorter",
+    options=replace(
+        PLAIN,
+        shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),
+        workload=workload(senders=0, assigned_readers=0, group_readers=0, sends_per_second=1.0, crash_every_s=0.0),
+        fault_scope=FaultScope.BROKERS,
+        transactions=False,
+        compaction=True,
+        compacted_options=CompactedOptions(delete_retention_ms=3_000, reads_per_second=2.0, keys=20),
+        config_changes_per_second=0.2,
+        fault_seconds=20.0,
+    ),
+    kinds=(FaultKind.RESTART, FaultKind.KILL, FaultKind.KILL_LEADER, FaultKind.ELECT),
+    strikes=(1, 4),
+    lengths=(0.2, 0.8),
+)
+"""A replica that is away for longer than ``delete.retention.ms`` may miss a tombstone and keep an older value: Kafka
+does not promise more. So the faults of this profile are short. Elsewhere tombstones outlast the run."""

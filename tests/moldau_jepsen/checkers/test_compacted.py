@@ -1,0 +1,105 @@
+"""Goal: reads of a compacted topic are judged by the model of each key.
+
+Method: one sound story of writes and reads, and changes of it that each break one rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moldau_jepsen.checkers.log.compacted import Fate, KeyRead, KeyRecord, KeyWrite, check_compacted
+
+COMMITTED, ABORTED, UNKNOWN = Fate.COMMITTED, Fate.ABORTED, Fate.UNKNOWN
+
+
+def write(key, value, fate=COMMITTED, offset=-1, known_at=-1):
+    return KeyWrite(partition=0, key=key, value=value, fate=fate, offset=offset, known_at=known_at)
+
+
+WRITES = [
+    write("a", b"0", offset=0, known_at=1),
+    write("a", b"1", offset=1, known_at=2),
+    write("b", b"2", offset=2, known_at=2),
+    write("b", b"3", ABORTED),
+    write("b", None, offset=5, known_at=3),
+    write("c", b"5", UNKNOWN),
+    write("a", b"6", offset=9, known_at=20),
+]
+A0, A1, B2, B3, B4, C5, A6 = (
+    KeyRecord(offset, each.key, number, each.value)
+    for number, (each, offset) in enumerate(zip(WRITES, (0, 1, 2, 4, 5, 7, 9), strict=True))
+)
+
+
+def read(*records, begun=10, ended=12, log_start=0, judges_absence=True):
+    return KeyRead(0, begun, ended, log_start, records, judges_absence)
+
+
+def test_sound_reads_are_acquitted():
+    sound = [
+        read(begun=0, ended=1),
+        read(A0, A1, B2, B4),
+        read(A1, B4, begun=13, ended=14),  # compacted
+        read(A1, C5, begun=15, ended=16),  # the tombstone has served its time
+        read(A0, A1, C5, begun=21, ended=22, log_start=10, judges_absence=False)._replace(records=(C5, A6)),
+        read(C5, A6, begun=23, ended=24),
+        read(A6, begun=30, ended=31, log_start=8),  # retention took the write of unknown fate
+    ]
+    assert check_compacted(WRITES, sound, tombstones_stay=False) == []
+    assert check_compacted(WRITES, sound[:3], tombstones_stay=True) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (read(A0, B4), "lost write 1 of a, known to be committed at 1: write 0 at 0 is the newest"),
+        (read(B4), "lost write 1 of a, known to be committed at 1: the key is absent"),
+        (read(A1, B2), "lost write 4 of b, known to be committed at 5: write 2 at 2 came back from the dead"),
+        (read(A1, B3, B4), "returned write 3 of b at 4, which was aborted"),
+        (read(B4, A1), "was read with offsets [5, 1], which do not rise"),
+        (read(A1, A1, B4), "was read with offsets [1, 1, 5], which do not rise"),
+        (read(A1._replace(value=b"x"), B4), "holds b'x' of a at 1, which was not written"),
+        (read(A1._replace(key="b"), B4), "holds b'1' of b at 1, which was not written"),
+        (read(A1._replace(number=77), B4), "holds b'1' of a at 1, which was not written"),
+        (read(A1, B4._replace(value=b""), C5), "holds b'' of b at 5, which was not written"),
+        (read(A1._replace(offset=3), B4), "write 1 of partition 0 had the offsets 1 and 3"),
+        (read(A1, B2, B4, C5._replace(offset=2))._replace(records=(A1, C5._replace(offset=2), B4)), "at offset 2"),
+    ],
+)
+def test_each_anomaly_is_convicted(found, text):
+    assert any(text in line for line in check_compacted(WRITES, [found], tombstones_stay=False))
+
+
+def test_a_tombstone_that_must_stay_is_missed():
+    """A tombstone may not be absent while delete.retention.ms is not over."""
+    (wrong,) = check_compacted(WRITES, [read(A1)], tombstones_stay=True)
+    assert wrong == "partition 0 lost write 4 of b, known to be committed at 5: the key is absent"
+    assert check_compacted(WRITES, [read(A1)], tombstones_stay=False) == []
+
+
+def test_a_write_that_was_read_once_is_known():
+    """A write of unknown fate that was read once must be read again, or a later one of its key."""
+    before, after = read(A1, B4, C5), read(A1, B4, begun=13, ended=14)
+    (wrong,) = check_compacted(WRITES, [before, after], tombstones_stay=False)
+    assert wrong == "partition 0 lost write 5 of c, known to be committed at 7: the key is absent"
+    meanwhile = replace_begun(after, 11)
+    assert check_compacted(WRITES, [before, meanwhile], tombstones_stay=False) == []
+
+
+def replace_begun(of, begun):
+    return of._replace(begun=begun)
+
+
+def test_deleted_offsets_are_not_missed():
+    """Records below the log start offset may be absent; those that a read found there count."""
+    moved = read(B4, log_start=2)
+    assert check_compacted(WRITES, [moved], tombstones_stay=False) == []
+    assert check_compacted(WRITES, [read(B4, judges_absence=False)], tombstones_stay=False) == []
+    assert check_compacted(WRITES, [read(A0, B4, log_start=2)], tombstones_stay=False)
+
+
+def test_partitions_are_judged_apart():
+    other = [replace(each, partition=1) for each in WRITES]
+    assert check_compacted(other, [read()], tombstones_stay=True) == []

@@ -1,0 +1,41 @@
+"""Goal: the client of a compacted topic sees what there is, and its verdict notices a loss.
+
+Method: the client against a broker whose cleaner works, in virtual time; then a write that the log does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from moldau_jepsen.checkers.log.compacted import Fate, KeyWrite
+from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS, CompactedOptions, CompactedWorkload
+from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+
+
+def test_a_compacted_topic_is_read_and_judged() -> None:
+    async def scenario(cluster: Any) -> None:
+        options = CompactedOptions(partitions=1, rounds_per_second=4.0, crash_every_s=0.0, deletes=True)
+        settings = {key.replace(".", "_"): value for key, value in options.topic_settings.items()}
+        await cluster.client(1).create_topic(options.topic, **settings)
+        client = CompactedWorkload(cluster.client_environment, f"b1:{BROKER_PORT}", options)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await trio.sleep(8)
+            client.stop()
+        await client.final_read(10)
+        assert client.stuck is None
+        assert client.verdict() == []
+        fates = [write.fate for write in client.writes]
+        assert min(fates.count(Fate.COMMITTED), fates.count(Fate.ABORTED)) > 5
+        last = client.reads[-1]
+        committed = sum(write.offset >= last.log_start for write in client.writes)
+        assert len(last.records) < committed, "the cleaner has done nothing"
+        lost = KeyWrite(partition=0, key="lost", value=b"?", fate=Fate.COMMITTED, offset=last.log_start + 1, known_at=1)
+        client.writes.append(lost)
+        await client.final_read(10)
+        assert any("lost" in line for line in client.verdict())
+
+    settings: dict[str, Any] = {key.replace(".", "_"): value for key, value in CLEANER_SETTINGS.items()}
+    run_cluster(scenario, brokers=1, **settings)
