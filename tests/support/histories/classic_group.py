@@ -42,6 +42,9 @@ class ClassicGroup:
         self.commits: list[tuple[int, int]] = []
         self.former: list[tuple[str, int] | None] = [None, None]
         """Member id and generation of each member before the present ones."""
+        self.is_forgotten = False
+        """Whether a coordinator that took over does not know the static member's present id, as in Kafka: it loads the
+        members of the newest generation whose plan was committed."""
 
     # --- actions
 
@@ -116,6 +119,7 @@ class ClassicGroup:
         accepted = answer is None or code_of(answer) is ErrorCode.NONE
         assert not (accepted and stale), f"member {who} commits in generation {generation} of {self.newest}"
         replaced = who == 1 and member_id != self.consumers[1].member_id
+        replaced = replaced and not self.is_forgotten
         assert not (accepted and replaced and self.consumers[1].member_id), "a replaced static member commits"
         assert accepted == (len(self.driver.uncommitted) > before), "a refused commit is written"
         self._learn()
@@ -166,6 +170,7 @@ class ClassicGroup:
         # A generation whose plan was not committed is forgotten, as in Kafka.
         group = self.driver.core.rebalancer.groups.get(GROUP)
         self.newest = 0 if group is None else group.generation
+        self.is_forgotten = group is None or self.consumers[1].member_id not in group.members
         self._learn()
 
     def settle(self) -> None:
@@ -222,6 +227,8 @@ class ClassicGroup:
                     assert answer.generation_id >= self.newest, "a generation goes back"
                     self.newest = max(self.newest, answer.generation_id)
                     consumer.assignment = None
+                    if consumer is self.consumers[1]:
+                        self.is_forgotten = False
                 elif answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                     consumer.member_id, consumer.generation, consumer.assignment = "", -1, None
                 consumer.join_id = None
@@ -267,6 +274,7 @@ class ClassicGroup:
             tuple(len(each.records) for each in self.driver.uncommitted),
             len(self.driver.log),
             *(self.joins, self.failovers, self.silences, self.newest, len(self.commits), self.kept is None),
+            self.is_forgotten,
         )
 
     def check(self) -> None:

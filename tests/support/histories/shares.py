@@ -142,7 +142,13 @@ class ShareDelivery:
 
     def end_session(self, member: str) -> None:
         """The session of a member ends, and releases what it holds."""
-        held = [(member, offset, None) for offset, (who, _) in self.leader.holds.items() if who == member]
+        stored = {offset for asked in self.leader.asked.values() for _, offset, _ in asked}
+        # A record whose verdict is being stored is not part of the release: it follows from the fate of the verdict.
+        held = [
+            (member, offset, None)
+            for offset, (who, _) in self.leader.holds.items()
+            if who == member and offset not in stored
+        ]
         answer = self.leader.partition.release(member)
         if answer.token is not None:
             self.leader.asked[answer.token] = held  # type: ignore[assignment]

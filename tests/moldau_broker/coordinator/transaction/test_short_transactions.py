@@ -23,4 +23,4 @@ def test_late_requests_leave_the_second_transaction_alone():
 @pytest.mark.proof
 @pytest.mark.parametrize(("scene", "depth"), [(Transactions, 7), (second_transaction, 6)])
 def test_longer_histories_of_transactions_keep_promises(scene, depth):
-    assert explore(scene, depth, copies=False).states > 5_000
+    assert explore(scene, depth, copies=False).states > 3_000
