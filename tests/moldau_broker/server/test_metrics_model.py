@@ -89,7 +89,7 @@ def test_exported_numbers_follow_from_the_load(seed):
             assert bytes_in > payload, "batches have headers"
             assert of_topic(cluster, "replicationbytesin", topic) == 2 * bytes_in, "two followers have all"
             assert of_topic(cluster, "replicationbytesout", topic) == 2 * bytes_in
-            assert of_topic(cluster, "bytesout", topic) == 0, "nobody has read"
+            assert of_topic(cluster, "bytesout", topic) == 0, "no client has read"
             await read(cluster, topic, count)
             assert of_topic(cluster, "bytesout", topic) >= bytes_in
             assert of_topic(cluster, "failedproducerequests", topic) == 0
