@@ -161,7 +161,7 @@ class FetchContext:
 class FetchSessionCache:
     """The sessions of one broker; at most ``slots_max`` with at most ``partitions_max`` partitions together."""
 
-    __slots__ = ("_eviction_ms", "_partition_count", "_partitions_max", "_sessions", "_slots_max")
+    __slots__ = ("_eviction_ms", "_partition_count", "_partitions_max", "_sessions", "_slots_max", "evictions")
 
     def __init__(self, *, slots_max: int, partitions_max: int = 1_000_000, eviction_ms: float = 120_000) -> None:
         self._slots_max = slots_max
@@ -169,6 +169,8 @@ class FetchSessionCache:
         self._eviction_ms = eviction_ms
         self._sessions: dict[int, FetchSession] = {}
         self._partition_count = 0
+        self.evictions = 0
+        """Sessions that were removed to make room for others."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -285,6 +287,7 @@ class FetchSessionCache:
             if victim is None:
                 return False
             self._remove(victim)
+            self.evictions += 1
         return True
 
     def _victim(self, privileged: bool, now_ms: float) -> int | None:

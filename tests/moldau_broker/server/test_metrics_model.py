@@ -4,26 +4,16 @@ Method: three simulated brokers under a known load. Each number is compared with
 records that it sent, or from the metadata; both sides share no code.
 """
 
-import re
-
 import pytest
 import trio
 
 from moldau import Consumer, Producer
-from moldau.runtime.telemetry.metrics import Registry
-from moldau_broker.server.metrics.export import register_metrics
 from support.cluster.broker_cluster import run_cluster
+from support.metrics_samples import scrape
 
-SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 TOPICS = {"sent": 3, "again": 2}
 TRAFFIC = "kafka_server_brokertopicmetrics_"
 REPLICAS = "kafka_server_replicamanager_"
-
-
-def scrape(broker):
-    registry = Registry()
-    register_metrics(registry, broker)
-    return {name + labels: float(value) for name, labels, value in SAMPLE.findall(registry.expose())}
 
 
 def summed(cluster, name):

@@ -18,6 +18,7 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.records import decode_records, encode_batch, iterate_batches
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.serving.request_times import RequestTimes
 from moldau_broker.server import run_broker
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
@@ -226,6 +227,7 @@ class Cluster:
         self.broker_ids = list(range(first_broker, first_broker + brokers))
         self.running: dict[int, Any] = {}
         self.stops: dict[int, trio.Event] = {}
+        self.requests: dict[int, RequestTimes] = {}
         self.client_environment = world.node("client").environment
 
     @property
@@ -278,7 +280,14 @@ class Cluster:
         async def main(environment: Environment) -> None:
             async with trio.open_nursery() as nursery:
                 self.running[broker_id] = await nursery.start(
-                    partial(run_broker, environment, config, shutdown=stop, features=features)
+                    partial(
+                        run_broker,
+                        environment,
+                        config,
+                        shutdown=stop,
+                        features=features,
+                        requests=self.requests.setdefault(broker_id, RequestTimes()),
+                    )
                 )
 
         self.running.pop(broker_id, None)

@@ -7,6 +7,8 @@ The broker calls `become_leader` and `resign` as leadership changes, and `submit
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -44,7 +46,7 @@ from moldau_broker.coordinator.transaction.core.rules import unknown_states
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
@@ -60,6 +62,18 @@ MARKER_ATTEMPTS_MAX = 64
 _BACKOFF_FIRST_SECONDS = 0.05
 _BACKOFF_MAX_SECONDS = 1.0
 _PRODUCER_ID_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionStatistics:
+    """The transactional ids that a broker coordinates at the moment."""
+
+    states: Mapping[str, int]
+    """The number of transactional ids by state, as in ListTransactions."""
+    partitions: Mapping[str, int]
+    """The number of led partitions of ``__transaction_state`` that are ``active`` or still ``loading``."""
+    longest_open_ms: int
+    """The age of the oldest transaction whose markers are not all written; 0 without one."""
 
 
 class TransactionShard(ReplicatedShard[TransactionCore]):
@@ -259,6 +273,25 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             return Completion(partition_codes(transaction, code_of))
         request = AddPartitionsToTxnRequest(transactions=[transaction])
         return self._submit_to(transaction.transactional_id, request, version)
+
+    def statistics(self) -> TransactionStatistics:
+        """Counts the loaded transactional ids by state; looks once at each of them."""
+        states: Counter[str] = Counter()
+        partitions: Counter[str] = Counter()
+        now_ms = self._environment.clock.wall_ms()
+        longest_ms = 0
+        for shard in self._shards.values():
+            code = shard.refusal
+            if code is ErrorCode.NOT_COORDINATOR:
+                continue
+            partitions["active" if shard.core is not None else "loading"] += 1
+            if shard.core is None:
+                continue
+            for transaction in shard.core.transactions.values():
+                states[transaction.status.label] += 1
+                if not transaction.status.is_settled and transaction.start_ms >= 0:
+                    longest_ms = max(longest_ms, now_ms - transaction.start_ms)
+        return TransactionStatistics(states=states, partitions=partitions, longest_open_ms=longest_ms)
 
     def _describe(self, request: DescribeTransactionsRequest, version: int) -> Completion:
         states: list[DescribedTransaction] = []

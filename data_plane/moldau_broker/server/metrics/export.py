@@ -13,6 +13,7 @@ from moldau_broker.server.metrics.clients import register_client_metrics
 from moldau_broker.server.metrics.groups import register_groups
 from moldau_broker.server.metrics.quotas import register_quotas
 from moldau_broker.server.metrics.replicas import replica_statistics
+from moldau_broker.server.metrics.sessions import register_fetch_sessions, register_shares, register_transactions
 
 if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
@@ -41,6 +42,9 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     _register_logs(registry, broker)
     register_groups(registry, broker)
     register_quotas(registry, broker)
+    register_fetch_sessions(registry, broker)
+    register_shares(registry, broker)
+    register_transactions(registry, broker)
     if broker.context.client_metrics is not None:
         register_client_metrics(registry, broker.context.client_metrics)
 

@@ -1,0 +1,191 @@
+"""Goal: exported counts of connections, requests, sessions, share-partitions and transactions are those of a model.
+
+Method: one simulated broker. The test opens, sends and closes a known number of each, and keeps the counts itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from support.cluster.broker_cluster import batch, run_cluster
+from support.cluster.transactional_client import TransactionalProducer
+from support.metrics_samples import scrape
+from support.share.member import Member, acquired
+from support.share.memory_persister import MemoryPersister
+
+OK = ErrorCode.NONE
+SOCKETS = "kafka_server_socketservermetrics_"
+FETCH = "kafka_server_fetchsessioncache_"
+SHARE = "kafka_server_sharesessioncache_"
+REFUSED = 'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}'
+KEPT = 'kafka_server_brokertopicmetrics_messagesin_total{topic="t"}'
+
+
+def run(scenario, **settings):
+    """Runs a scenario with one broker and a topic ``t`` of three partitions."""
+
+    async def prepared(cluster):
+        await cluster.client(1).create_topic("t", partitions=3)
+        await cluster.leader("t")
+        await scenario(cluster)
+
+    run_cluster(prepared, brokers=1, **settings)
+
+
+def samples(cluster):
+    return scrape(cluster.running[1], cluster.requests[1])
+
+
+def of_listener(cluster, name):
+    (found,) = [value for key, value in samples(cluster).items() if key.startswith(f"{SOCKETS}{name}{{")]
+    return found
+
+
+def requests_of(cluster):
+    prefix = "kafka_network_requestmetrics_requests_total{"
+    return Counter({key.removeprefix(prefix): n for key, n in samples(cluster).items() if key.startswith(prefix)})
+
+
+def test_connections_are_counted():
+    async def scenario(cluster):
+        before, created = of_listener(cluster, "connection_count"), of_listener(cluster, "connection_creation_total")
+        client, opened = cluster.client(1), []
+        for number in range(1, 5):
+            opened.append(await client.raw())
+            await cluster.until(lambda number=number: of_listener(cluster, "connection_count") == before + number)
+        for number, connection in enumerate(opened, 1):
+            connection.close()
+            await cluster.until(lambda number=number: of_listener(cluster, "connection_count") == before + 4 - number)
+        assert of_listener(cluster, "connection_creation_total") == created + 4
+
+    run(scenario)
+
+
+def test_requests_and_refused_batches_are_counted():
+    async def scenario(cluster):
+        client, before = cluster.client(1), requests_of(cluster)
+        good, bad = batch(b"1", b"2"), bytearray(batch(b"3"))
+        bad[-1] ^= 1  # the checksum of the batch no longer fits
+        sent = Counter()
+        for version in (9, 12, 12):
+            await client.metadata("t", version=version)
+            sent[f'request="Metadata",version="{version}"}}'] += 1
+        for records, wanted in (
+            (good, ErrorCode.NONE),
+            (bytes(bad), ErrorCode.CORRUPT_MESSAGE),
+            (good, ErrorCode.NONE),
+        ):
+            for partition in (0, 2):
+                answer = await client.produce("t", records, partition=partition)
+                assert answer.error_code == wanted
+                sent['request="Produce",version="12"}'] += 1
+        for _ in range(3):
+            await client.fetch("t")
+            sent['request="Fetch",version="12"}'] += 1
+        found = requests_of(cluster)
+        assert {key: found[key] - before[key] for key in sent} == sent
+        assert (samples(cluster)[REFUSED], samples(cluster)[KEPT]) == (2, 8)
+
+    run(scenario)
+
+
+def test_fetch_sessions_are_counted():
+    async def scenario(cluster):
+        client, opened = cluster.client(1), {}
+
+        async def fetch(*partitions, session_id=0, epoch=0):
+            asked = [FetchPartition(partition=index, partition_max_bytes=1000) for index in partitions]
+            topics = [FetchTopic(topic="t", partitions=asked)] if asked else []
+            request = FetchRequest(
+                topics=topics, session_id=session_id, session_epoch=epoch, max_wait_ms=0, min_bytes=0, max_bytes=1000
+            )
+            answer = await client.request(request, 12)
+            assert answer.error_code == ErrorCode.NONE
+            return answer.session_id
+
+        def check(evicted):
+            found = samples(cluster)
+            assert found[FETCH + "numincrementalfetchsessions"] == len(opened)
+            assert found[FETCH + "numincrementalfetchpartitionscached"] == sum(opened.values())
+            assert found[FETCH + "incrementalfetchsessionevictions_total"] == evicted
+
+        check(0)
+        first = await fetch(0, 1)
+        opened[first] = 2
+        check(0)
+        await fetch(2, session_id=first, epoch=1)
+        opened[first] = 3
+        second = await fetch(0)
+        opened[second] = 1
+        check(0)
+        assert await fetch(1) == 0, "there is room for two, and both are in use"
+        check(0)
+        await trio.sleep(130)
+        third = await fetch(1, 2)
+        del opened[first]  # that was used longest ago
+        opened[third] = 2
+        check(1)
+        await fetch(session_id=second, epoch=-1)
+        del opened[second]
+        check(1)
+
+    run(scenario, max_incremental_fetch_session_cache_slots="2")
+
+
+def test_share_sessions_are_counted():
+    async def scenario(cluster):
+        cluster.running[1].context.share_groups.persister = MemoryPersister()
+        a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
+
+        def counts():
+            found = samples(cluster)
+            names = (SHARE + "sharesessionscount", SHARE + "sharepartitionscount")
+            return tuple(found[name] for name in (*names, "moldau_share_partitions", "moldau_share_records_in_flight"))
+
+        assert counts() == (0, 0, 0, 0)
+        await a.fetch(0, max_wait_ms=100)
+        assert counts() == (1, 1, 1, 0)
+        await b.fetch(0, 1, max_wait_ms=100)
+        assert counts() == (2, 3, 2, 0)
+        await cluster.client(1).produce("t", batch(b"0", b"1", b"2"))
+        assert acquired(await a.fetch(max_wait_ms=1000)) == {0: [(0, 2, 1)]}
+        assert counts() == (2, 3, 2, 3)
+        await a.acknowledge({0: [(0, 1, (1,))]})
+        await cluster.until(lambda: counts() == (2, 3, 2, 1))
+        await b.acknowledge({}, share_session_epoch=-1)
+        await cluster.until(lambda: counts()[:2] == (1, 1))
+
+    run(scenario)
+
+
+def test_transactions_are_counted():
+    async def scenario(cluster):
+        def counts():
+            prefix, found = "moldau_transactional_ids{", samples(cluster)
+            states = {key.split('"')[1]: n for key, n in found.items() if key.startswith(prefix) and n}
+            return states, found["moldau_transaction_open_max_ms"]
+
+        assert counts() == ({}, 0)
+        one, two = (TransactionalProducer(cluster, name, timeout_ms=60_000) for name in ("one", "two"))
+        await one.begin()
+        await two.begin()
+        assert counts() == ({"Empty": 2}, 0)
+        assert await one.add(0) == ErrorCode.NONE
+        await trio.sleep(2)
+        assert await two.add(1) == ErrorCode.NONE
+        states, open_ms = counts()
+        assert states == {"Ongoing": 2}
+        assert 2000 <= open_ms < 2500, "the older of both"
+        assert await one.end(commit=True) == ErrorCode.NONE
+        await cluster.until(lambda: counts()[0] == {"CompleteCommit": 1, "Ongoing": 1})
+        assert counts()[1] < open_ms
+        assert await two.end(commit=False) == ErrorCode.NONE
+        await cluster.until(lambda: counts() == ({"CompleteCommit": 1, "CompleteAbort": 1}, 0))
+        partitions = 'moldau_transaction_partitions{state="%s"}'
+        assert (samples(cluster)[partitions % "active"], samples(cluster)[partitions % "loading"]) == (2, 0)
+
+    run(scenario)
