@@ -806,6 +806,7 @@ class Driver:
             if not isinstance(error, DescriptorsShortError) and not is_shortage(error):
                 raise
             self.log.flush_staged()
+            profile.open_files_max = OPEN_FILES_MAX  # the model reads the log below
             end = self.log.log_end_offset
             self.durable_end = min(self.durable_end, end)
             self.history = {offset: row for offset, row in self.history.items() if offset < end}

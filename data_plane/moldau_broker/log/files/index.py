@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Disk
+    from moldau_broker.log.files.handle import SharedFile
     from moldau_broker.log.files.open_files import OpenFiles
 
 SPILL_BYTES = 4096
@@ -57,12 +58,16 @@ class _SortedFile(ReopenedFile):
     """A file of fixed-size entries sorted by their first field, with the newest ones in memory.
 
     Invariant: ``count * size == file size + len(pending)``; the file holds the older entries.
+
+    ``OpenFiles`` may close the file at any time, except between ``hold`` and ``let_go``.
     """
 
-    __slots__ = ("_cut_bytes", "_layout", "_page_keys", "_pending", "_size", "_spilled")
+    __slots__ = ("_cut_bytes", "_disk", "_held", "_layout", "_page_keys", "_pending", "_size", "_spilled")
 
     def __init__(self, disk: Disk, path: str, layout: struct.Struct, files: OpenFiles) -> None:
         super().__init__(path, files)
+        self._disk = disk
+        self._held = False
         self._layout = layout
         self._size = layout.size
         self._pending = bytearray()
@@ -75,9 +80,45 @@ class _SortedFile(ReopenedFile):
     def count(self) -> int:
         return self._spilled + len(self._pending) // self._size
 
+    def _open(self) -> SharedFile:
+        file = self._file  # held here: another thread may close it meanwhile
+        if file is None:
+            file = super()._open()
+            if not self._held:
+                self._files.used(self)
+        return file
+
     def ensure_file(self) -> None:
-        """Opens the file; creates it, empty, if it is missing."""
+        """Creates the file, empty, if it is missing."""
+        if self._file is None and not self._disk.exists(self._path):
+            self._open()
+            self._changed = True
+
+    def hold(self) -> None:
+        """Opens the file, and keeps it open until ``let_go``."""
+        self._held = True
+        self._files.forget(self)
         self._open()
+
+    def let_go(self) -> None:
+        """Allows the file to be closed at any time again."""
+        self._held = False
+        if self._file is not None:
+            self._files.used(self)
+
+    @property
+    def open_count(self) -> int:
+        """See ``Closable``."""
+        return int(self._file is not None)
+
+    def close_files(self) -> None:
+        """See ``Closable``."""
+        if not self._held:
+            super().close()
+
+    def close(self) -> None:
+        self._files.forget(self)
+        super().close()
 
     def append(self, *fields: int) -> None:
         self._pending += self._layout.pack(*fields)
@@ -100,7 +141,10 @@ class _SortedFile(ReopenedFile):
             expected = self._spilled * self._size
             if file.size != expected:
                 file.truncate(expected)  # leftovers of a write that failed
-            file.append([bytes(self._pending)])
+            try:
+                file.append([bytes(self._pending)])
+            finally:
+                self._changed = True
             self._spilled += len(self._pending) // self._size
             self._pending.clear()
 
@@ -171,7 +215,10 @@ class _SortedFile(ReopenedFile):
         self._pending.clear()
         self._page_keys.clear()
         self._spilled = self._cut_bytes = 0
-        self._open().truncate(0)
+        if self._disk.exists(self._path):
+            self._changed = True  # what a former process wrote may be not durable either
+            if self._file is not None or self._disk.file_size(self._path):
+                self._open().truncate(0)
 
     def truncate(self, count: int) -> None:
         """Keeps the first ``count`` entries."""
@@ -180,6 +227,7 @@ class _SortedFile(ReopenedFile):
             return
         self._pending.clear()
         self._open().truncate(count * self._size)
+        self._changed = True
         self._spilled = count
         self._page_keys.clear()
 
@@ -206,11 +254,6 @@ class _SparseIndex(ABC, Generic[_Entry]):
     def path(self) -> str:
         """Path of the file."""
         return self._entries.path
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is open."""
-        return self._entries.is_open
 
     @abstractmethod
     def entry(self, index: int) -> _Entry:
@@ -252,12 +295,16 @@ class _SparseIndex(ABC, Generic[_Entry]):
         self._entries.spill()
 
     def hold(self) -> None:
-        """Opens the file, and creates it if it is missing.
+        """Opens the file, creates it if it is missing, and keeps it open until ``let_go``.
 
         Raises:
             OSError: The file could not be opened.
         """
-        self._entries.ensure_file()
+        self._entries.hold()
+
+    def let_go(self) -> None:
+        """Allows the file to be closed at any time again."""
+        self._entries.let_go()
 
     def sync(self) -> None:
         """Makes the spilled entries durable; blocks."""

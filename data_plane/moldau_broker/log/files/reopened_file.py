@@ -10,14 +10,19 @@ if TYPE_CHECKING:
 
 
 class ReopenedFile:
-    """A file that can be closed at any time, also by another thread."""
+    """A file that can be closed at any time, also by another thread.
 
-    __slots__ = ("_file", "_files", "_path")
+    Invariant: ``_changed`` is true if the file was written and not synced since, whether it is open or not. It is set
+    after a write and cleared before a sync, which may run in another thread.
+    """
+
+    __slots__ = ("_changed", "_file", "_files", "_path")
 
     def __init__(self, path: str, files: OpenFiles) -> None:
         self._files = files
         self._path = path
         self._file: SharedFile | None = None
+        self._changed = False
 
     @property
     def path(self) -> str:
@@ -40,14 +45,22 @@ class ReopenedFile:
         self._path = path
 
     def sync(self) -> None:
-        """Makes the written bytes durable, if the file is open; blocks.
+        """Makes the written bytes durable; opens the file if it was closed after a write; blocks.
 
         Raises:
-            OSError: The sync failed.
+            OSError: The file could not be opened, or the sync failed.
         """
         file = self._file  # held here: another thread may close it meanwhile
-        if file is not None:
+        if file is None:
+            if not self._changed:
+                return
+            file = self._open()  # its first sync calls the disk
+        self._changed = False
+        try:
             file.sync()
+        except BaseException:
+            self._changed = True
+            raise
 
     def close(self) -> None:
         """Closes the file; it is opened again when it is needed."""

@@ -155,9 +155,8 @@ class SegmentFiles:
 
     @property
     def open_count(self) -> int:
-        """How many of the files are open."""
-        indexes = (self._offset_index, self._time_index, self._transaction_index)
-        return (self._log is not None) + sum(index.is_open for index in indexes)
+        """How many of the files are open, without the sparse indexes, which count themselves."""
+        return (self._log is not None) + self._transaction_index.is_open
 
     # Settling --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +187,7 @@ class SegmentFiles:
             self._open_files.forget(self)
 
     def hold(self) -> None:
-        """Opens all files for changes, so that no later step can fail for lack of descriptors.
+        """Opens all files for changes until ``let_go``, so that no later step can fail for lack of descriptors.
 
         Raises:
             OSError: A file could not be opened.
@@ -198,6 +197,21 @@ class SegmentFiles:
         self._offset_index.hold()
         self._time_index.hold()
         self._transaction_index.hold()
+
+    def let_go(self) -> None:
+        """Allows the sparse indexes to be closed again."""
+        self._offset_index.let_go()
+        self._time_index.let_go()
+
+    def rest(self) -> None:
+        """Leaves only the log file open, for a log that may be idle from now on; blocks.
+
+        Raises:
+            OSError: An aborted transaction could not be written or synced.
+        """
+        self._offset_index.close()
+        self._time_index.close()
+        self._transaction_index.rest()
 
     # Closing ---------------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class TransactionIndex(ReopenedFile):
 
     def _write(self) -> None:
         if self._unwritten:
+            self._changed = True
             self._open().append([ENTRY.pack(_VERSION, *entry) for entry in self._unwritten])
             self._unwritten = []
 
@@ -111,15 +112,27 @@ class TransactionIndex(ReopenedFile):
         kept = [entry for entry in entries if entry.last_offset < offset]
         self._write()
         if len(kept) < len(entries):
+            self._changed = True
             self._open().truncate(len(kept) * ENTRY.size)
             self._entries = kept
 
     def reset(self) -> None:
         """Drops all entries, readable or not, before they are rebuilt."""
         if self._disk.exists(self._path):
+            self._changed = True
             self._open().truncate(0)
         self._entries = []
         self._unwritten = []
+
+    def rest(self) -> None:
+        """Closes the file until the next write, and syncs it before if it was written; blocks.
+
+        Raises:
+            OSError: The write or the sync failed.
+        """
+        if self._changed:
+            self.sync()
+        self.close()
 
     def sync(self) -> None:
         """Writes and syncs the entries; blocks.

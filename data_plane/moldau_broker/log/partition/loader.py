@@ -169,6 +169,7 @@ class _Loader:
         storage.is_future = request.is_future
         snapshots.restore(segments, end_offset)
         segments.active.resume()
+        segments.active.files.rest()  # a loaded log needs no more descriptors than a new one
         if self._changed and not self._is_new:
             disk.sync_directory(self._directory)
         log = PartitionLog(storage, high_watermark=request.high_watermark, topic_id=request.topic_id)

@@ -10,6 +10,7 @@ old bytes and old epochs.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
@@ -274,13 +275,14 @@ class SegmentedLog:
         Raises:
             OSError: A file could not be written.
         """
-        offset = self._cut(offset)
-        try:
-            self.segments.active.resume()
-        except CorruptLogFileError:
-            # The index had bridged damage that it no longer bridges: the second cut is made there.
-            offset = self._cut(offset)
-            self.segments.active.resume()
+        with ExitStack() as held:
+            offset = self._cut(offset, held)
+            try:
+                self.segments.active.resume()
+            except CorruptLogFileError:
+                # The index had bridged damage that it no longer bridges: the second cut is made there.
+                offset = self._cut(offset, held)
+                self.segments.active.resume()
         self.log_end_offset = offset
         # The batch that held the log start offset may have been removed as a whole.
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -294,11 +296,16 @@ class SegmentedLog:
         """Marks offsets from ``offset`` on as not cleaned."""
         self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
 
-    def _cut(self, offset: int) -> int:
-        """Removes batches at or above ``offset`` from the files; returns the new end offset."""
+    def _cut(self, offset: int, held: ExitStack) -> int:
+        """Removes batches at or above ``offset`` from the files; returns the new end offset.
+
+        The files of the segment stay open until ``held`` ends.
+        """
         segments = self.segments
         first = max(0, segments.index_of(offset))
-        segments.all[first].files.hold()
+        files = segments.all[first].files
+        held.callback(files.let_go)
+        files.hold()
         offset, position = segments.all[first].place_of_cut(offset)
         if self.recovery.offset > offset:  # the checkpoint must not stay above the log's end
             self._checkpoints.lower_to(self, offset)

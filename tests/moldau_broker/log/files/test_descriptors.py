@@ -64,9 +64,11 @@ class Machine:
         while True:
             self.append(log)
 
-    def create_until_refused(self) -> None:
-        for number in range(LIMIT):
-            self.log(number)
+    def create_until_refused(self, first: int = 0, batches: int = 0) -> None:
+        for number in range(first, LIMIT):
+            log = self.log(number)
+            for _ in range(batches):
+                self.append(log)
 
     def tick(self) -> None:
         self.now += 1000
@@ -148,6 +150,58 @@ def test_the_bound_on_open_files_holds_partitions_back() -> None:
     for number in range(10):
         machine.manager.delete(TopicPartition("topic", number), machine.now)
     assert machine.log(LIMIT).log_end_offset == 0
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "crashed"])
+@pytest.mark.parametrize("batches", [0, 3])
+def test_all_logs_that_were_created_can_be_opened_again(batches: int, clean: bool) -> None:
+    """A loaded log needs no more descriptors than a new one; refused logs can be created as before the restart."""
+    machine = Machine(segment_bytes=100_000, index_interval_bytes=1)
+    with pytest.raises(DescriptorsShortError) as caught:
+        machine.create_until_refused(batches=batches)
+    created = len(machine.manager.logs)
+    assert LIMIT // 4 < created < LIMIT
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    kept = machine.manager.files.kept
+    if clean:
+        machine.manager.close()
+    machine.machine.boot(power_lost=False)
+    machine.budget = DescriptorBudget(LIMIT)
+    machine.open()
+    assert machine.manager.directories[0].clean == clean
+    assert machine.manager.start_shortage is None
+    assert len(machine.manager.logs) == created
+    assert {log.log_end_offset for log in machine.manager.logs.values()} == {batches}
+    assert machine.manager.files.kept <= kept
+    assert machine.machine.disk.open_files < LIMIT * 3 // 4, "a quarter is left for connections"
+    with pytest.raises(DescriptorsShortError):
+        machine.create_until_refused(created)
+    assert len(machine.manager.logs) <= created + 1
+    for number in range(10):
+        machine.manager.delete(TopicPartition("topic", number), machine.now)
+    assert machine.log(LIMIT).log_end_offset == 0
+
+
+def test_indexes_of_active_segments_are_closed_for_others() -> None:
+    """Busy logs write their indexes; a roll syncs what was written into an index that is closed meanwhile."""
+    machine = Machine(segment_bytes=1 << 30, index_interval_bytes=1)
+    logs = [machine.log(number) for number in range(LIMIT // 4)]
+    for log in logs:
+        for _ in range(3):
+            machine.append(log)
+        log.segments[-1].spill_indexes()
+    assert machine.manager.files.kept == len(logs)
+    assert machine.machine.disk.open_files <= len(logs) + LIMIT // 8
+    for log in logs:
+        log.storage.roll(3, machine.now)
+        log.flush()
+    machine.machine.boot(power_lost=True)
+    machine.budget = DescriptorBudget(LIMIT)
+    machine.open()
+    for log in machine.manager.logs.values():
+        assert [segment.offset_index.count for segment in log.segments] == [2, 0]
+        log.update_high_watermark(3)
+        assert [row.offset for row in all_rows(log)] == [0, 1, 2]
 
 
 def test_connections_and_files_leave_each_other_room() -> None:
