@@ -411,7 +411,7 @@ def test_replicas_move_and_leaders_are_elected(shell):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["topics", "describe", "missing"], 2, "missing"),
+        (["topics", "describe", "missing"], 2, "topic 'missing' does not exist"),
         (["topics", "create", "bad name"], 2, "bad name"),
         (["topics", "create", "wide", "--replication-factor", "9"], 2, "number of brokers"),
         (["topics", "create", "odd", "--config", "bogus=1"], 2, "bogus"),

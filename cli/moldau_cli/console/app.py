@@ -349,8 +349,9 @@ class Endpoints:
         async def change(_: Session, console: Console) -> Answer:
             if console.local is None:
                 raise LookupError("the console was not started for a local cluster; start it with --dir")
+            began_ms = trio.current_time() * 1000
             done = await console.local.nodes.act(request.path_params["node"], request.path_params["action"])
-            console.local.probe.did(done)
+            console.local.probe.did(done, began_ms)
             return {"done": done}
 
         return await self._change(request, change)

@@ -66,9 +66,9 @@ class ReplicationProbe:
         self._watched.set()
         return {**self.timeline.document(_now_ms()), "trouble": self._trouble, "topic": TOPIC}
 
-    def did(self, sentence: str) -> None:
-        """Notes what the user did to a node."""
-        self.timeline.fault(_now_ms(), sentence)
+    def did(self, sentence: str, began_ms: float | None = None) -> None:
+        """Notes what the user did to a node, at the time at which it began (default: now)."""
+        self.timeline.fault(_now_ms() if began_ms is None else began_ms, sentence)
 
     async def run(self) -> None:
         """Runs the probe whenever it is watched, until cancelled."""

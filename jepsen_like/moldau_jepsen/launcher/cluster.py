@@ -157,7 +157,11 @@ class LocalCluster:
             LauncherError: The node is not paused.
         """
         node = self.node(node_id)
-        if self.state(node_id) is not ProcessState.PAUSED:
+        state = self.state(node_id)
+        if state is ProcessState.STOPPED:
+            ended = "its watchdog ends a node that is paused for longer than node.watchdog.ms"
+            raise LauncherError(f"node {node_id} is not paused but stopped; {ended}; restart it")
+        if state is not ProcessState.PAUSED:
             raise LauncherError(f"node {node_id} is not paused")
         process.send_signal(node, signal.SIGCONT)
         self._await_state(node, ProcessState.RUNNING, SIGNAL_TIMEOUT_MS, "run after SIGCONT")

@@ -191,6 +191,18 @@ def test_impossible_actions_are_refused(nodes, node, action, error, words):
         trio.run(nodes.act, node, action)
 
 
+def test_resume_says_that_a_paused_node_has_ended(nodes):
+    """A watchdog ends a node that stays paused."""
+
+    async def press():
+        await nodes.act(1, "pause")
+        await nodes.act(1, "kill")
+        await nodes.act(1, "resume")
+
+    with pytest.raises(LauncherError, match=r"not paused but stopped; its watchdog .*node.watchdog.ms; restart it"):
+        trio.run(press)
+
+
 def test_a_node_that_ends_at_once_says_why(nodes, tmp_path, monkeypatch):
     """Its configuration file is missing here; the last line of its log is what it said about that."""
     monkeypatch.setattr(faults, "EARLY_END_MS", 60_000)  # a busy machine may take longer to start a process

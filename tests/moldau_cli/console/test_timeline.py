@@ -26,6 +26,21 @@ def started(now_ms=0.0):
     return timeline
 
 
+def test_a_fault_stands_before_its_consequences():
+    """An action is reported when it has ended, with the time at which it began."""
+    timeline = started()
+    timeline.fault(100, "You killed broker 2.")
+    timeline.saw_processes(150, {2: "stopped"})
+    timeline.saw_processes(400, {2: "running"})
+    timeline.fault(300, "You started broker 2.")
+    assert notes(timeline, 2000) == [
+        ("fault", "You killed broker 2."),
+        ("node", "Broker 2 is down."),
+        ("fault", "You started broker 2."),
+        ("node", "Broker 2 runs."),
+    ]
+
+
 def test_the_story_of_a_killed_leader():
     timeline = started()
     timeline.acknowledged(100, 98, 1)

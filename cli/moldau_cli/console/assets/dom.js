@@ -81,7 +81,8 @@ export const link = (page, parameters = {}) => {
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
 export const notice = (text, kind = "") => h("p", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : null }, text);
 export const notes = (texts) => (texts ?? []).map((text) => notice(text, "warn"));
-export const explain = (...content) => h("details", { class: "explain" }, h("summary", {}, "What does this page show?"), h("p", {}, ...content));
+export const explainAs = (title, ...content) => h("details", { class: "explain" }, h("summary", {}, title), h("p", {}, ...content));
+export const explain = (...content) => explainAs("What does this page show?", ...content);
 export const fact = (label, value, detail = "") => h("div", { class: "fact" }, h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "detail" }, detail || "\u00a0"));
 
 // columns: [title, row => content, class]; the first column is the row's header.

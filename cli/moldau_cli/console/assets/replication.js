@@ -1,5 +1,5 @@
 // Replication at work: nodes with fault buttons, acknowledged writes, and who led when.
-import { api, badge, duration, explain, h, live, morph, notice, number, session } from "./dom.js";
+import { api, badge, duration, explain, explainAs, h, live, morph, notice, number, session } from "./dom.js";
 
 const ROLES = { leader: "leader", "in-sync": "in sync", "out-of-sync": "out of sync", none: "no replica", active: "active", voter: "voter" };
 const LANE = 26, WRITES = 84, AXIS = 20, LABEL = 92;
@@ -19,7 +19,7 @@ export function replication(root) {
   root.replaceChildren(h("h1", {}, "Replication at work"),
     explain("The console writes ten small records a second with acks=all to one partition with three replicas, topic moldau-console-probe, while this page is open. Kill the leader: writes stop for a moment, a replica that has every acknowledged record takes over, and nothing acknowledged is lost. Start the node again: it copies what it missed and joins the in-sync replicas. Kill controllers too: a majority of them must live for elections."),
     head, cards,
-    session.links ? explain("Cut takes a node off the network: its connections stay open and carry nothing. The others wait for its heartbeats until broker.session.timeout.ms (9 s) is over, then another replica leads; Heal brings it back.") : explain("To cut nodes off from each other as well, begin the cluster with `moldau cluster start --links`."),
+    session.links ? explainAs("What does Cut do?", "Cut takes a node off the network: its connections stay open and carry nothing. The others wait for its heartbeats until broker.session.timeout.ms (9 s) is over, then another replica leads; Heal brings it back.") : explainAs("How can nodes be cut off?", "To cut nodes off from each other as well, begin the cluster with `moldau cluster start --links`."),
     h("section", { class: "card" }, h("h2", {}, "The last minute"), canvas,
       h("p", { class: "legend" }, [["ack", "acknowledged write, height is latency"], ["gap", "no acknowledgement"], ["leader", "leader, or active controller"], ["in-sync", "in sync"], ["behind", "out of sync"], ["paused", "paused"], ["cut", "cut off"], ["stopped", "down"]].map(([kind, text]) => h("span", {}, h("i", { class: `key ${kind}` }), text)))),
     h("section", { class: "card" }, h("h2", {}, "What happened"), log));

@@ -88,8 +88,12 @@ class Timeline:
         self._note(now_ms, "gap", f"A write failed: {reason}")
 
     def fault(self, now_ms: float, text: str) -> None:
-        """Records what the user did to a node."""
+        """Records what the user did to a node, before what happened since."""
+        later: list[Note] = []
+        while self._notes and self._notes[-1].at_ms > now_ms:
+            later.append(self._notes.pop())
         self._note(now_ms, "fault", text)
+        self._notes.extend(reversed(later))
 
     def saw_processes(self, now_ms: float, states: Mapping[int, str]) -> None:
         """Takes the state of each node: running, cut, paused or stopped."""

@@ -171,7 +171,8 @@ class Topics:
         failures: dict[str, KafkaError] = {}
         for topic in response.topics:
             name = topic.name or str(topic.topic_id)
-            error = error_of(topic.error_code)
+            is_unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = error_of(topic.error_code, f"topic {name!r} does not exist" if is_unknown else None)
             if error is not None:
                 failures[name] = error
                 continue
