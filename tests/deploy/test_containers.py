@@ -73,7 +73,7 @@ def test_the_image_runs_the_server_below_an_init():
     """A guard inside the container cannot kill process 1, so the node is another one."""
     command = yaml.safe_load(instruction("ENTRYPOINT")) + yaml.safe_load(instruction("CMD"))
     assert command[:4] == ["/usr/bin/tini", "--", "/opt/moldau/bin/moldau", "server"]
-    assert _parse(command[4:]) == ("/etc/moldau/node.properties", "info", "", False)
+    assert _parse(command[4:]) == ("/etc/moldau/node.properties", "info", "", False, None)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r'"/source\[([\w,-]+)\]"', CONTAINERFILE)
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()

@@ -65,10 +65,8 @@ class _Placement:
         ordered = sorted(brokers, key=lambda broker: broker.broker_id)
         shift = start % len(ordered)
         rotated = _alternate(ordered[shift:] + ordered[:shift])
-        self._racks = {broker.broker_id: broker.rack for broker in rotated}
-        self._machines = {broker.broker_id: broker.machine for broker in rotated}
-        self._fenced = {broker.broker_id: broker.fenced for broker in rotated}
-        self._turn = {broker.broker_id: turn for turn, broker in enumerate(rotated)}
+        self._brokers = {broker.broker_id: broker for broker in rotated}
+        self._turn = dict(zip(self._brokers, range(len(rotated)), strict=True))
         self._held = dict.fromkeys(self._turn, 0)
         self._led = dict.fromkeys(self._turn, 0)
         self._next_turn = len(rotated)
@@ -82,10 +80,11 @@ class _Placement:
         used_racks: dict[str | None, int] = {None: 0}
 
         def cost(broker: BrokerId) -> tuple[int, bool, int, int, int]:
+            seen = self._brokers[broker]
             return (
-                used_machines.get(self._machines[broker], 0),
-                self._fenced[broker],
-                used_racks.get(self._racks[broker], 0),
+                used_machines.get(seen.machine, 0),
+                seen.fenced,
+                used_racks.get(seen.rack, 0),
                 self._held[broker],
                 self._turn[broker],
             )
@@ -95,14 +94,16 @@ class _Placement:
             best = min(remaining, key=cost)
             remaining.remove(best)
             chosen.append(best)
-            for used, place in ((used_machines, self._machines[best]), (used_racks, self._racks[best])):
-                if place is not None:
-                    used[place] = used.get(place, 0) + 1
+            taken = self._brokers[best]
+            if taken.machine is not None:
+                used_machines[taken.machine] = used_machines.get(taken.machine, 0) + 1
+            if taken.rack is not None:
+                used_racks[taken.rack] = used_racks.get(taken.rack, 0) + 1
         for broker in chosen:
             self._held[broker] += 1
             self._turn[broker] = self._next_turn
             self._next_turn += 1
-        leader = min(chosen, key=lambda broker: (self._fenced[broker], self._led[broker], chosen.index(broker)))
+        leader = min(chosen, key=lambda broker: (self._brokers[broker].fenced, self._led[broker], chosen.index(broker)))
         self._led[leader] += 1
         chosen.remove(leader)
         return (leader, *chosen)
@@ -110,6 +111,9 @@ class _Placement:
 
 def _alternate(brokers: Sequence[UsableBroker]) -> list[UsableBroker]:
     """Interleaves racks, and the machines of a rack, so that neighbours in the rotation stand apart."""
+    is_one_rack = len({broker.rack for broker in brokers}) == 1
+    if is_one_rack and len({broker.machine for broker in brokers}) == len(brokers):
+        return list(brokers)
     by_rack: dict[str | None, list[UsableBroker]] = {}
     for broker in brokers:
         by_rack.setdefault(broker.rack, []).append(broker)

@@ -135,7 +135,7 @@ def test_keys_refused_at_the_start_are_refused_later_too(controller):
             else:
                 assert code == ErrorCode.INVALID_CONFIG, name
                 tried += 1
-    assert tried >= 2
+    assert tried >= 1
     assert controller.image is before
 
 

@@ -118,7 +118,7 @@ async def every_kind(world):
 
 
 def test_each_kind_strikes_and_ends():
-    seen, failures = run_world(every_kind, 5)
+    seen, failures = run_world(every_kind, 6)
     assert failures == []
     for kind, (during, after, notes, voters) in seen.items():
         assert not any(after.values()), (kind, after)

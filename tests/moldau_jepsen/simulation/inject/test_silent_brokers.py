@@ -26,6 +26,8 @@ def test_a_broker_without_heartbeats_is_fenced(kind):
     assert result.passed, result.violations
     assert any("fencing" in line for line in result.timeline), "the fault took effect"
     with planted(MUTANTS["silent-session-kept"]):
-        (violation,) = run_seed(1, options).violations
-    assert "session-timeout-enforced" in violation
-    assert f"{HOW[kind]}, nothing was heard of it since " in violation
+        violations = run_seed(1, options).violations
+    assert violations
+    for violation in violations:  # the rule may look again before the run ends
+        assert "session-timeout-enforced" in violation
+        assert f"{HOW[kind]}, nothing was heard of it since " in violation
