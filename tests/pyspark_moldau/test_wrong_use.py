@@ -8,8 +8,9 @@ import json
 
 import pytest
 
+from moldau.blocking import Producer
 from pyspark_moldau.session.java import find_java
-from support.interop.clients import ConfluentClient, create_topic
+from support.interop.clients import create_topic
 from support.spark.shared import patiently, shared_broker, shared_session
 
 pytestmark = [
@@ -28,7 +29,10 @@ CLOSED = "127.0.0.1:9"
 def brokers():
     running = shared_broker()
     create_topic(running.bootstrap, TOPIC, 2, 1)
-    ConfluentClient(running.bootstrap).produce(TOPIC, [(None, b"%d" % number, []) for number in range(4)])
+    with Producer({"bootstrap.servers": running.bootstrap}) as producer:
+        for number in range(4):
+            producer.send(TOPIC, b"%d" % number, partition=number % 2)
+        producer.flush()
     return running
 
 
