@@ -101,7 +101,7 @@ def assert_read_what_was_written(history, figures, topics):
 def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
     """A cluster under faults is acquitted, and the control is convicted."""
     directory = tmp_path / "run"
-    words = ("--workload", "all", "--duration", "6", "--faults", FAULTS, "--seed", SEED)
+    words = ("--workload", "all", "--duration", "9", "--faults", FAULTS, "--seed", SEED)
     done, verdict, facts, history = chaos(directory, *words)
     assert_sound(done, verdict)
     topics = {"queue", "pipe-source", "pipe-target", "bank-east", "bank-west", "bank-requests"}

@@ -38,8 +38,8 @@ def test_changing_rights_are_obeyed_under_faults(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("acl-deny-ignored", " of guarded"),
-        ("token-never-expires", "login of "),
+        pytest.param("acl-deny-ignored", " of guarded", marks=pytest.mark.proof),
+        pytest.param("token-never-expires", "login of ", marks=pytest.mark.proof),
         ("session-outlives-token", "in a session whose token had expired"),
     ],
 )

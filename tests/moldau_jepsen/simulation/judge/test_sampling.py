@@ -98,6 +98,7 @@ def test_a_failed_seed_with_a_counting_bug_is_the_same_run_again():
     assert result.series is not None
 
 
+@pytest.mark.proof
 def test_a_cluster_is_looked_at_ten_times_a_second_and_no_more(monkeypatch):
     looks = []
     look = RunSampler._look_at_controllers
