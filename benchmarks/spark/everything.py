@@ -126,8 +126,8 @@ def main() -> None:
         "cores": os.cpu_count(),
         "spark": spark.version,
         "jars": chosen["jars"],
-        "command": f"make bench-spark ({'--quick ' if given.quick else ''}--rounds {given.rounds} --rows {given.rows:g} "
-        f"--copies {given.copies})",
+        "command": f"make bench-spark ({'--quick ' if given.quick else ''}--rounds {given.rounds} "
+        f"--rows {given.rows:g} --copies {given.copies})",
         "load_before": round(load, 1),
     }
     spark.stop()
