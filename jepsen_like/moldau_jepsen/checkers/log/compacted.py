@@ -128,8 +128,8 @@ def _check_keys(
     newest = {record.key: record for record in read.records}  # offsets rise
     for key, (offset, number) in last.items():
         record = newest.get(key)
-        if record is not None and record.offset >= offset:
-            continue
+        if record is not None and (record.offset >= offset or offset < read.log_start):
+            continue  # a record below the log start may have been deleted while the read went on
         what = f"write {number} of {key}, known to be committed at {offset}"
         is_tombstone = 0 <= number < len(writes) and writes[number].value is None
         if record is not None:
