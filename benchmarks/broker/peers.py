@@ -114,6 +114,7 @@ def kafka_libraries(cache: Path) -> Path:
     Raises:
         PeerError: there is no Java, or no Maven, or Maven could not fetch them.
     """
+    cache = cache.resolve()  # Maven takes a relative folder from the folder of pom.xml
     libraries = cache / f"kafka-{KAFKA_VERSION}-with-tools"
     if shutil.which("java") is None:
         raise PeerError("no java on the PATH")
