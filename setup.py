@@ -2,8 +2,8 @@
 
 ``moldau.records._codec`` holds the per-record loops in typed Cython, ``moldau.records._cleaning`` those of the log's
 cleaner. ``moldau.records._plain`` and ``moldau.protocol.hot._wire`` are short cuts of the broker for usual batches and
-requests. They are optional: on a machine without a compiler the installation succeeds and the pure-Python twins (with
-``_py`` at the end of their names) serve instead.
+requests. They are optional: on a machine without a compiler the installation succeeds and the pure-Python twins (in
+``moldau.records.pure`` and ``moldau.protocol.hot.pure``) serve instead.
 """
 
 from setuptools import Extension, setup

@@ -63,10 +63,10 @@ COMMANDS: Final[dict[str, Entry]] = {
         "offsets",
         "Show the offsets of partitions: earliest, latest, of the greatest timestamp, or at a time.",
     ),
-    "groups": Entry("groups", "commands", "List, describe, reset and delete consumer groups."),
+    "groups": Entry("groups.consumer", "commands", "List, describe, reset and delete consumer groups."),
     "top": Entry("watching.top", "top", "Show rates, lag and troubles of a cluster, and refresh them."),
-    "share-groups": Entry("share_groups", "commands", "List, describe and delete share groups, and their offsets."),
-    "streams-groups": Entry("streams_groups", "commands", "List, describe, reset and delete streams groups."),
+    "share-groups": Entry("groups.share", "commands", "List, describe and delete share groups, and their offsets."),
+    "streams-groups": Entry("groups.streams", "commands", "List, describe, reset and delete streams groups."),
     "configs": Entry(
         "administration.configs",
         "commands",

@@ -26,14 +26,14 @@ from moldau.runtime.tls.context import controllers_environment
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import META_PROPERTIES
-from moldau_quorum.node.voter_address import FAILURES, ask_leader_wall_ms, ask_quorum_view
+from moldau_quorum.node.voters.voter_address import FAILURES, ask_leader_wall_ms, ask_quorum_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.config import Config, QuorumVoter
     from moldau.runtime.ports.environment import Environment
-    from moldau_quorum.node.voter_address import QuorumView
+    from moldau_quorum.node.voters.voter_address import QuorumView
 
 OK: Final = "ok"
 WARNING: Final = "warning"

@@ -1,4 +1,4 @@
-"""Signatures and documentation of the cleaner's loops; ``_cleaning.pyx`` and ``_cleaning_py.py`` both obey them.
+"""Signatures and documentation of the cleaner's loops; ``_cleaning.pyx`` and ``pure.cleaning`` both obey them.
 
 The table of keys is one buffer of entries of 24 bytes: a key's 16-byte xxh3 hash, then the offset of its last record
 plus one, big-endian (0: the entry is empty). A key's entry is looked for at hash[0:8] modulo the number of entries,

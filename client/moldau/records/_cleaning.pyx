@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The log cleaner's loops over the records of a batch, in typed Cython.
 
-``_cleaning_py`` is the twin in Python, equal on every input; ``_cleaning.pyi`` holds the signatures of both and their
+``pure.cleaning`` is the twin in Python, equal on every input; ``_cleaning.pyi`` holds the signatures of both and their
 documentation, also of the table of keys that they work on.
 """
 

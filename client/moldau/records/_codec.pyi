@@ -1,4 +1,4 @@
-"""Signatures and documentation of the record loops; ``_codec.pyx`` and ``_codec_py.py`` both obey them."""
+"""Signatures and documentation of the record loops; ``_codec.pyx`` and ``pure.codec`` both obey them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, final

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The loops over records of a batch (format v2, KIP-98), in typed Cython.
 
-``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
+``pure.codec`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
 ``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns), ``_codec_rows.pxi`` (rows to encode), ``_codec_append.pxi``
 (records one by one) and ``_codec_walk.pxi`` (checks) are parts of this module.
 """

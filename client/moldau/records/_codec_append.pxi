@@ -1,4 +1,4 @@
-# Records one by one into open batches: part of ``_codec.pyx``. ``_codec_append_py.py`` is the twin in Python.
+# Records one by one into open batches: part of ``_codec.pyx``. ``pure.append`` is the twin in Python.
 
 from cpython.unicode cimport PyUnicode_CheckExact
 

@@ -13,6 +13,6 @@ else:
     try:
         from moldau.records._cleaning import map_keys, select_records
     except ImportError:
-        from moldau.records._cleaning_py import map_keys, select_records
+        from moldau.records.pure.cleaning import map_keys, select_records
 
 __all__ = ["map_keys", "select_records"]

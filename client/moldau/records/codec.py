@@ -41,7 +41,7 @@ else:
             murmur2,
         )
     except ImportError:
-        from moldau.records._codec_py import (
+        from moldau.records.pure.codec import (
             IMPLEMENTATION,
             ColumnBuilder,
             Record,
@@ -57,7 +57,7 @@ else:
     try:
         from moldau.records._codec import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
     except ImportError:  # no extension, or one of an earlier version
-        from moldau.records._codec_append_py import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+        from moldau.records.pure.append import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
 
 __all__ = [
     "IMPLEMENTATION",

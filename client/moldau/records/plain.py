@@ -10,6 +10,6 @@ else:
     try:
         from moldau.records._plain import check_plain_batch
     except ImportError:
-        from moldau.records._plain_py import check_plain_batch
+        from moldau.records.pure.plain import check_plain_batch
 
 __all__ = ["check_plain_batch"]

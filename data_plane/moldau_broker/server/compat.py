@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.api import APIS
 from moldau_broker.server.handlers.apis import ABSENT_APIS, BASE_APIS, OLDER_VERSIONS
-from moldau_quorum.node.apis import SERVED_APIS
+from moldau_quorum.node.serving.apis import SERVED_APIS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

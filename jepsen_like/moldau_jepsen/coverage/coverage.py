@@ -26,8 +26,8 @@ from moldau_quorum.log.port import QUORUM_MESSAGE_KEY
 from moldau_quorum.log.raft.core import progress, ready
 from moldau_quorum.log.raft.core import raft_core as core
 from moldau_quorum.metadata import image, records
-from moldau_quorum.node.apis import SERVED_APIS
-from moldau_quorum.node.leadership_transfer import LEADERSHIP_TRANSFER_KEY
+from moldau_quorum.node.serving.apis import SERVED_APIS
+from moldau_quorum.node.voters.leadership_transfer import LEADERSHIP_TRANSFER_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

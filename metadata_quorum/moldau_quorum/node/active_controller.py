@@ -63,7 +63,7 @@ from moldau_quorum.metadata.records import (
     encode_command,
 )
 from moldau_quorum.node.live_brokers import LiveBrokers
-from moldau_quorum.node.voter_features import ask_controller_features
+from moldau_quorum.node.voters.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import Leadership
     from moldau_quorum.metadata.image import MetadataImage
     from moldau_quorum.node.state_machine import MetadataStateMachine
-    from moldau_quorum.node.voter_features import FeatureRanges
+    from moldau_quorum.node.voters.voter_features import FeatureRanges
     from moldau_quorum.quotas.mutations import MutationAllowance
 
 QUEUE_MAX: Final = 10_000

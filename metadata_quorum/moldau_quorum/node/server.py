@@ -54,13 +54,13 @@ from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
 from moldau_quorum.node.directory import NodeDirectory, open_node_directory
-from moldau_quorum.node.metadata_service import MetadataService
-from moldau_quorum.node.principals import node_principals
-from moldau_quorum.node.quorum_admin import QuorumAdmin
-from moldau_quorum.node.quotas import ControllerQuotas
-from moldau_quorum.node.requests import ControllerConnection, ControllerService
+from moldau_quorum.node.serving.metadata_service import MetadataService
+from moldau_quorum.node.serving.principals import node_principals
+from moldau_quorum.node.serving.quotas import ControllerQuotas
+from moldau_quorum.node.serving.requests import ControllerConnection, ControllerService
 from moldau_quorum.node.state_machine import MetadataStateMachine
-from moldau_quorum.node.voter_address import QuorumSearch
+from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
+from moldau_quorum.node.voters.voter_address import QuorumSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

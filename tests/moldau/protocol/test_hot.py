@@ -12,7 +12,7 @@ import pytest
 from moldau.protocol import hot
 from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
 from moldau.protocol.framing import decode_response, encode_request, encode_response
-from moldau.protocol.hot import _wire_py, wire
+from moldau.protocol.hot import pure, wire
 from moldau.protocol.messages import fetch, produce
 from support.protocol_samples import Sampler, samples, versions_of
 
@@ -23,7 +23,7 @@ FUNCTIONS = ("read_produce", "read_fetch", "read_fetch_answer", "write_produce",
 def short_cuts(request, monkeypatch) -> bool:
     """Serves with the extension, or without it."""
     if request.param == "general":
-        module = _wire_py
+        module = pure
     else:
         module = pytest.importorskip("moldau.protocol.hot._wire", reason="the extension was not built")
     for name in FUNCTIONS:

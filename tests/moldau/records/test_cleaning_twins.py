@@ -14,12 +14,12 @@ from moldau.records import (
     Compression,
     CorruptRecordError,
     InvalidRecordError,
-    _cleaning_py,
-    _codec_py,
     decode_records,
     parse_batch_header,
     uncompressed_records,
 )
+from moldau.records.pure import cleaning as pure_cleaning
+from moldau.records.pure import codec as pure_codec
 
 cython = pytest.importorskip("moldau.records._cleaning", reason="the extension was not built")
 codec = pytest.importorskip("moldau.records._codec", reason="the extension was not built")
@@ -57,7 +57,7 @@ def both(name, *args, table):
     tables = [bytearray(table), bytearray(table)]
     results = [
         outcome(getattr(module, name), *args[:-1], tables[index], *args[-1])
-        for index, module in enumerate((cython, _cleaning_py))
+        for index, module in enumerate((cython, pure_cleaning))
     ]
     assert results[0] == results[1]
     assert tables[0] == tables[1]
@@ -119,7 +119,7 @@ def test_copied_records_equal_freshly_written_ones(rows, keep, horizon, append_t
     marks = bytes(keep.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows))))
     data, start, end = uncompressed_records(source, 0, header)
     made = []
-    for module in (codec, _codec_py):
+    for module in (codec, pure_codec):
         writer = module.RecordWriter(5, 0, horizon)
         assert writer.copy(data, start, end, len(rows), marks, header.base_timestamp, append_time) == sum(marks)
         facts = (writer.size, writer.count, writer.last_offset_delta, writer.base_timestamp, writer.max_timestamp)
@@ -155,14 +155,14 @@ def test_damaged_bytes_give_one_answer_or_one_error(rows, flips, cut, base, base
     both("select_records", body, 0, len(body), count, base, deltas, min(base + 5, 2**63 - 1), False, (), table=table)
     marks = bytes(index % 2 for index in range(max(count, 0)))
     copies = []
-    for module in (codec, _codec_py):
+    for module in (codec, pure_codec):
         writer = module.RecordWriter(0, 0)
         copies.append(outcome(writer.copy, body, 0, len(body), count, marks, base_timestamp, None))
         copies.append((writer.count, writer.last_offset_delta, bytes(writer.take())))
     assert copies[:2] == copies[2:]
 
 
-@pytest.mark.parametrize("module", [cython, _cleaning_py])
+@pytest.mark.parametrize("module", [cython, pure_cleaning])
 def test_invalid_arguments_are_refused(module) -> None:
     for table in (bytearray(24), bytearray(50)):
         with pytest.raises(ValueError, match="a table of"):
@@ -173,7 +173,7 @@ def test_invalid_arguments_are_refused(module) -> None:
         module.map_keys(b"abc", 2, 9, 1, 0, 0, 0, bytearray(48), 0, 1)
 
 
-@pytest.mark.parametrize("module", [codec, _codec_py])
+@pytest.mark.parametrize("module", [codec, pure_codec])
 def test_a_copy_needs_a_mark_for_each_record_and_rising_offsets(module) -> None:
     source = encoded([(1, b"k", b"v", [], 0)] * 2, 0, compression=Compression.NONE)
     writer = module.RecordWriter()

@@ -4,14 +4,15 @@ import importlib
 
 import pytest
 
-from moldau.records import CorruptRecordError, InvalidRecordError, _codec_py
+from moldau.records import CorruptRecordError, InvalidRecordError
+from moldau.records.pure import codec as pure_codec
 
 
 @pytest.fixture(params=["cython", "python"])
 def module(request):
     """One of the twins; the one in Cython only where it was built and is not switched off."""
     if request.param == "python":
-        return _codec_py
+        return pure_codec
     try:
         return importlib.import_module("moldau.records._codec")
     except ImportError:

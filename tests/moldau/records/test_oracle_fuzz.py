@@ -18,7 +18,6 @@ from moldau.records import (
     BATCH_HEADER_BYTES,
     Compression,
     CorruptRecordError,
-    _codec_py,
     codec,
     compress,
     encode_batch,
@@ -26,7 +25,8 @@ from moldau.records import (
     renew_crc,
     uncompressed_records,
 )
-from moldau.records._wire_py import read_varint
+from moldau.records.pure import codec as pure_codec
+from moldau.records.pure.wire import read_varint
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import validate_batch
@@ -125,7 +125,7 @@ def record_attributes(batch) -> list[int]:
 def test_accepted_batches_read_alike_in_all_decoders(records, compression, edits, more) -> None:
     count = max(1, len(records) + more)
     batch = packed(records, compression, edits, count)
-    ours, twins = rows(codec, batch), rows(_codec_py, batch)
+    ours, twins = rows(codec, batch), rows(pure_codec, batch)
     assert ours == twins
     if not accepted(batch):
         return

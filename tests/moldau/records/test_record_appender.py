@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.records import InvalidRecordError, _codec_py
+from moldau.records import InvalidRecordError
+from moldau.records.pure import codec as pure_codec
 
-MODULES = [_codec_py]
+MODULES = [pure_codec]
 with contextlib.suppress(ImportError):
     MODULES.append(importlib.import_module("moldau.records._codec"))
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.records import CorruptRecordError, InvalidRecordError, _codec_py
+from moldau.records import CorruptRecordError, InvalidRecordError
 from moldau.records.columns import Columns
+from moldau.records.pure import codec as pure_codec
 
 cython = pytest.importorskip("moldau.records._codec", reason="the extension was not built")
 
@@ -75,14 +76,14 @@ def walk(module, data, count, cuts, *args):
 def walk_both(data, count, cuts, *args):
     """Both twins must find the same, and the same as in one piece."""
     whole = walk(cython, data, count, [len(data) + 1], *args)
-    assert walk(_codec_py, data, count, [len(data) + 1], *args) == whole
+    assert walk(pure_codec, data, count, [len(data) + 1], *args) == whole
     assert walk(cython, data, count, cuts, *args) == whole
-    assert walk(_codec_py, data, count, cuts, *args) == whole
+    assert walk(pure_codec, data, count, cuts, *args) == whole
     return whole
 
 
 def both(name, *args):
-    results = [outcome(getattr(module, name), *args) for module in (cython, _codec_py)]
+    results = [outcome(getattr(module, name), *args) for module in (cython, pure_codec)]
     assert results[0] == results[1]
     return results[0]
 
@@ -92,7 +93,7 @@ def test_encodings_are_equal_and_decode_to_their_input(records, gaps):
     spread = [record[0] for record in records]
     if records and not -(2**63) <= max(spread) - spread[0] < 2**63 > spread[0] - min(spread):
         return
-    (encoded, facts), (twin, twin_facts) = write(cython, records, gaps), write(_codec_py, records, gaps)
+    (encoded, facts), (twin, twin_facts) = write(cython, records, gaps), write(pure_codec, records, gaps)
     assert encoded == twin
     assert facts == twin_facts
     base = spread[0] if spread else -1
@@ -107,7 +108,7 @@ def test_random_bytes_give_the_same_answer_or_the_same_error(data, count, last_d
     walk_both(data, count, [3])
     both("find_timestamp", data, 0, len(data), count, 10, 1000, None, 1001, last_delta)
     args = (data, count, 10, 1000, last_delta, 0, 2**63 - 1)
-    assert columns(cython, *args) == columns(_codec_py, *args)
+    assert columns(cython, *args) == columns(pure_codec, *args)
 
 
 @given(
@@ -129,7 +130,7 @@ def test_damaged_records_give_the_same_answer_or_the_same_error(records, flips, 
     walk_both(data, count, [3])
     both("find_timestamp", data, 0, len(data), count, 100, 7, None, 500, 100 + window[0])
     args = (data, count, 100, 7, count, 100 + window[0], 100 + window[1])
-    assert columns(cython, *args) == columns(_codec_py, *args)
+    assert columns(cython, *args) == columns(pure_codec, *args)
 
 
 @given(
@@ -170,7 +171,7 @@ def test_damaged_records_walk_alike_in_any_pieces(records, flips, cut, cuts, cou
         encoded[at % len(encoded)] ^= byte
     data = bytes(encoded[: max(len(encoded) - cut, 0)] if cut < 10 else encoded)
     found = walk_both(data, count, cuts, 7)
-    decoded = outcome(_codec_py.decode_records, data, 0, len(data), count, 0, 7, None, 2**31 - 1, 0)
+    decoded = outcome(pure_codec.decode_records, data, 0, len(data), count, 0, 7, None, 2**31 - 1, 0)
     if isinstance(found, tuple):
         assert isinstance(decoded, list)
         assert len(decoded) == max(count, 0)
@@ -180,4 +181,4 @@ def test_damaged_records_walk_alike_in_any_pieces(records, flips, cut, cuts, cou
 
 @given(st.binary(max_size=70))
 def test_murmur2_is_equal(data):
-    assert cython.murmur2(data) == _codec_py.murmur2(data)
+    assert cython.murmur2(data) == pure_codec.murmur2(data)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.records import _codec_py
 from moldau.records.columns import BinaryColumn
+from moldau.records.pure import codec as pure_codec
 
 FIELD = st.none() | st.binary(max_size=30)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), FIELD), max_size=3)
@@ -24,7 +24,7 @@ def module(request):
 
 def implementation(name):
     if name == "python":
-        return _codec_py
+        return pure_codec
     try:
         return importlib.import_module("moldau.records._codec")
     except ImportError:
@@ -98,13 +98,13 @@ def test_rows_are_encoded_as_single_records(name, rows, limit, shift):
 def test_twins_agree_on_rows(rows, count):
     """Partitions, fingerprints, bounds and groups are equal in both implementations."""
     compiled = implementation("cython")
-    one, other = rows_of(compiled, rows), rows_of(_codec_py, rows)
+    one, other = rows_of(compiled, rows), rows_of(pure_codec, rows)
     assert one.fingerprint() == other.fingerprint()
     assert one.partitions_by_key(count) == other.partitions_by_key(count)
     assert [one.size_bound(row) for row in range(len(rows))] == [other.size_bound(row) for row in range(len(rows))]
     assert one.largest_bound() == other.largest_bound()
     chosen = one.partitions_by_key(count)
-    assert compiled.group_rows(chosen, count) == _codec_py.group_rows(chosen, count)
+    assert compiled.group_rows(chosen, count) == pure_codec.group_rows(chosen, count)
 
 
 def test_a_fingerprint_ignores_order_and_slices(module):

@@ -38,7 +38,7 @@ import sys
 from moldau.records import IMPLEMENTATION
 from moldau.records.cleaning import map_keys
 assert IMPLEMENTATION == "python", IMPLEMENTATION
-assert map_keys.__module__ == "moldau.records._cleaning_py", map_keys.__module__
+assert map_keys.__module__ == "moldau.records.pure.cleaning", map_keys.__module__
 """
     run("-c", script)
     for value in ("", "0"):

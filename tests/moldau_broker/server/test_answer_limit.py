@@ -29,7 +29,7 @@ from moldau.runtime.net.serving.answer_limit import encode_answer
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.apis import BASE_APIS
-from moldau_quorum.node.apis import CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import batch, run_cluster
 from support.protocol_samples import samples
 

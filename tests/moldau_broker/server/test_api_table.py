@@ -13,7 +13,7 @@ from moldau_broker.server.handlers import forwarded
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from moldau_broker.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from moldau_quorum.controller.dispatch import CHANGES, DECIDED_APIS, READS
-from moldau_quorum.node.apis import ANSWERS, CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import ANSWERS, CONTROLLER_APIS
 
 BROKER = {api.key: api for api in BASE_APIS}
 CONTROLLER = {api.key: api for api in CONTROLLER_APIS}

@@ -20,7 +20,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_broker.server.handlers.apis import BASE_APIS
-from moldau_quorum.node.apis import CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import BROKER_PORT, CONTROLLER_PORT, frame, read_frame, run_cluster
 
 CLIENTS_PORT = 9192

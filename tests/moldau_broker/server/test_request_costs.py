@@ -26,7 +26,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau_broker.server.handlers.apis import BASE_APIS
-from moldau_quorum.node.apis import CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import decode_response, frame, read_frame, run_cluster
 
 if TYPE_CHECKING:

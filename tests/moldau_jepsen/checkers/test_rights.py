@@ -24,7 +24,7 @@ from moldau_jepsen.checkers.rights import (
     Watched,
     permits,
 )
-from moldau_jepsen.workloads.rights import GROUP, TOPICS, drawn_entry
+from moldau_jepsen.workloads.access.rights import GROUP, TOPICS, drawn_entry
 from moldau_quorum.authorization.authorizer import Authorizer
 from moldau_quorum.metadata.persistent_map import PersistentMap
 

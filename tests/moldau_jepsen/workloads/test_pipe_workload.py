@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from moldau.records import Record
-from moldau_broker.coordinator.group.core.offsets import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload

@@ -40,7 +40,7 @@ from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.authorization.authorizer import Authorizer
 from moldau_quorum.authorization.checks import CHECKS, CONTROLLER_CHECKS, check
 from moldau_quorum.metadata.persistent_map import PersistentMap
-from moldau_quorum.node.apis import CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.protocol_samples import Sampler, versions_of
 
 BY_CONNECTION = {ApiKey.PRODUCE, ApiKey.FETCH}

@@ -17,7 +17,7 @@ from moldau.protocol.messages.describe_quorum import (
 )
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ATTEMPT_TIMEOUT_MS, ControllerUnavailableError
-from moldau_quorum.node.leadership_transfer import transfer_leadership
+from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
 from support.quorum.cluster import TestCluster, create, topic
 
 CHANGES = 5

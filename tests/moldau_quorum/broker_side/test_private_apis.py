@@ -20,7 +20,7 @@ from moldau_quorum.broker_side.metadata_fetch import (
 )
 from moldau_quorum.metadata.records import MetadataCorruptError, decode_command
 from moldau_quorum.metadata.snapshot import SnapshotReader
-from moldau_quorum.node.leadership_transfer import (
+from moldau_quorum.node.voters.leadership_transfer import (
     TransferResponse,
     decode_transfer_request,
     decode_transfer_response,

@@ -23,10 +23,10 @@ from moldau_quorum.broker_side.session import (
     DuplicateBrokerError,
 )
 from moldau_quorum.metadata.records import Endpoint
-from moldau_quorum.node import metadata_service
 from moldau_quorum.node.active_controller import NotActiveError
 from moldau_quorum.node.directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.node.metrics import register_metrics
+from moldau_quorum.node.serving import metadata_service
 from support.quorum.cluster import TestCluster, create, eventually, topic
 from support.quorum.memory_log import MemoryLog
 

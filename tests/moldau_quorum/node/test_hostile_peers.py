@@ -35,7 +35,7 @@ from moldau_quorum.log.raft.peers import frame_message
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord
 from moldau_quorum.metadata.snapshot import snapshot_pieces
-from moldau_quorum.node.principals import NodePrincipals, distinguished_name, parse_patterns
+from moldau_quorum.node.serving.principals import NodePrincipals, distinguished_name, parse_patterns
 from support.certificates import authority
 from support.quorum.cluster import PORT, TestCluster, create, eventually, topic
 from support.raft.hardened_pysyncobj import CampaignNode

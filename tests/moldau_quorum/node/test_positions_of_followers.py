@@ -15,7 +15,7 @@ from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
 from moldau_quorum.log.port import CommittedRange, Leadership
 from moldau_quorum.metadata.epoch_history import EpochHistory
 from moldau_quorum.metadata.image import MetadataImage
-from moldau_quorum.node.metadata_service import MetadataService
+from moldau_quorum.node.serving.metadata_service import MetadataService
 
 REFUSED = ErrorCode.OFFSET_OUT_OF_RANGE
 TAKEN = ErrorCode.NONE

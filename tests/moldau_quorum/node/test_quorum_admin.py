@@ -17,7 +17,7 @@ from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listene
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError, VoterEndpoint
 from moldau_quorum.node.active_controller import NotActiveError
-from moldau_quorum.node.quorum_admin import QuorumAdmin
+from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 
 NO_DIRECTORY = UUID(int=0)
 ADD = AddRaftVoterRequest(voter_id=4, timeout_ms=1_000, listeners=[Listener(name="C", host="c4", port=9093)])

@@ -28,7 +28,7 @@ from moldau_quorum.controller.context import Result
 from moldau_quorum.log.port import MembershipChangeError
 from moldau_quorum.metadata.records import RemoveTopicRecord
 from moldau_quorum.node import active_controller as active_module
-from moldau_quorum.node.leadership_transfer import transfer_leadership
+from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
 from support.quorum.cluster import TestCluster, create, eventually, topic
 
 

@@ -13,7 +13,7 @@ import trio
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError
 from moldau_quorum.node.active_controller import NotActiveError
-from moldau_quorum.node.requests import ControllerService
+from moldau_quorum.node.serving.requests import ControllerService
 
 
 @pytest.mark.parametrize("failure", [NotLeaderError(-1, 3), OutcomeUnknownError("this node stops")])

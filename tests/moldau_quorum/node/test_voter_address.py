@@ -23,7 +23,7 @@ from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import Leadership, MembershipChangeError, VoterEndpoint
 from moldau_quorum.node.active_controller import NotActiveError
-from moldau_quorum.node.quorum_admin import QuorumAdmin
+from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 from support.quorum.cluster import PORT, TestCluster, eventually
 
 NEW_PORT = 9193

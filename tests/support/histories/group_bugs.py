@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
-from moldau_broker.coordinator.group.core import group_core, offset_requests
+from moldau_broker.coordinator.group.core import group_core
 from moldau_broker.coordinator.group.core.group import Group, GroupState, Member
 from moldau_broker.coordinator.group.core.membership import Membership
+from moldau_broker.coordinator.group.core.offsets import requests as offset_requests
 from moldau_broker.coordinator.group.core.rebalance import MEMBER, Rebalancer
 
 if TYPE_CHECKING:

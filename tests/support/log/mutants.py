@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from xxhash import xxh3_128_digest
 
-from moldau.records import _cleaning_py
+from moldau.records.pure import cleaning as pure_cleaning
 from moldau_broker.log.cleaner import manager
 from moldau_broker.log.cleaner.cleaned_transactions import AbortedTransaction, CleanedTransactions
 from moldau_broker.log.cleaner.cleaner import CleaningPlan, plan_cleaning
@@ -78,10 +78,10 @@ def map_overflow_ignored() -> list[Patch]:
     ) -> Selection:
         found = good_select(self, data, start, end, header, keeps_tombstones=keeps_tombstones)
         view, keep = memoryview(data), bytearray(found.keep)
-        parsed = _cleaning_py._records(view, start, end, len(keep), header.base_offset, header.last_offset_delta)
+        parsed = pure_cleaning._records(view, start, end, len(keep), header.base_offset, header.last_offset_delta)
         for number, (_, delta, key_at, key_size, *_) in enumerate(parsed):
             digest = xxh3_128_digest(view[key_at : key_at + max(0, key_size)])
-            if header.base_offset + delta <= self.latest_offset and not _cleaning_py._find(self._buffer, digest)[1]:
+            if header.base_offset + delta <= self.latest_offset and not pure_cleaning._find(self._buffer, digest)[1]:
                 keep[number] = 0
         return Selection(bytes(keep), sum(keep), found.has_tombstone)
 

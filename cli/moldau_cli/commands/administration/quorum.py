@@ -98,7 +98,7 @@ def transfer(
     async def work(admin: Admin) -> int:
         import trio
 
-        from moldau_quorum.node.leadership_transfer import transfer_leadership
+        from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
 
         voters = {node: (host, port) for node, host, port in (await admin.describe_quorum()).endpoints}
         if to >= 0 and to not in voters:

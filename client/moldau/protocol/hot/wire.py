@@ -10,6 +10,6 @@ else:
     try:
         from moldau.protocol.hot._wire import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
     except ImportError:
-        from moldau.protocol.hot._wire_py import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+        from moldau.protocol.hot.pure import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
 
 __all__ = ["read_fetch", "read_fetch_answer", "read_produce", "write_fetch", "write_produce"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
 from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
+from moldau.runtime.config.keys.groups.share_consumer import SHARE_CONSUMER_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
-from moldau.runtime.config.keys.share_consumer import SHARE_CONSUMER_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
 from moldau.runtime.config.tls import tls_problems, tls_settings
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigKey, ConfigSchema, Value
 from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
-from moldau.runtime.config.keys.group import (
+from moldau.runtime.config.keys.groups.group import (
     CLIENT_METRICS_KEYS,
     GROUP_CONFIG_KEYS,
     check_bounds,
     check_client_metrics,
     check_group,
 )
+from moldau.runtime.config.keys.groups.share import SHARE_KEYS
+from moldau.runtime.config.keys.groups.streams import STREAMS_KEYS
 from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
 from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
@@ -22,8 +24,6 @@ from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.served import REFUSED
-from moldau.runtime.config.keys.share import SHARE_KEYS
-from moldau.runtime.config.keys.streams import STREAMS_KEYS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import (
     check_server,

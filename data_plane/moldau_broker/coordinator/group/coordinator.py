@@ -38,7 +38,7 @@ from moldau.protocol.refusals import refusal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
-from moldau_broker.coordinator.group.core.offset_fetch_shapes import groups_of, response_of, without_repetitions
+from moldau_broker.coordinator.group.core.offsets.fetch_shapes import groups_of, response_of, without_repetitions
 from moldau_broker.coordinator.group.core.responses import fetch_refusal, is_group_request
 from moldau_broker.coordinator.group.shard import GroupShard
 from moldau_broker.coordinator.runtime.completion import Combined, Completion

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.join_group import JoinGroupResponse
     from moldau.protocol.schema import Response
-    from moldau_broker.coordinator.group.core.offsets import FullKey
+    from moldau_broker.coordinator.group.core.offsets.committed import FullKey
     from moldau_broker.coordinator.group.core.records import CommittedOffset
     from moldau_broker.coordinator.runtime.effects import Marker, StateRecord, TransactionalProducer
 

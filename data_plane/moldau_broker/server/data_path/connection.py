@@ -34,7 +34,7 @@ from moldau_broker.server.data_path.produce import ProduceService, VerifiedProdu
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
 from moldau_broker.server.handlers.apis import api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
-from moldau_broker.server.handlers.share_delivery import session_owner
+from moldau_broker.server.handlers.groups.share_delivery import session_owner
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
 from moldau_broker.server.quotas.toll import timed
 from moldau_quorum.authorization.checks import CHECKS, SECURITY_APIS, Verdict, check, disabled

@@ -89,19 +89,17 @@ from moldau_broker.server.handlers import (
     configs,
     credentials,
     forwarded,
-    groups,
     logs,
     metadata,
-    offsets,
     producers,
-    share_delivery,
-    shares,
     telemetry,
     tokens,
     transactions,
 )
 from moldau_broker.server.handlers.context import LongAnswer
-from moldau_quorum.node.apis import CONTROLLER_APIS
+from moldau_broker.server.handlers.groups import membership as groups
+from moldau_broker.server.handlers.groups import offsets, share_delivery, shares
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 
 if TYPE_CHECKING:
     from moldau_broker.coordinator.share.core.requests import ShareStateRequest

@@ -17,6 +17,10 @@ import trio
 from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
+from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
+from moldau_jepsen.workloads.access.quotas import QuotasWorkload
+from moldau_jepsen.workloads.access.rights import TOPICS as GUARDED
+from moldau_jepsen.workloads.access.rights import RightsWorkload
 from moldau_jepsen.workloads.bank import BankWorkload
 from moldau_jepsen.workloads.compacted import CompactedWorkload
 from moldau_jepsen.workloads.members import MembersWorkload
@@ -24,12 +28,8 @@ from moldau_jepsen.workloads.phases.group_read import GroupRead, read_in_group
 from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
-from moldau_jepsen.workloads.quotas import TOPIC as METERED_TOPIC
-from moldau_jepsen.workloads.quotas import QuotasWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
-from moldau_jepsen.workloads.rights import TOPICS as GUARDED
-from moldau_jepsen.workloads.rights import RightsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 

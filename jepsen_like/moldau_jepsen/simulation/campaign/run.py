@@ -40,8 +40,8 @@ from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.quotas import QuotaWatch
 from moldau_jepsen.simulation.judge.rights import RightsWatch
 from moldau_jepsen.simulation.judge.watch import StepGuard
+from moldau_jepsen.workloads.access.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS
-from moldau_jepsen.workloads.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError

@@ -17,8 +17,8 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau_broker.coordinator.group.core.config import GroupConfig
-from moldau_broker.coordinator.group.core.gone_offsets import BATCH_BYTES_MAX, GoneOffsets
-from moldau_broker.coordinator.group.core.offsets import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.gone import BATCH_BYTES_MAX, GoneOffsets
 from moldau_broker.coordinator.group.core.records import CommittedOffset, offset_record, parse_record
 from moldau_broker.coordinator.group.core.responses import commit_answer
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer

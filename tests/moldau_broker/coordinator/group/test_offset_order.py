@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from moldau_broker.coordinator.group.core.offsets import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
 from moldau_broker.coordinator.group.core.records import CommittedOffset, OffsetRecord
 
 PLAIN, TOMBSTONE, FIRST, SECOND = "plain", "tombstone", 1, 2

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.records import _cleaning_py, cleaning
+from moldau.records import cleaning
+from moldau.records.pure import cleaning as pure_cleaning
 from moldau_broker.log.cleaner import offset_map
 from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner.offset_map import OffsetMap
 from moldau_broker.log.files.batches import scan_headers
 from support.log.cleaner_lab import DAY, Lab
 
-TWINS = [cleaning, _cleaning_py]
-if cleaning.map_keys is not _cleaning_py.map_keys:
+TWINS = [cleaning, pure_cleaning]
+if cleaning.map_keys is not pure_cleaning.map_keys:
     IDS = ["compiled", "python"]
 else:
     TWINS, IDS = TWINS[1:], ["python"]

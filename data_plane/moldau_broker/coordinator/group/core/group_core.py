@@ -58,17 +58,17 @@ from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
 from moldau_broker.coordinator.group.consumer.core.heartbeat import HeartbeatDecisions
 from moldau_broker.coordinator.group.core.classic_side import ClassicSide
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
-from moldau_broker.coordinator.group.core.gone_offsets import GoneOffsets, is_gone
 from moldau_broker.coordinator.group.core.group_views import described, listed, not_classic
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
-from moldau_broker.coordinator.group.core.offset_requests import (
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.gone import GoneOffsets, is_gone
+from moldau_broker.coordinator.group.core.offsets.requests import (
     check_commit,
     commit_records,
     failed_codes,
     fetch_offsets,
 )
-from moldau_broker.coordinator.group.core.offsets import OffsetStore
 from moldau_broker.coordinator.group.core.rebalance import Rebalancer
 from moldau_broker.coordinator.group.core.records import (
     GroupRecord,

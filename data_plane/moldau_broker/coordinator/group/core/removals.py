@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from moldau_broker.coordinator.group.core.group import Group, GroupState
-from moldau_broker.coordinator.group.core.offset_requests import delete_offsets
+from moldau_broker.coordinator.group.core.offsets.requests import delete_offsets
 from moldau_broker.coordinator.group.core.records import group_record, offset_record
 
 if TYPE_CHECKING:
@@ -17,64 +17,12 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.durable_groups import DurableGroup, DurableGroups
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
-    from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
+    from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore, TopicPartition
     from moldau_broker.coordinator.group.core.rebalance import Rebalancer
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
-
-
-class DurableGroup(Protocol):
-    """A group whose members are in the log."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def members(self) -> Mapping[str, object]: ...
-    def subscribed_topics(self) -> tuple[str, ...]:
-        """Returns the names of all topics that members read, sorted."""
-        ...
-
-
-class DurableGroups(Protocol):
-    """The groups of one protocol whose members are in the log: consumer groups, streams groups."""
-
-    @property
-    def committed(self) -> Mapping[str, DurableGroup]:
-        """The groups that the committed log contains, by id."""
-        ...
-
-    def get(self, group_id: str) -> DurableGroup | None:
-        """Returns a group as the committed log has it."""
-        ...
-
-    def latest(self, group_id: str) -> DurableGroup | None:
-        """Returns a group with the changes of its write in flight."""
-        ...
-
-    def is_converting(self, group_id: str) -> bool:
-        """Returns whether a write in flight ends a group and begins a classic one."""
-        ...
-
-    def for_commits(self, group_id: str) -> DurableGroup | None:
-        """Returns the group by which commits are checked."""
-        ...
-
-    def is_deletable(self, group_id: str) -> ErrorCode | None:
-        """Returns whether a group can be deleted now; None if it is none of these."""
-        ...
-
-    def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
-        """Writes the end of a group without members, so that its id is free."""
-        ...
-
-    def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
-        """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
-        ...
-
-    def deleting(self, group_id: str, append_id: int) -> None:
-        """Names the write that contains the records of `end_records`."""
-        ...
 
 
 class Removals:

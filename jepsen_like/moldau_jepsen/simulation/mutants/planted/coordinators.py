@@ -9,7 +9,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.group.core import group_core
 from moldau_broker.coordinator.group.core.group import Group
 from moldau_broker.coordinator.group.core.group_core import GroupCore
-from moldau_broker.coordinator.group.core.offsets import OffsetStore
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
 from moldau_broker.coordinator.group.core.rebalance import Rebalancer
 from moldau_broker.coordinator.transaction.coordinator import TransactionShard
 from moldau_broker.coordinator.transaction.core.lifecycle import TransactionLifecycle

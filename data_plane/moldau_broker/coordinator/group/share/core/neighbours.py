@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response
     from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
-    from moldau_broker.coordinator.group.core.offsets import OffsetStore
+    from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
     from moldau_broker.coordinator.group.core.rebalance import Rebalancer
     from moldau_broker.coordinator.group.share.core.groups import ShareGroups
     from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, MEMBERS, TRANSACTIONS
 from moldau_jepsen.simulation.mutants.mutant import Mutant
-from moldau_jepsen.simulation.mutants.planted import coordinators, epochs, transactions
+from moldau_jepsen.simulation.mutants.planted import coordinators, transactions
+from moldau_jepsen.simulation.mutants.planted.log import epochs
 
 COORDINATORS = (
     Mutant(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from moldau_jepsen.simulation.campaign.profiles import DECISIONS, DIVERGENCE, IMPATIENT, LONE_LEADERS, REPLICATION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
-from moldau_jepsen.simulation.mutants.planted import brokers, truncation, watermarks
+from moldau_jepsen.simulation.mutants.planted import brokers
+from moldau_jepsen.simulation.mutants.planted.log import truncation, watermarks
 
 REPLICATED = (
     Mutant(

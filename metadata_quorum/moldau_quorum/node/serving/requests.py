@@ -44,8 +44,8 @@ from moldau_quorum.log.port import (
 )
 from moldau_quorum.metadata.records import MetadataCorruptError
 from moldau_quorum.node.active_controller import ActiveController, NotActiveError, PendingAnswer
-from moldau_quorum.node.apis import ANSWERS, SERVED_APIS
-from moldau_quorum.node.leadership_transfer import (
+from moldau_quorum.node.serving.apis import ANSWERS, SERVED_APIS
+from moldau_quorum.node.voters.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
     decode_transfer_request,
     encode_transfer_response,
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from moldau.runtime.sasl.core.identity import Identity, Peer
     from moldau_quorum.authorization.authorizer import Authorizer, Permissions
     from moldau_quorum.log.port import MetadataLog, QuorumSession
-    from moldau_quorum.node.metadata_service import MetadataService
-    from moldau_quorum.node.quorum_admin import QuorumAdmin
-    from moldau_quorum.node.quotas import ControllerQuotas
+    from moldau_quorum.node.serving.metadata_service import MetadataService
+    from moldau_quorum.node.serving.quotas import ControllerQuotas
     from moldau_quorum.node.state_machine import MetadataStateMachine
+    from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
     from moldau_quorum.quotas.mutations import MutationAllowance
 
 READ_TIMEOUT_MS: Final = 10_000.0

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from moldau.records._codec_rows_py import murmur2
 from moldau.records.errors import InvalidRecordError
+from moldau.records.pure.rows import murmur2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.records._codec_py import RecordWriter
+    from moldau.records.pure.codec import RecordWriter
 
     Handed = tuple[object, object, object, object, object, object, "PendingRecord"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from moldau.records._wire_py import (
+from moldau.records.errors import corrupt_record
+from moldau.records.pure.wire import (
     COUNT,
     END,
     HEADER_COUNT,
@@ -24,10 +25,9 @@ from moldau.records._wire_py import (
     parse_record,
     read_varint,
 )
-from moldau.records.errors import corrupt_record
 
 if TYPE_CHECKING:
-    from moldau.records._wire_py import Buffer
+    from moldau.records.pure.wire import Buffer
 
 (
     _AT_LENGTH,

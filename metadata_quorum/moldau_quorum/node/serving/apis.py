@@ -12,7 +12,7 @@ from moldau_quorum.controller.dispatch import DECIDED_APIS
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
-    from moldau_quorum.node.quorum_admin import QuorumAdmin
+    from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 
 Answer = Callable[["QuorumAdmin", Any], Callable[[], Awaitable["Response"]]]
 """Takes the request of its API; the function returned waits for the response."""

@@ -20,7 +20,7 @@ from moldau_broker.coordinator.group.core.records import offset_record
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from moldau_broker.coordinator.group.core.offsets import FullKey, OffsetStore
+    from moldau_broker.coordinator.group.core.offsets.committed import FullKey, OffsetStore
     from moldau_broker.coordinator.group.core.records import CommittedOffset, OffsetRecord
     from moldau_broker.coordinator.runtime.effects import StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames

@@ -65,7 +65,7 @@ def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
 @commands.command()
 def offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     """Show committed offset and lag of each partition that a streams group reads."""
-    from moldau_cli.commands.groups import held_offsets
+    from moldau_cli.commands.groups.consumer import held_offsets
 
     async def work(admin: Admin) -> list[dict[str, output.Json]]:
         await STREAMS.existing(admin, group)
@@ -102,7 +102,7 @@ def reset(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Set the offsets from which a stopped application reads its input topics again."""
-    from moldau_cli.commands.groups import held_offsets, named_partitions
+    from moldau_cli.commands.groups.consumer import held_offsets, named_partitions
     from moldau_cli.plans import offsets as plans
 
     wanted = [plans.parse_topic(topic) for topic in topics]

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
     from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.durable_groups import DurableGroup
     from moldau_broker.coordinator.group.core.membership import Membership
-    from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
-    from moldau_broker.coordinator.group.core.removals import DurableGroup
+    from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore, TopicPartition
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
 

@@ -118,7 +118,7 @@ def reset_offsets(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Set the start offsets of a share group; records behind them are delivered again."""
-    from moldau_cli.commands.groups import held_offsets, named_partitions
+    from moldau_cli.commands.groups.consumer import held_offsets, named_partitions
     from moldau_cli.plans import offsets as plans
 
     if sum(one is not None for one in (to, to_offset, to_datetime, by_duration)) != 1:

@@ -41,7 +41,7 @@ from moldau_quorum.log.port import (
     VoterStatus,
 )
 from moldau_quorum.node.active_controller import NotActiveError
-from moldau_quorum.node.leadership_transfer import TransferResponse
+from moldau_quorum.node.voters.leadership_transfer import TransferResponse
 
 if TYPE_CHECKING:
     from moldau_quorum.log.port import MetadataLog

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_digest
 
-from moldau.records._wire_py import OFFSET, RANGE, TRAILING, Broken, fits, parse_record, view_of
 from moldau.records.errors import corrupt_record
+from moldau.records.pure.wire import OFFSET, RANGE, TRAILING, Broken, fits, parse_record, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from moldau.records._wire_py import Buffer, Parsed
+    from moldau.records.pure.wire import Buffer, Parsed
 
 _ENTRY_BYTES = 24
 _HASH_BYTES = 16

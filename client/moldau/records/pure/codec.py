@@ -9,10 +9,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, final
 
-from moldau.records._codec_append_py import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
-from moldau.records._codec_rows_py import RowColumns, group_rows, murmur2
-from moldau.records._codec_walk_py import RecordWalker
-from moldau.records._wire_py import (
+from moldau.records.columns import BinaryColumn, Columns
+from moldau.records.errors import InvalidRecordError, corrupt_record
+from moldau.records.pure.append import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+from moldau.records.pure.rows import RowColumns, group_rows, murmur2
+from moldau.records.pure.walk import RecordWalker
+from moldau.records.pure.wire import (
     INT32_MAX,
     OFFSET,
     RANGE,
@@ -25,8 +27,6 @@ from moldau.records._wire_py import (
     read_varlong,
     view_of,
 )
-from moldau.records.columns import BinaryColumn, Columns
-from moldau.records.errors import InvalidRecordError, corrupt_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

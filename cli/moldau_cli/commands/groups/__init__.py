@@ -1,0 +1,1 @@
+"""The commands about groups: of consumers, of share consumers, of Kafka Streams."""

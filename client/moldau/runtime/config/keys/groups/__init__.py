@@ -1,0 +1,1 @@
+"""The keys of groups, on brokers and on groups themselves."""

@@ -1,0 +1,1 @@
+"""The committed offsets of groups: commits, fetches, expiry, and topics that are gone."""

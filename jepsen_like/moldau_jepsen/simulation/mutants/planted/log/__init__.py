@@ -1,0 +1,1 @@
+"""Planted bugs of partition logs: epochs, truncation, watermarks, retention and cleaning."""

@@ -1,0 +1,1 @@
+"""Workloads that change rights and quotas under clients that use them."""
