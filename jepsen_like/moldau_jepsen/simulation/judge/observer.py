@@ -9,12 +9,14 @@ random numbers.
 from __future__ import annotations
 
 import zlib
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.records import iterate_batches
 from moldau_broker.log.files.batches import CONTROL_BIT
+from moldau_broker.replication.replica import Role
 from moldau_jepsen.simulation.judge.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
 from moldau_jepsen.simulation.judge.rules.committed import read_log
 from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch
@@ -22,6 +24,7 @@ from moldau_jepsen.simulation.judge.rules.watcher import RuleWatcher, is_cleaned
 
 if TYPE_CHECKING:
     from moldau_broker.replication.replica import PartitionState as PartitionView
+    from moldau_broker.replication.replica import Replica
     from moldau_broker.server.lifecycle.broker import Broker
     from moldau_broker.server.replicas.partition import Partition
     from moldau_jepsen.cluster.simulated import SimulatedCluster
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
     from moldau_quorum.node.server import ControllerNode
 
 METADATA_BYTES_PER_STEP = 1 << 20
+_STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "proposal")
+"""The state of a replica that the judge follows, read without Python code for most of it.
+
+A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
+"""
+_UNSEEN: tuple[Role | None, PartitionView | None, int, int, object] = (None, None, -1, -1, None)
 
 
 class _ReplicaView:
@@ -39,10 +48,33 @@ class _ReplicaView:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
-        self.seen: tuple[bool, PartitionView | None, int, int, object] = (False, None, -1, -1, None)
+        self.seen = _UNSEEN
         self.leader_epoch = -2  # of the leadership that was last judged
         self.verified = -1  # batches below this offset were given to the judge; -1: none
         self.log_end = 0
+
+
+class _BrokerView:
+    """The last observation of the replicas of one process; the lists have the order of the broker's partitions."""
+
+    __slots__ = ("partitions", "replicas", "seen", "views")
+
+    def __init__(self) -> None:
+        self.partitions: list[Partition] = []
+        self.replicas: list[Replica] = []
+        self.seen: list[tuple[Role | None, PartitionView | None, int, int, object]] = []
+        self.views: list[_ReplicaView] = []
+
+    def follow(self, partitions: list[Partition]) -> list[_ReplicaView]:
+        """Takes the partitions that the broker has now, and returns the views of those that are gone."""
+        known = {view.partition: view for view in self.views}
+        self.partitions = partitions
+        self.replicas = [partition.replica for partition in partitions]
+        self.views = [
+            known.pop(partition) if partition in known else _ReplicaView(partition) for partition in partitions
+        ]
+        self.seen = [view.seen for view in self.views]
+        return list(known.values())
 
 
 class ClusterObserver:
@@ -57,7 +89,7 @@ class ClusterObserver:
         self._cluster = cluster
         self._judge = judge
         self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
-        self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
+        self._replicas: dict[tuple[int, int], _BrokerView] = {}
         self._images: dict[int, MetadataImage] = {}
         self._topics: dict[int, dict[str, TopicImage]] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
@@ -106,35 +138,27 @@ class ClusterObserver:
         if not broker.is_built:
             return
         incarnation = self._cluster.machines[node_id].incarnation
-        views = self._replicas.setdefault((node_id, incarnation), {})
-        partitions = broker.context.replicas.partitions
-        if len(views) > len(partitions):
-            for key in [key for key in views if key not in partitions]:
-                self._look_at_the_last_of(node_id, incarnation, views.pop(key))
-        for key, partition in partitions.items():
-            view = views.get(key)
-            if view is None or view.partition is not partition:
-                if view is not None:
-                    self._look_at_the_last_of(node_id, incarnation, view)
-                view = views[key] = _ReplicaView(partition)
-            replica = partition.replica
-            # A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
-            now = (
-                replica.is_leader,
-                replica.state,
-                replica.high_watermark,
-                replica.log_end_offset,
-                replica.proposal,
-            )
-            if now != view.seen:
-                view.seen = now
-                self._look_at_replica(node_id, incarnation, view)
+        slot = (node_id, incarnation)
+        view = self._replicas.get(slot)
+        if view is None:
+            view = self._replicas[slot] = _BrokerView()
+        partitions = list(broker.context.replicas.partitions.values())
+        if partitions != view.partitions:
+            for gone in view.follow(partitions):
+                self._look_at_the_last_of(node_id, incarnation, gone)
+        before, now = view.seen, list(map(_STATE_OF, view.replicas))
+        if now != before:
+            view.seen = now
+            for index, state in enumerate(now):
+                if state != before[index]:
+                    view.views[index].seen = state
+                    self._look_at_replica(node_id, incarnation, view.views[index])
 
     def _look_at_the_last_of(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         """A replica is gone; in the step in which it went it may have led, and acknowledged, once more."""
-        was_leader, state, watermark, _, _ = view.seen
+        role, state, watermark, _, _ = view.seen
         last = view.partition.replica.high_watermark
-        if was_leader and state is not None and last > watermark:
+        if role is Role.LEADER and state is not None and last > watermark:
             self._judge.leader_watermark(view.key, node_id, incarnation, state.leader_epoch, last)
 
     def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
@@ -155,8 +179,9 @@ class ClusterObserver:
 
     def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         judge = self._judge
-        is_leader, state, watermark, log_end, _ = view.seen
+        role, state, watermark, log_end, _ = view.seen
         assert state is not None
+        is_leader = role is Role.LEADER
         leader_epoch = state.leader_epoch
         partition = view.partition
         self._rules.replica_changed(node_id, view.key, partition, view.log_end)
