@@ -68,6 +68,7 @@ def test_mypy_accepts_the_guides(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.proof
 def test_pyright_accepts_the_guides(tmp_path):
     command = BIN / "pyright"
     if not command.exists():

@@ -27,6 +27,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^(?:<!-- not run: ([^\n]+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+LONG_PAGES = {
+    "docs/guides/command-line.md",
+    "docs/guides/operator.md",
+    "docs/guides/recovery.md",
+    "docs/guides/scaling.md",
+    "docs/guides/upgrades.md",
+}
+"""Their commands start, break and roll whole clusters; ``make test-proof`` runs them."""
 LANGUAGES = {"sh", "python", "properties", "toml"}
 SHOWN = {"dockerfile"}
 """Files that a page shows and no test runs; the line before each says why."""
@@ -65,7 +73,15 @@ def name_of(page):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.proof if name_of(page) in LONG_PAGES else ())
+        for page in PAGES
+        if blocks(page, "sh")
+    ],
+    ids=name_of,
+)
 def test_commands_of_a_page_run(page, tmp_path):
     script = "set -euo pipefail\n" + "\n".join(blocks(page, "sh"))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

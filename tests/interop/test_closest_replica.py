@@ -114,6 +114,7 @@ def in_sync(bootstrap):
     )
 
 
+@pytest.mark.proof
 def test_a_consumer_reads_from_the_follower_of_its_rack(racks):
     """A consumer reads from the follower of its rack, and goes on when the follower dies."""
     leader = wait_for(lambda: racks.partition_leader(TOPIC, 0), "the topic has a leader")

@@ -43,6 +43,7 @@ def limited(bootstrap):
         assert moldau(bootstrap, "delete", "--client", client) == 0
 
 
+@pytest.mark.proof
 def test_confluent_kafka_receives_throttle_times(bootstrap, limited):
     from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -70,6 +71,7 @@ def test_confluent_kafka_receives_throttle_times(bootstrap, limited):
     assert max(pauses) > 0
 
 
+@pytest.mark.proof
 def test_kafka_python_receives_throttle_times(bootstrap, limited):
     from kafka import KafkaProducer
 

@@ -42,6 +42,7 @@ def states(cluster):
     return {row["node"]: row["state"] for row in rows}
 
 
+@pytest.mark.proof
 def test_a_cut_leader_is_succeeded_and_comes_back(linked):
     """The cut holds its heartbeats back, so another replica leads; after the healing it is in sync again."""
     leader = wait_for(lambda: linked.partition_leader("t", 0), "the partition has a leader")

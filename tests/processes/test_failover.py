@@ -160,6 +160,7 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
     check_all_read_once(cluster, load)
 
 
+@pytest.mark.proof
 def test_a_paused_leader_is_replaced_and_wakes_harmless(cluster, load):
     """A paused leader is replaced and loses no record when it resumes."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
@@ -185,6 +186,7 @@ def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster, load):
     assert cluster.stop_all() == []
 
 
+@pytest.mark.proof
 def test_writes_go_on_without_a_majority_of_controllers(cluster, load):
     """Without a majority of controllers writes go on, and metadata changes wait."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")

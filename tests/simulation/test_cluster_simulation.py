@@ -15,6 +15,7 @@ from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.world.world import run_world
+from support.proof import proof_beyond
 
 RECORDS = 300
 
@@ -83,7 +84,7 @@ def test_a_leader_crash_loses_nothing_and_is_the_same_run_again():
 def test_the_same_seed_is_the_same_run_in_fresh_interpreters():
     script = (
         "from moldau_jepsen.simulation import RunOptions, run_seed; "
-        "print(run_seed(7, RunOptions(fault_seconds=4.0)).trace_hash)"
+        "print(run_seed(7, RunOptions(fault_seconds=1.0)).trace_hash)"
     )
     running = [
         subprocess.Popen(
@@ -95,7 +96,7 @@ def test_the_same_seed_is_the_same_run_in_fresh_interpreters():
         for hash_seed in ("1", "4711")
     ]
     found = [process.communicate()[0].strip() for process in running]
-    assert found[0] == found[1] == run_seed(7, RunOptions(fault_seconds=4.0)).trace_hash
+    assert found[0] == found[1] == run_seed(7, RunOptions(fault_seconds=1.0)).trace_hash
 
 
 async def full_disk(world):
@@ -127,7 +128,7 @@ def test_a_broker_whose_disk_is_full_ends_and_others_lead():
     assert failure.subgroup(OSError) is not None
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(16, marks=pytest.mark.proof), 100])
+@pytest.mark.parametrize("seed", proof_beyond(1, [100, 1, 16]))
 def test_seeds_are_clean(seed):
     result = run_seed(seed)
     assert result.violations == (), "\n".join([result.replay_command, *result.violations, *result.timeline[-300:]])

@@ -11,6 +11,7 @@ import trio
 
 from moldau import ErrorCode, Producer, ProducerFencedError
 from support.mirror.clusters import duplicates, numbers, run_clusters
+from support.proof import proof_beyond
 
 MODES = ["disabled", "enabled"]
 PARTITIONS = 2
@@ -149,7 +150,7 @@ def test_modes_share_their_positions():
     run_clusters(scenario)
 
 
-@pytest.mark.parametrize("away_s", [20, 130])
+@pytest.mark.parametrize("away_s", proof_beyond(1, [20, 130]))
 @pytest.mark.parametrize("what", ["target", "mirror"])
 def test_a_transaction_that_times_out_ends_no_mirror(what, away_s):
     """The target's broker is down, or the mirror's process stands still, in the middle of a transaction.
@@ -183,6 +184,7 @@ def test_a_transaction_that_times_out_ends_no_mirror(what, away_s):
     run_clusters(scenario)
 
 
+@pytest.mark.proof
 def test_a_commit_that_comes_too_late_ends_no_mirror(monkeypatch):
     """The transaction times out between its last record and its commit; a Kafka broker then fences the producer."""
     commit = Producer.commit_transaction

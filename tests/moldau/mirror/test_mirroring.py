@@ -17,6 +17,7 @@ from moldau.mirror.core.formats import Heartbeat
 from moldau.producer.sender import Sender
 from moldau.records import Compression, encode_batch
 from support.mirror.clusters import numbers, run_clusters
+from support.proof import proof_beyond
 
 MODES = ["disabled", "enabled"]
 """Values of ``exactly.once.source.support``."""
@@ -179,7 +180,7 @@ def test_deleted_records_are_skipped(mode):
     run_clusters(scenario)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", proof_beyond(1, MODES))
 @pytest.mark.parametrize("down", ["east", "hub"])
 def test_a_cluster_that_is_down_is_waited_for(down, mode):
     """The cluster is away for a minute, longer than any timeout of the mirror's clients."""

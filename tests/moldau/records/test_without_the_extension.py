@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 SUITES = (
     "tests/moldau/records/test_batch.py",
@@ -59,6 +61,7 @@ for name in "ab":
     assert run("-c", script).count("records-in-pure-python") == 1
 
 
+@pytest.mark.proof
 def test_the_suites_pass_without_the_extension() -> None:
     """One process runs all suites, because its start costs more than the tests."""
     said = run("-m", "pytest", "-v", "-n", "0", "-p", "no:cacheprovider", *SUITES)

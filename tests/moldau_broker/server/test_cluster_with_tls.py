@@ -103,6 +103,7 @@ def test_a_cluster_whose_links_all_speak_tls(engine):
     assert found == [f"{number:03d}" for number in range(RECORDS)]
 
 
+@pytest.mark.proof
 def test_the_trace_does_not_depend_on_what_openssl_draws():
     keys = authority().keys(*NAMES)
     runs = [run_elsewhere(keys, 6, hash_seed) for hash_seed in ("1", "2")]

@@ -85,6 +85,7 @@ class Load(threading.Thread):
         self.join(120)
 
 
+@pytest.mark.proof
 def test_a_roll_under_load_is_not_noticed(local):
     """Each node is a new process, in order; each record is there once, and no send has failed."""
     before, leader = pids(local), local.quorum().leader_id

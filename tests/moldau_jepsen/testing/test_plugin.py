@@ -14,6 +14,7 @@ from moldau_jepsen.testing.pipeline import PipelineError
 from moldau_jepsen.testing.scenario import SimulatedProcesses, run_simulated
 from support.kit import every_fault
 from support.kit.own_pytest import run_pytest
+from support.proof import proof_beyond
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "tester.md"
 
@@ -54,6 +55,7 @@ LOSSES = {
 
 
 @pytest.mark.processes
+@pytest.mark.proof
 def test_the_documented_test_fails_on_a_lost_record(tmp_path: Path) -> None:
     """The test of the documentation fails when an acknowledged record is lost."""
     read_back = "\n    with Consumer("
@@ -81,6 +83,7 @@ def test_the_option_simulates_and_a_failure_names_its_seed(tmp_path: Path) -> No
 
 
 @pytest.mark.processes
+@pytest.mark.proof
 def test_every_fault_strikes_processes_too(tmp_path: Path) -> None:
     (tmp_path / "test_faults.py").write_text(FAULTS)
     done = run_pytest(tmp_path, "-k", "every_fault")
@@ -88,7 +91,7 @@ def test_every_fault_strikes_processes_too(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("fault", ["pause", "resume", "cut", "heal", "kill", "start", "power_loss"])
+@pytest.mark.parametrize("fault", proof_beyond(2, ["pause", "resume", "cut", "heal", "kill", "start", "power_loss"]))
 def test_a_fault_that_does_nothing_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         await trio.lowlevel.checkpoint()

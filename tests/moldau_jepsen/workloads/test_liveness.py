@@ -294,6 +294,7 @@ def test_a_cluster_that_serves_is_not_and_costs_hardly_any_time():
     assert result.virtual_seconds < 10
 
 
+@pytest.mark.proof
 def test_slow_senders_have_the_time_they_need():
     result = run_seed(1, PROFILES["elections"].of_seed(1))
     assert result.violations == ()

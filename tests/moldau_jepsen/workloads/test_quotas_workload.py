@@ -36,10 +36,11 @@ def test_changing_quotas_are_obeyed_under_faults(monkeypatch):
     assert verdicts[-1].accepted > 200_000, verdicts[-1].accepted
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        pytest.param("quota-pause-not-enforced", "quota-exceeded", marks=pytest.mark.proof),
+        ("quota-pause-not-enforced", "quota-exceeded"),
         ("quota-pause-too-long", "paused-too-long"),
     ],
 )

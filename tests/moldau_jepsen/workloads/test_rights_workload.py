@@ -35,11 +35,12 @@ def test_changing_rights_are_obeyed_under_faults(monkeypatch):
     assert min(verdicts[-1].permitted, verdicts[-1].denied) > 50, verdicts[-1]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        pytest.param("acl-deny-ignored", " of guarded", marks=pytest.mark.proof),
-        pytest.param("token-never-expires", "login of ", marks=pytest.mark.proof),
+        ("acl-deny-ignored", " of guarded"),
+        ("token-never-expires", "login of "),
         ("session-outlives-token", "in a session whose token had expired"),
     ],
 )

@@ -18,6 +18,7 @@ from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 from support.cluster.broker_cluster import run_cluster
+from support.proof import proof_beyond
 
 PROMISED = CheckOptions(read_committed=True, idempotent=True, subscribe=False)
 
@@ -103,7 +104,7 @@ def mixed():
     return history_of(4, seconds=BUSY_SECONDS, **BUSY)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_transactions_hold_while_clients_and_brokers_die(seed):
     history = history_of(seed, "read_committed", kills=True)
     verdict = check_history(history, PROMISED)

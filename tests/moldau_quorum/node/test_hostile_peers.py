@@ -326,6 +326,7 @@ class Alone(World):
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
+@pytest.mark.proof
 def test_a_node_bears_anything_from_proven_peers(data):
     """Peers that lie may lead it astray, but they never end it, and what it has applied stays."""
     world = Alone(data.draw(st.integers(0, 3)))

@@ -12,6 +12,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.group.consumer.core import groups, heartbeat, offset_checks, records
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, Current, Subscription
 from support.coordinator.consumer_world import run_campaign
+from support.proof import proof_beyond
 
 SEEDS = range(24)
 PLANTED_SEEDS_MAX = 60
@@ -26,7 +27,7 @@ FIRST_SEEDS = {
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", proof_beyond(8, SEEDS))
 def test_campaign(seed: int) -> None:
     run_campaign(seed)
 

@@ -21,6 +21,7 @@ from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
 from support.coordinator.group_world import CoreDriver, code_of, join_request
 from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, run_migrations
+from support.proof import proof_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -341,7 +342,7 @@ def test_a_partition_still_reported_is_not_released() -> None:
     assert read([reader, newcomer]) == list(range(6))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", proof_beyond(6, SEEDS))
 def test_migration_campaign(seed: int) -> None:
     run_migrations(seed)
 

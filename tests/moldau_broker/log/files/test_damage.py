@@ -19,6 +19,7 @@ from moldau_broker.log.files.checksums import CHECKSUMS
 from moldau_broker.log.files.dump import BAD_BYTE, dump_file
 from moldau_broker.log.values import TopicPartition
 from support.log.model import PARTITION, TOPIC_ID, Driver, VirtualMachine, all_rows, make_batch, read_rows
+from support.proof import proof_beyond
 
 SMALL_FILES = (
     "recovery-point-offset-checkpoint",
@@ -76,7 +77,7 @@ def damage(rnd: random.Random, content: bytes) -> bytes:
     return content + rnd.randbytes(rnd.randint(1, 40))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", proof_beyond(4, KINDS))
 def test_damage_beside_the_log_is_mended(kind: str) -> None:
     driver = write_log(3)
     files = contents(driver)

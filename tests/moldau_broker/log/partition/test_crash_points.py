@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from support.log.model import checkpoint, close, crash_after_each_write, restart_at, retention, roll, swap, truncate
+from support.proof import proof_beyond
 
 OPERATIONS = [
     (roll, False),
@@ -22,7 +23,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize("power_lost", [False, True])
+@pytest.mark.parametrize("power_lost", proof_beyond(1, [True, False]))
 @pytest.mark.parametrize(("operation", "compact"), OPERATIONS, ids=[f"{op.__name__}-{c}" for op, c in OPERATIONS])
 def test_crash_after_each_write(operation, compact: bool, power_lost: bool) -> None:
     assert crash_after_each_write(operation, compact=compact, power_lost=power_lost) > 2

@@ -26,6 +26,7 @@ from support.log.model import (
     swap,
 )
 from support.log.mutants import BY_NAME, KIND_OF
+from support.proof import proof_beyond
 
 SEEDS = strategies.integers(0, 2**32)
 BOUNDED = settings(
@@ -86,9 +87,7 @@ TestTransactionsLog.settings = BOUNDED
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "block", [0, 1, pytest.param(2, marks=pytest.mark.proof), pytest.param(3, marks=pytest.mark.proof)]
-)
+@pytest.mark.parametrize("block", proof_beyond(1, range(4)))
 def test_random_histories_on_a_virtual_disk(block: int, kind: str) -> None:
     for seed in range(block * 8, block * 8 + 8):
         run_seed(VirtualMachine(seed), seed=seed, steps=80, kind=kind)

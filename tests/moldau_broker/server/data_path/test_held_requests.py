@@ -20,6 +20,7 @@ from moldau_broker.replication import fetch_session
 from moldau_broker.server.data_path.fetch import PARTITION_BYTES, WAIT_MS_MAX
 from moldau_broker.server.data_path.produce import VerifiedProduce
 from support.cluster.broker_cluster import batch, frame, run_cluster, values_of
+from support.proof import proof_beyond
 
 BUDGET = 4 * 1024 * 1024
 LARGE = 1_500_000
@@ -100,7 +101,7 @@ WORST_S = 2.7
 """The longest time of a write beside them: twice the time after which stalled connections lose their excess memory."""
 
 
-@pytest.mark.parametrize("attackers", [1, 4, 50])
+@pytest.mark.parametrize("attackers", proof_beyond(2, [1, 4, 50]))
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_waiting_requests_are_bounded_and_others_are_served(kind: str, attackers: int) -> None:
     async def scenario(cluster) -> None:

@@ -40,6 +40,7 @@ from support.cluster.directory_stories import (
     profile,
     read_all,
 )
+from support.proof import proof_beyond
 
 
 def test_new_replicas_are_spread_over_directories_and_reported() -> None:
@@ -71,7 +72,7 @@ def test_with_one_directory_nothing_is_reported() -> None:
 
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_a_directory_fails_alone_and_returns_after_a_restart(seed: int, kind: str) -> None:
     """Under load a directory fails alone, and works again after a restart."""
 
@@ -392,7 +393,7 @@ def log_bytes(cluster, broker_id: int, topic: str, index: int) -> bytes:
 
 
 @pytest.mark.parametrize("crash", ["none", "copying", "confirmed", "moved"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_a_move_between_directories_survives_load_and_crashes(seed: int, crash: str) -> None:
     """A replica moves between directories under load, and the move survives crashes.
 
@@ -482,7 +483,7 @@ def test_a_directory_fails_while_a_replica_moves(failing: str, confirmed: bool) 
     run_cluster(scenario, brokers=3, **TWO)
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", proof_beyond(2, range(1, 7)))
 def test_nothing_acknowledged_is_lost_whatever_directories_fail(seed: int) -> None:
     """Random directories fail and brokers crash, one broker at a time; restarts heal all."""
 

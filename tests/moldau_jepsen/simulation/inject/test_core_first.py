@@ -51,6 +51,7 @@ def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
         assert result.outside >= 1
 
 
+@pytest.mark.proof
 def test_waiting_for_a_cut_off_broker_is_convicted():
     """A client that waits for a broker that is cut off is convicted in the core alone."""
     with planted(MUTANTS["session-timeout-ignored"]):
@@ -78,6 +79,7 @@ def reads_less(group, **less):
     return read
 
 
+@pytest.mark.proof
 def test_records_kept_from_a_group_are_unseen_in_the_core(monkeypatch):
     """Records that a group is not given are unseen in the core and at the end."""
     for group, core_first in (("readers-in-the-core", True), ("readers-at-the-end", False)):
@@ -94,6 +96,7 @@ def test_records_kept_from_a_group_are_unseen_in_the_core(monkeypatch):
         assert not any(phase[0] == "final" for phase in phases(result)), "the run has ended"
 
 
+@pytest.mark.proof
 def test_a_group_that_cannot_read_all_in_the_core_is_stuck(monkeypatch):
     """A group that cannot read everything in the core is stuck."""
     monkeypatch.setattr(

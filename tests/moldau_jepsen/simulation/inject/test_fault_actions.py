@@ -6,6 +6,7 @@ must become healthy again. ``test_fault_shapes`` checks the targets and the effe
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
@@ -169,6 +170,7 @@ def test_a_hung_node_resumes_shortly_before_its_kill():
     assert run_world(hang, 5) == [(1, 0), (0, 0), (0, 1), (0, 0)]
 
 
+@pytest.mark.proof
 def test_a_failed_directory_moves_its_replicas():
     """A directory fails alone, its replicas move, and the broker comes back with all of them."""
     faults = (

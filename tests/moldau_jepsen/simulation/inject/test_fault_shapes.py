@@ -289,6 +289,7 @@ def hosts_named(events, *kinds):
     return {event.text.split()[0] for event in events if event.kind in kinds}
 
 
+@pytest.mark.proof
 def test_a_process_ends_at_its_crash_point():
     """A process ends at its crash point and starts again when the fault is over."""
     kinds, after = set(), set()

@@ -150,6 +150,7 @@ def reported(result, kind):
     return [rest.split(maxsplit=1)[1] for _, star, rest in lines if star == "*" and rest.split()[0] == kind]
 
 
+@pytest.mark.proof
 def test_power_loss_of_unsynced_brokers_loses_no_record():
     """Brokers that do not sync lose power, and no acknowledged record is lost."""
     faults = tuple(

@@ -13,12 +13,13 @@ from moldau_jepsen.simulation.campaign.campaign import run_seed
 from moldau_jepsen.simulation.campaign.profiles import OUTAGES
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
+from support.proof import proof_beyond
 
 ALONE = replace(OUTAGES.options, only=frozenset({"session-timeout-enforced"}))
 HOW = {FaultKind.POWER: "is down", FaultKind.PAUSE: "is paused", FaultKind.BLIND: "is cut off"}
 
 
-@pytest.mark.parametrize("kind", HOW, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", proof_beyond(1, HOW), ids=lambda kind: kind.value)
 def test_a_broker_without_heartbeats_is_fenced(kind):
     fault = PlannedFault(kind=kind, begin=1.0, end=15.0, number=0)
     options = replace(ALONE, faults=(fault,))

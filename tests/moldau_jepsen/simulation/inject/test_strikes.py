@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 
+import pytest
 import trio
 
 from moldau.runtime.ports.environment import OpenMode
@@ -79,6 +80,7 @@ def test_each_kind_that_strikes_counts():
     assert affected == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
 
 
+@pytest.mark.proof
 def test_a_delayed_strike_counts_at_its_time():
     faults = tuple(
         PlannedFault(kind=kind, begin=begin, end=8.0, number=number)

@@ -22,6 +22,7 @@ CUT = PlannedFault(kind=FaultKind.HALVES, begin=2.0, end=2.5, number=1)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
+@pytest.mark.proof
 def test_a_run_with_a_sampler_is_the_same_run(seed):
     options = RunOptions(fault_seconds=4.0)
     plain, sampled = run_seed(seed, options, sampled=False), run_seed(seed, options)

@@ -2,18 +2,17 @@
 
 import pytest
 
+from support.proof import proof_beyond
 from support.raft import campaign as raft_campaign
 from support.raft.mutants import MUTANTS, mutant
 
 SEEDS = 100
 PARTS = 10
-QUICK_PARTS = 4
+QUICK_PARTS = 2
 """Parts of the seeds that ``make test`` runs; ``make test-proof`` runs the others."""
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.proof if part >= QUICK_PARTS else ()) for part in range(PARTS)]
-)
+@pytest.mark.parametrize("part", proof_beyond(QUICK_PARTS, range(PARTS)))
 def test_no_seed_breaks_an_invariant(part):
     for seed in range(part, SEEDS, PARTS):
         raft_campaign.run_seed(seed)

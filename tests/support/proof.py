@@ -1,0 +1,17 @@
+"""Divides the values of a long test between ``make test`` and ``make test-proof``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def proof_beyond(quick: int, values: Iterable[object]) -> list[object]:
+    """Returns the values for ``parametrize``: all but the first ``quick`` run in ``make test-proof`` only."""
+    return [
+        value if place < quick else pytest.param(value, marks=pytest.mark.proof) for place, value in enumerate(values)
+    ]
