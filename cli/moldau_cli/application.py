@@ -102,6 +102,34 @@ COMMANDS: Final[dict[str, Entry]] = {
 """All commands, in the order of the list."""
 
 
+MEANT: Final[dict[str, str]] = {
+    "transactions": "txns",
+    "consumer-groups": "groups",
+    "configure": "configs",
+    "config": "configs",
+    "metadata-quorum": "quorum",
+    "cluster-metadata": "quorum",
+    "reassign-partitions": "reassign",
+    "leader-election": "elect",
+    "log-dirs": "logdirs",
+    "delegation-tokens": "tokens",
+    "get-offsets": "offsets",
+    "delete-records": "topics delete-records",
+    "console-producer": "produce",
+    "console-consumer": "consume",
+    "dump-log": "log dump",
+    "mirror-maker": "mirror",
+    "start": "cluster start",
+    "stop": "cluster stop",
+    "status": "cluster status",
+    "partitions": "topics describe",
+    "rebalance": "balance",
+    "shell": "console",
+    "ui": "console",
+}
+"""Words of Kafka's tools, and other words that people try, with the command that does this."""
+
+
 class Commands(MutableMapping[str, "Command"]):
     """The commands by name; each is built when it is looked up first."""
 
@@ -153,6 +181,14 @@ class Application(TyperGroup):
         if self._is_listing:
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """Finds the command; for a word of another tool, the error names the command that does the same."""
+        word = args[0].removeprefix("kafka-").removesuffix(".sh")
+        meant = MEANT.get(word, word)
+        if meant != args[0] and (word in MEANT or word in COMMANDS) and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[Any]:
         """Returns the names of commands that begin like a word."""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from moldau_cli.application import COMMANDS, application
+from moldau_cli.application import COMMANDS, MEANT, application
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -25,3 +25,57 @@ def test_the_list_of_commands_loads_no_command():
     assert "moldau_cli.commands" not in loaded
     assert "trio" not in loaded
     assert "moldau.protocol" not in loaded
+
+
+def test_words_of_other_tools_stand_for_commands():
+    """Each is no command itself, and what it stands for is one, with its subcommand."""
+    for word, meant in MEANT.items():
+        name, *rest = meant.split()
+        assert word not in COMMANDS
+        assert name in COMMANDS
+        assert all(one in application.commands[name].commands for one in rest), meant
+
+
+def loaded_by(code):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+HEAVY = ("trio", "moldau_jepsen", "moldau_broker", "moldau_quorum", "moldau.consumer", "moldau.producer", "pyarrow")
+
+
+def test_help_of_commands_loads_no_client():
+    """Help and completion of a command need its module; all modules together load less than one client does."""
+    code = (
+        "import importlib; from moldau_cli.application import COMMANDS; "
+        "[importlib.import_module(f'moldau_cli.commands.{each.module}') for each in COMMANDS.values()]"
+    )
+    loaded = loaded_by(code)
+    assert "moldau_cli.commands.administration.quotas" in loaded
+    assert loaded.isdisjoint(HEAVY)
+    assert len([name for name in loaded if name.startswith("moldau")]) <= 90
+
+
+def test_a_call_loads_its_own_subject():
+    """``moldau topics list`` spent half of its CPU time on loading the consumer and the calls of other subjects."""
+    code = (
+        "from moldau_cli.application import application; application.commands['topics']; import moldau_cli.main; "
+        "from moldau import Admin; Admin({'bootstrap.servers': 'localhost:1'})._calls.topics; "
+        "import moldau.runtime.ports.real"
+    )
+    loaded = loaded_by(code)
+    assert "moldau.admin.calls.topics" in loaded
+    assert loaded.isdisjoint({*HEAVY, "moldau.admin.calls.groups", "moldau_cli.commands.cluster"} - {"trio"})
+    assert len([name for name in loaded if name.startswith("moldau")]) <= 105, "99 when this was written, 205 before"
+
+
+def test_a_description_of_groups_loads_no_consumer():
+    loaded = loaded_by("from moldau import Admin; Admin({'bootstrap.servers': 'localhost:1'})._calls.groups")
+    assert "moldau.admin.calls.groups" in loaded
+    assert loaded.isdisjoint({"moldau.consumer", "moldau.producer"})

@@ -128,7 +128,7 @@ def test_the_environment_names_the_brokers(shell, monkeypatch):
 def test_a_topic_lives_and_dies(shell):
     made = shell.json("topics", "create", "life", "--partitions", "3", "--config", "retention.ms=7200000")
     assert (made["partitions"], made["replication_factor"]) == (3, 3)
-    assert "exists already" in shell("topics", "create", "life", code=1).stderr
+    assert "life exists already; with --if-not-exists that" in shell("topics", "create", "life", code=1).stderr
     assert shell.json("topics", "create", "life", "--if-not-exists")["created"] is False
     assert ("life", 3) in [(one["topic"], one["partitions"]) for one in shell.json("topics", "list")["topics"]]
     shell("topics", "alter", "life", "--partitions", "5")
@@ -331,6 +331,8 @@ def test_offsets_of_a_group_are_moved_and_deleted(shell):
     (shell.home / "old.json").write_text('{"partitions": [{"topic": "moved", "partition": 0, "offset": -1}]}')
     assert shell.json(*delete, "--file", "old.json")["partitions"][0]["log_start_offset"] == 10
     assert "give TOPIC with --before" in shell(*delete, "moved", code=2).stderr
+    reported = shell(*delete, "moved", "--before", "99", "--partition", "0", code=2).stderr
+    assert "moved-0: expected an offset from 10 to 10, not 99" in reported
     assert (
         "has partitions 0 to 1, not 7" in shell(*delete, "moved", "--before", "end", "--partition", "7", code=2).stderr
     )
@@ -503,11 +505,11 @@ def test_a_reader_that_leaves_ends_a_command_quietly(shell, more):
 
 
 def test_nodes_are_paused_killed_and_restarted(shell):
-    shell("cluster", "pause", "2")
+    assert shell("cluster", "pause", "2").stdout == "node 2 is paused; moldau cluster resume 2 lets it continue\n"
     states = {node["node"]: node["state"] for node in shell.json("cluster", "status", code=1)["nodes"]}
     assert states == {1: "running", 2: "paused", 3: "running", 101: "running"}
-    shell("cluster", "resume", "2")
-    shell("cluster", "kill", "3")
+    assert shell("cluster", "resume", "2").stdout == "node 2 continues\n"
+    assert shell("cluster", "kill", "3").stdout.startswith("node 3 is killed")
 
     def judged():
         """Whether the dead broker has left the ISRs; topics of other tests may be offline too."""

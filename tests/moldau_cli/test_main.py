@@ -17,6 +17,10 @@ from moldau_cli.output import table
     [
         ([], "missing command"),
         (["bogus"], "no such command 'bogus'"),
+        (["topcs"], "did you mean 'topics'"),
+        (["transactions"], "no such command 'transactions'. did you mean 'txns'?; see: moldau --help"),
+        (["kafka-leader-election.sh"], "did you mean 'elect'"),
+        (["kafka-topics.sh", "--list"], "did you mean 'topics'"),
         (["cluster"], "missing command"),
         (["cluster", "start", "--brokers", "x"], "--brokers"),
         (["cluster", "start", "--brokers", "0", "--dir", "{tmp}/c"], "number of brokers must be 1..99, not 0"),

@@ -11,10 +11,10 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import command_config_file, connection_config, own_config
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors
 from moldau_cli.signals import interrupted_by_sigterm
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,6 +13,7 @@ from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,21 +41,6 @@ def _changing(directory: Path) -> Iterator[LocalCluster]:
         cluster = open_cluster(directory)
         with exclusive(directory):
             yield cluster
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """Parses ``KEY=VALUE`` words.
-
-    Raises:
-        UsageError: a word has no ``=`` or no key.
-    """
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"expected KEY=VALUE, not {pair!r}")
-        settings[key.strip()] = value.strip()
-    return settings
 
 
 @commands.command()
@@ -280,7 +266,7 @@ def stop(
     with _changing(directory) as cluster:
         killed = cluster.stop_all(timeout_ms=timeout * 1000)
         stop_links(cluster.directory)
-    output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, "")
+    output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, f"{len(cluster.nodes)} nodes have stopped")
     if killed:
         raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
 
@@ -290,7 +276,7 @@ def kill(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Kill a node with SIGKILL."""
     with _changing(directory) as cluster:
         cluster.kill(node)
-    output.answer({"node": node, "state": "stopped"}, "")
+    output.answer({"node": node, "state": "stopped"}, f"node {node} is killed; moldau cluster restart {node} starts it")
 
 
 @commands.command()
@@ -298,7 +284,22 @@ def pause(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Freeze a node with SIGSTOP; its watchdog kills it if that lasts longer than node.watchdog.ms."""
     with _changing(directory) as cluster:
         cluster.pause(node)
-    output.answer({"node": node, "state": "paused"}, "")
+        limit_ms = _watchdog_ms(cluster.node(node).config)
+    ends = f"; its watchdog kills it in {limit_ms / 1000:g} s" if limit_ms else ""
+    document: dict[str, output.Json] = {"node": node, "state": "paused", "watchdog_ms": limit_ms or None}
+    output.answer(document, f"node {node} is paused{ends}; moldau cluster resume {node} lets it continue")
+
+
+def _watchdog_ms(path: str) -> int:
+    """Returns the limit of a node's watchdog; 0 if it has none."""
+    import os
+
+    from moldau.runtime.config import ConfigError, parse_server_config
+
+    try:
+        return parse_server_config(Path(path).read_text(encoding="utf-8"), path, os.environ).get_int("node.watchdog.ms")
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return 0  # the file was changed since the node read it
 
 
 @commands.command()
@@ -306,21 +307,21 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Let a paused node continue (SIGCONT)."""
     with _changing(directory) as cluster:
         cluster.resume(node)
-    output.answer({"node": node, "state": "running"}, "")
+    output.answer({"node": node, "state": "running"}, f"node {node} continues")
 
 
 @commands.command()
 def cut(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cut a node off from all others and from clients; the cluster was begun with --links."""
     _change_links(directory, node, cut=True)
-    output.answer({"node": node, "links": "cut"}, "")
+    output.answer({"node": node, "links": "cut"}, f"node {node} is cut off; moldau cluster heal {node} mends its links")
 
 
 @commands.command()
 def heal(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Mend the links of a node that was cut off."""
     _change_links(directory, node, cut=False)
-    output.answer({"node": node, "links": "whole"}, "")
+    output.answer({"node": node, "links": "whole"}, f"the links of node {node} are whole")
 
 
 def _change_links(directory: Path, node: int, *, cut: bool) -> None:
@@ -336,4 +337,4 @@ def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: Tim
     with _changing(directory) as cluster:
         cluster.restart(node, ready_timeout_ms=timeout * 1000)
         pid = cluster.node(node).pid
-    output.answer({"node": node, "state": "running", "pid": pid}, "")
+    output.answer({"node": node, "state": "running", "pid": pid}, f"node {node} serves again (process {pid})")

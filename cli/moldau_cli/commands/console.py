@@ -20,9 +20,9 @@ from moldau_cli.client import (
     named_address,
     run,
 )
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 from moldau_cli.operations.local import launcher_errors
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from moldau_cli.console.faults import LocalNodes

@@ -21,7 +21,6 @@ from moldau_cli.client import (
     command_config,
     run,
 )
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
@@ -29,6 +28,7 @@ from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -12,6 +12,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -19,21 +20,6 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="Prepare a node: its file, its directories, its machine.", rich_markup_mode=None)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """Parses ``KEY=VALUE`` words.
-
-    Raises:
-        UsageError: a word has no ``=`` or no key, or a key is there twice.
-    """
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip() or key.strip() in settings:
-            raise UsageError(f"--set: expected different KEY=VALUE, not {pair!r}")
-        settings[key.strip()] = value.strip()
-    return settings
 
 
 class Role(enum.StrEnum):
@@ -99,7 +85,7 @@ def init(
         metrics=metrics,
         keystore=str(Path(keystore).absolute()) if keystore else "",
         truststore=str(Path(truststore).absolute()) if truststore else "",
-        more=parse_settings(settings or []),
+        more=parse_settings(settings or [], may_repeat=False),
     )
     if not cluster_id:
         node = replace(node, cluster_id=_cluster_id_of(_parse(configuration_text(node), file, {})))

@@ -12,12 +12,12 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

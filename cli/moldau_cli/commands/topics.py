@@ -10,9 +10,9 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.completion import names as completed
-from moldau_cli.errors import UsageError
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,9 +76,11 @@ def create(
         try:
             return (await admin.create_topics([topic]))[0]
         except KafkaError as error:
-            if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                return None
-            raise
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            if not if_not_exists:
+                raise CommandError(f"topic {name} exists already; with --if-not-exists that is no error") from error
+            return None
 
     created = with_admin(bootstrap_server, work)
     if created is None:
@@ -335,7 +337,7 @@ def delete_records(
                 if number not in known:
                     raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {number}")
                 wanted[topic, number] = -1 if before in (None, "end") else int(before)
-        return await admin.delete_records(wanted)
+        return await _delete_below(admin, wanted)
 
     starts = with_admin(bootstrap_server, work)
     output.answer_rows(
@@ -346,3 +348,29 @@ def delete_records(
             for one, at in sorted(starts.items())
         ],
     )
+
+
+async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dict[TopicPartition, int]:
+    """Deletes records; an offset that is out of range is reported with the range."""
+    from moldau import TopicPartition
+    from moldau.admin import EARLIEST, LATEST, AdminError
+    from moldau.protocol.errors import ErrorCode
+
+    try:
+        return await admin.delete_records(wanted)
+    except AdminError as error:
+        refused = [
+            TopicPartition(*one)
+            for one in sorted(wanted)
+            if (failure := error.failures.get(str(TopicPartition(*one))))
+            and failure.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        ]
+        if not refused or len(refused) < len(error.failures):
+            raise
+        starts = await admin.list_offsets(dict.fromkeys(refused, EARLIEST))
+        ends = await admin.list_offsets(dict.fromkeys(refused, LATEST))
+        reasons = [
+            f"{one}: expected an offset from {starts[one][0]} to {ends[one][0]}, not {wanted[one]}" for one in refused
+        ]
+        done = f"; records of {len(wanted) - len(refused)} other partitions were deleted" * (len(wanted) > len(refused))
+        raise UsageError("; ".join(reasons) + done) from error

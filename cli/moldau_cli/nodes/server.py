@@ -204,6 +204,7 @@ def _start_log(config: Config, words: _Words, environment: Environment) -> None:
         words.log_format or config.get_str("node.log.format"),
         repeats_max=config.get_int("node.log.repeats.max"),
         monotonic_ms=environment.clock.monotonic_ms,
+        process=words.node_id,
     )
     logging.basicConfig(level=words.level.upper(), handlers=[handler])
 
@@ -233,10 +234,10 @@ def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, env
 def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment) -> int:
     import trio
 
-    path = words.path
+    path = words.path if words.node_id is None else f"{words.path}: node {words.node_id}"
     _start_log(config, words, environment)
     _raise_limits()
-    _warn_of_open_files(config, path)
+    _warn_of_open_files(config, words.path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)
     node = _Node(environment, config, parent)
     try:

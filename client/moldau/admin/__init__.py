@@ -1,46 +1,56 @@
-"""The admin client and the values it takes and returns."""
+"""The admin client and the values it takes and returns.
 
-from moldau.admin.admin import Admin
-from moldau.admin.calls.acls import Acl, AclFilter
-from moldau.admin.calls.quorum import FeatureDescription
-from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
-from moldau.admin.calls.tokens import DelegationToken
-from moldau.admin.calls.transactions import (
-    FencedProducer,
-    ProducerDescription,
-    TransactionDescription,
-    TransactionListing,
-)
-from moldau.admin.calls.users import UserCredential
-from moldau.admin.failures import AdminError
-from moldau.admin.values import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    ClusterDescription,
-    ConfigAlteration,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    CreatedTopic,
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    LogDirDescription,
-    LogDirPartition,
-    NewTopic,
-    PartitionDescription,
-    PartitionReassignment,
-    QuorumDescription,
-    QuorumReplica,
-    ReplicaLogDir,
-    ResourceType,
-    ShareOffset,
-    StreamsGroupDescription,
-    StreamsGroupMember,
-    TopicDescription,
-    TopicListing,
-)
+Importing the package loads nothing else; each name is loaded at its first use, because the values of all subjects take
+longer to load than a command such as ``moldau topics list`` takes to run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.admin.admin import Admin
+    from moldau.admin.calls.acls import Acl, AclFilter
+    from moldau.admin.calls.quorum import FeatureDescription
+    from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
+    from moldau.admin.calls.tokens import DelegationToken
+    from moldau.admin.calls.transactions import (
+        FencedProducer,
+        ProducerDescription,
+        TransactionDescription,
+        TransactionListing,
+    )
+    from moldau.admin.calls.users import UserCredential
+    from moldau.admin.failures import AdminError
+    from moldau.admin.values import (
+        EARLIEST,
+        LATEST,
+        MAX_TIMESTAMP,
+        ClusterDescription,
+        ConfigAlteration,
+        ConfigEntry,
+        ConfigOperation,
+        ConfigResource,
+        CreatedTopic,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        LogDirDescription,
+        LogDirPartition,
+        NewTopic,
+        PartitionDescription,
+        PartitionReassignment,
+        QuorumDescription,
+        QuorumReplica,
+        ReplicaLogDir,
+        ResourceType,
+        ShareOffset,
+        StreamsGroupDescription,
+        StreamsGroupMember,
+        TopicDescription,
+        TopicListing,
+    )
 
 __all__ = [
     "EARLIEST",
@@ -85,3 +95,35 @@ __all__ = [
     "TransactionListing",
     "UserCredential",
 ]
+
+_HOMES = {
+    "Acl": "calls.acls",
+    "AclFilter": "calls.acls",
+    "Admin": "admin",
+    "AdminError": "failures",
+    "ClientQuota": "calls.quotas",
+    "DelegationToken": "calls.tokens",
+    "FeatureDescription": "calls.quorum",
+    "FencedProducer": "calls.transactions",
+    "ProducerDescription": "calls.transactions",
+    "QuotaAlteration": "calls.quotas",
+    "QuotaEntity": "calls.quotas",
+    "QuotaName": "calls.quotas",
+    "TransactionDescription": "calls.transactions",
+    "TransactionListing": "calls.transactions",
+    "UserCredential": "calls.users",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads the module of a name when it is first used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'values')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -6,40 +6,31 @@
 The client retries a call that fails with a retriable error, until ``default.api.timeout.ms`` is over. A call about
 several topics, groups or partitions raises an ``AdminError`` that names each one that failed; the others succeeded.
 
-``Admin`` passes each call to the part that knows its subject. The parts share one ``Requester``, which sends requests.
+``Admin`` passes each call to the part that knows its subject (``Calls``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from moldau.admin.calls.acls import AclFilter, Acls
-from moldau.admin.calls.configurations import Configurations
-from moldau.admin.calls.groups import Groups
-from moldau.admin.calls.quorum import NO_DIRECTORY, Quorum
-from moldau.admin.calls.quotas import QuotaEntity, Quotas
-from moldau.admin.calls.replicas import Replicas
-from moldau.admin.calls.share_groups import ShareGroups
-from moldau.admin.calls.streams_groups import StreamsGroups
-from moldau.admin.calls.tokens import DelegationToken, Tokens
-from moldau.admin.calls.topics import Topics
-from moldau.admin.calls.transactions import Transactions
-from moldau.admin.calls.users import Users
+from moldau.admin.calls.subjects import Calls
 from moldau.admin.requester import Requester
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.runtime.config import ADMIN_CONFIG, Config
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from uuid import UUID
 
-    from moldau.admin.calls.acls import Acl
+    from moldau.admin.calls.acls import Acl, AclFilter
     from moldau.admin.calls.quorum import FeatureDescription
-    from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration
+    from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity
+    from moldau.admin.calls.tokens import DelegationToken
     from moldau.admin.calls.transactions import (
         FencedProducer,
         ProducerDescription,
@@ -66,8 +57,8 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicListing,
     )
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.producer import PreparedTransaction
     from moldau.runtime.ports.environment import Environment
 
@@ -93,18 +84,7 @@ class Admin(AsyncOnly):
             timeout_ms=self._config.get_int("default.api.timeout.ms"),
             retries=self._config.get_int("retries"),
         )
-        self._topics = Topics(self._requester)
-        self._configurations = Configurations(self._requester)
-        self._quorum = Quorum(self._requester)
-        self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
-        self._share_groups = ShareGroups(self._requester, self._groups)
-        self._streams_groups = StreamsGroups(self._requester, self._groups)
-        self._replicas = Replicas(self._requester)
-        self._users = Users(self._requester)
-        self._tokens = Tokens(self._requester)
-        self._acls = Acls(self._requester)
-        self._quotas = Quotas(self._requester)
-        self._transactions = Transactions(self._requester, self._topics, self._quorum)
+        self._calls = Calls(self._requester, self._config.get_list("bootstrap.servers"))
 
     async def __aenter__(self) -> Self:
         """Starts the background task. Does not wait for a broker."""
@@ -135,7 +115,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a topic could not be created.
         """
-        return await self._topics.create_topics(topics, validate_only=validate_only)
+        return await self._calls.topics.create_topics(topics, validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Deletes topics with their records.
@@ -143,7 +123,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a topic could not be deleted.
         """
-        await self._topics.delete_topics(names)
+        await self._calls.topics.delete_topics(names)
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
@@ -155,11 +135,11 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a topic could not get its partitions.
         """
-        await self._topics.create_partitions(counts, assignments=assignments)
+        await self._calls.topics.create_partitions(counts, assignments=assignments)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
-        return await self._topics.list_topics(include_internal=include_internal)
+        return await self._calls.topics.list_topics(include_internal=include_internal)
 
     async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
         """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
@@ -167,7 +147,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a topic does not exist.
         """
-        return await self._topics.describe_topics(names, node_id=node_id)
+        return await self._calls.topics.describe_topics(names, node_id=node_id)
 
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
@@ -179,7 +159,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: REQUEST_TIMED_OUT, or an error of a partition.
         """
-        return await self._topics.list_offsets(wanted, isolation_level=isolation_level)
+        return await self._calls.topics.list_offsets(wanted, isolation_level=isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records below the offsets and returns the new log start offsets.
@@ -189,7 +169,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a partition refused the deletion.
         """
-        return await self._topics.delete_records(before)
+        return await self._calls.topics.delete_records(before)
 
     # --- configurations
 
@@ -203,7 +183,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a configuration could not be described.
         """
-        return await self._configurations.describe_configs(resources, include_documentation=include_documentation)
+        return await self._calls.configurations.describe_configs(resources, include_documentation=include_documentation)
 
     async def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
         """Returns the resources that have configurations, of all types or of the given ones (KIP-1142).
@@ -212,7 +192,7 @@ class Admin(AsyncOnly):
             KafkaError: the broker answered with an error; UNSUPPORTED_VERSION if the brokers list client metrics only,
                 as those of Kafka before 4.1 do.
         """
-        return await self._configurations.list_config_resources(types)
+        return await self._calls.configurations.list_config_resources(types)
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
@@ -224,7 +204,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a resource was not changed.
         """
-        await self._configurations.alter_configs(changes, validate_only=validate_only)
+        await self._calls.configurations.alter_configs(changes, validate_only=validate_only)
 
     # --- quorum
 
@@ -236,7 +216,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the broker answered with an error.
         """
-        return await self._quorum.describe_cluster(include_fenced=include_fenced)
+        return await self._calls.quorum.describe_cluster(include_fenced=include_fenced)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more; the change is committed on return.
@@ -244,7 +224,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: BROKER_ID_NOT_REGISTERED, among others.
         """
-        await self._quorum.unregister_broker(broker_id)
+        await self._calls.quorum.unregister_broker(broker_id)
 
     async def describe_quorum(self) -> QuorumDescription:
         """Returns the state of the metadata quorum.
@@ -252,10 +232,10 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the quorum answered with an error.
         """
-        return await self._quorum.describe_quorum()
+        return await self._calls.quorum.describe_quorum()
 
     async def add_voter(
-        self, voter_id: int, host: str, port: int, *, directory_id: UUID = NO_DIRECTORY, listener: str = "CONTROLLER"
+        self, voter_id: int, host: str, port: int, *, directory_id: UUID = ZERO_UUID, listener: str = "CONTROLLER"
     ) -> None:
         """Makes a running controller a voter (KIP-853).
 
@@ -264,15 +244,15 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: DUPLICATE_VOTER, INVALID_REQUEST, or REQUEST_TIMED_OUT if it did not catch up.
         """
-        await self._quorum.add_voter(voter_id, host, port, directory_id=directory_id, listener=listener)
+        await self._calls.quorum.add_voter(voter_id, host, port, directory_id=directory_id, listener=listener)
 
-    async def remove_voter(self, voter_id: int, *, directory_id: UUID = NO_DIRECTORY) -> None:
+    async def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
         """Removes a voter; the change is committed on return.
 
         Raises:
             KafkaError: VOTER_NOT_FOUND, among others.
         """
-        await self._quorum.remove_voter(voter_id, directory_id=directory_id)
+        await self._calls.quorum.remove_voter(voter_id, directory_id=directory_id)
 
     async def describe_features(self) -> list[FeatureDescription]:
         """Returns the features that a broker supports, by name.
@@ -280,7 +260,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the broker answered with an error.
         """
-        return await self._quorum.describe_features()
+        return await self._calls.quorum.describe_features()
 
     async def update_features(
         self,
@@ -299,7 +279,7 @@ class Admin(AsyncOnly):
             AdminError: a level was refused.
             KafkaError: the whole request was refused.
         """
-        await self._quorum.update_features(
+        await self._calls.quorum.update_features(
             levels, allow_downgrade=allow_downgrade, unsafe=unsafe, validate_only=validate_only
         )
 
@@ -311,7 +291,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: a coordinator answered with an error.
         """
-        return await self._groups.list_groups(states=states, types=types)
+        return await self._calls.groups.list_groups(states=states, types=types)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Returns groups, of the classic or the consumer protocol, with their members.
@@ -321,7 +301,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a group could not be described.
         """
-        return await self._groups.describe_groups(group_ids)
+        return await self._calls.groups.describe_groups(group_ids)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes empty groups with their offsets.
@@ -329,7 +309,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a group could not be deleted.
         """
-        await self._groups.delete_groups(group_ids)
+        await self._calls.groups.delete_groups(group_ids)
 
     async def list_group_offsets(
         self, group_id: str, *, require_stable: bool = False
@@ -341,7 +321,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the coordinator answered with an error.
         """
-        return await self._groups.list_group_offsets(group_id, require_stable=require_stable)
+        return await self._calls.groups.list_group_offsets(group_id, require_stable=require_stable)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Deletes committed offsets of a group; its members must not be subscribed to the topics.
@@ -350,7 +330,7 @@ class Admin(AsyncOnly):
             AdminError: GROUP_SUBSCRIBED_TO_TOPIC for a partition, among others.
             KafkaError: the whole request was refused.
         """
-        await self._groups.delete_group_offsets(group_id, partitions)
+        await self._calls.groups.delete_group_offsets(group_id, partitions)
 
     async def remove_group_members(
         self, group_id: str, instance_ids: Iterable[str] | None = None, *, reason: str | None = None
@@ -363,7 +343,7 @@ class Admin(AsyncOnly):
             AdminError: UNKNOWN_MEMBER_ID for a member, among others.
             KafkaError: the whole request was refused.
         """
-        return await self._groups.remove_group_members(group_id, instance_ids, reason=reason)
+        return await self._calls.groups.remove_group_members(group_id, instance_ids, reason=reason)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members.
@@ -371,7 +351,7 @@ class Admin(AsyncOnly):
         Raises:
             CommitFailedError: the group has members.
         """
-        await self._groups.alter_group_offsets(group_id, offsets)
+        await self._calls.groups.alter_group_offsets(group_id, offsets)
 
     # --- share groups
 
@@ -381,7 +361,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: GROUP_ID_NOT_FOUND for a group, among others.
         """
-        return await self._share_groups.describe_share_groups(group_ids)
+        return await self._calls.share_groups.describe_share_groups(group_ids)
 
     async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes share groups without members, with the states of their share-partitions.
@@ -389,7 +369,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a group could not be deleted, or is no share group; in the latter case none is deleted.
         """
-        await self._share_groups.delete_share_groups(group_ids)
+        await self._calls.share_groups.delete_share_groups(group_ids)
 
     async def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
         """Returns start offset and lag of each share-partition whose state has begun.
@@ -398,7 +378,7 @@ class Admin(AsyncOnly):
             AdminError: the offset of a partition could not be read.
             KafkaError: GROUP_ID_NOT_FOUND, among others.
         """
-        return await self._share_groups.list_share_group_offsets(group_id)
+        return await self._calls.share_groups.list_share_group_offsets(group_id)
 
     async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets start offsets of a share group without members, which begins if it does not exist.
@@ -409,7 +389,7 @@ class Admin(AsyncOnly):
             AdminError: an offset was refused.
             KafkaError: NON_EMPTY_GROUP, among others.
         """
-        await self._share_groups.alter_share_group_offsets(group_id, offsets)
+        await self._calls.share_groups.alter_share_group_offsets(group_id, offsets)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Deletes what a share group without members knows of topics.
@@ -418,7 +398,7 @@ class Admin(AsyncOnly):
             AdminError: UNKNOWN_TOPIC_OR_PARTITION for a topic of which the group knows nothing, among others.
             KafkaError: NON_EMPTY_GROUP, among others.
         """
-        await self._share_groups.delete_share_group_offsets(group_id, topics)
+        await self._calls.share_groups.delete_share_group_offsets(group_id, topics)
 
     # --- streams groups
 
@@ -428,7 +408,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: GROUP_ID_NOT_FOUND for a group, among others.
         """
-        return await self._streams_groups.describe_streams_groups(group_ids)
+        return await self._calls.streams_groups.describe_streams_groups(group_ids)
 
     async def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes streams groups without members, with their committed offsets; their internal topics stay.
@@ -436,7 +416,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a group could not be deleted, or is no streams group; in the latter case none is deleted.
         """
-        await self._streams_groups.delete_streams_groups(group_ids)
+        await self._calls.streams_groups.delete_streams_groups(group_ids)
 
     async def list_streams_group_offsets(
         self, group_id: str, *, require_stable: bool = False
@@ -446,7 +426,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the whole request was refused.
         """
-        return await self._streams_groups.list_streams_group_offsets(group_id, require_stable=require_stable)
+        return await self._calls.streams_groups.list_streams_group_offsets(group_id, require_stable=require_stable)
 
     async def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a streams group without members.
@@ -454,7 +434,7 @@ class Admin(AsyncOnly):
         Raises:
             CommitFailedError: the group has members.
         """
-        await self._streams_groups.alter_streams_group_offsets(group_id, offsets)
+        await self._calls.streams_groups.alter_streams_group_offsets(group_id, offsets)
 
     async def delete_streams_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Deletes committed offsets of a streams group, of topics that no member reads.
@@ -462,7 +442,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: GROUP_SUBSCRIBED_TO_TOPIC for a partition, among others.
         """
-        await self._streams_groups.delete_streams_group_offsets(group_id, partitions)
+        await self._calls.streams_groups.delete_streams_group_offsets(group_id, partitions)
 
     # --- replicas
 
@@ -477,7 +457,7 @@ class Admin(AsyncOnly):
             AdminError: a partition got no leader.
             KafkaError: the whole request was refused.
         """
-        return await self._replicas.elect_leaders(partitions, unclean=unclean)
+        return await self._calls.replicas.elect_leaders(partitions, unclean=unclean)
 
     async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
         """Moves replicas of partitions to the brokers given; None cancels a move.
@@ -486,7 +466,7 @@ class Admin(AsyncOnly):
             AdminError: a move was refused.
             KafkaError: the whole request was refused.
         """
-        await self._replicas.alter_partition_reassignments(targets)
+        await self._calls.replicas.alter_partition_reassignments(targets)
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Returns the moves of replicas that are in progress.
@@ -494,7 +474,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the controller answered with an error.
         """
-        return await self._replicas.list_partition_reassignments()
+        return await self._calls.replicas.list_partition_reassignments()
 
     async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
         """Returns the log directories of brokers with the partitions in them.
@@ -502,7 +482,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: a broker is not alive or answered with an error.
         """
-        return await self._replicas.describe_log_dirs(broker_ids)
+        return await self._calls.replicas.describe_log_dirs(broker_ids)
 
     async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
         """Moves replicas to other log directories of their brokers; returns when the brokers have begun.
@@ -513,7 +493,7 @@ class Admin(AsyncOnly):
             AdminError: LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE for a replica, among others.
             KafkaError: a broker is not alive.
         """
-        await self._replicas.alter_replica_log_dirs(moves)
+        await self._calls.replicas.alter_replica_log_dirs(moves)
 
     async def describe_replica_log_dirs(
         self, replicas: Iterable[tuple[str, int, int]]
@@ -523,7 +503,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: a broker is not alive or answered with an error.
         """
-        return await self._replicas.describe_replica_log_dirs(replicas)
+        return await self._calls.replicas.describe_replica_log_dirs(replicas)
 
     # --- ACLs
 
@@ -533,7 +513,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the caller may not describe the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
-        return await self._acls.describe_acls(wanted or AclFilter())
+        return await self._calls.acls.describe_acls(wanted)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Adds ACLs; one that exists is not an error.
@@ -542,7 +522,7 @@ class Admin(AsyncOnly):
             AdminError: the cluster refused some.
             ValueError: a kind, operation or permission is unknown.
         """
-        await self._acls.create_acls(acls)
+        await self._calls.acls.create_acls(acls)
 
     async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
         """Deletes the ACLs that pass a filter, and returns them.
@@ -550,7 +530,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
-        return await self._acls.delete_acls(wanted)
+        return await self._calls.acls.delete_acls(wanted)
 
     # --- quotas
 
@@ -564,7 +544,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the caller may not describe the cluster's configuration.
         """
-        return await self._quotas.describe_client_quotas(QuotaEntity() if wanted is None else wanted, strict=strict)
+        return await self._calls.quotas.describe_client_quotas(wanted, strict=strict)
 
     async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration], *, validate_only: bool = False) -> None:
         """Sets and removes quotas, which brokers obey as soon as they know them.
@@ -573,7 +553,7 @@ class Admin(AsyncOnly):
             AdminError: the cluster refused some entities.
             ValueError: an entity is none to which a quota can belong.
         """
-        await self._quotas.alter_client_quotas(alterations, validate_only=validate_only)
+        await self._calls.quotas.alter_client_quotas(alterations, validate_only=validate_only)
 
     # --- users
 
@@ -583,7 +563,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a named user has none.
         """
-        return await self._users.describe_users(names)
+        return await self._calls.users.describe_users(names)
 
     async def set_user_password(
         self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = 4096
@@ -594,7 +574,7 @@ class Admin(AsyncOnly):
             AdminError: the cluster refused it.
             ValueError: the mechanism or the number of iterations is not allowed.
         """
-        await self._users.set_user_password(user, password, mechanism=mechanism, iterations=iterations)
+        await self._calls.users.set_user_password(user, password, mechanism=mechanism, iterations=iterations)
 
     async def remove_user_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
         """Removes a SCRAM credential; connections that have authenticated with it stay.
@@ -602,7 +582,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: there is no such credential.
         """
-        await self._users.remove_user_credential(user, mechanism=mechanism)
+        await self._calls.users.remove_user_credential(user, mechanism=mechanism)
 
     async def create_delegation_token(
         self, *, owner: str | None = None, renewers: Iterable[str] = (), max_lifetime_ms: int = -1
@@ -615,7 +595,7 @@ class Admin(AsyncOnly):
             KafkaError: this client may not ask for tokens, or not for that owner's, or the cluster has no tokens.
             ValueError: a principal is not of the form User:name.
         """
-        return await self._tokens.create(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms)
+        return await self._calls.tokens.create(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms)
 
     async def renew_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
         """Extends a token's life to ``period_ms`` from now, -1 for the usual time; returns when it expires.
@@ -624,7 +604,7 @@ class Admin(AsyncOnly):
             KafkaError: there is no such token, it has expired, or this client may not renew it.
             ValueError: ``hmac`` is not base64.
         """
-        return await self._tokens.renew(hmac, period_ms=period_ms)
+        return await self._calls.tokens.renew(hmac, period_ms=period_ms)
 
     async def expire_delegation_token(self, hmac: str, *, period_ms: int = -1) -> int:
         """Lets a token expire ``period_ms`` from now, at once for -1; returns when it expires.
@@ -633,7 +613,7 @@ class Admin(AsyncOnly):
             KafkaError: there is no such token, it has expired, or this client may not change it.
             ValueError: ``hmac`` is not base64.
         """
-        return await self._tokens.expire(hmac, period_ms=period_ms)
+        return await self._calls.tokens.expire(hmac, period_ms=period_ms)
 
     async def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
         """Returns the tokens that this client may see, all or those of some owners.
@@ -642,7 +622,7 @@ class Admin(AsyncOnly):
             KafkaError: this client may not ask for tokens, or the cluster has none.
             ValueError: a principal is not of the form User:name.
         """
-        return await self._tokens.describe(owners)
+        return await self._calls.tokens.describe(owners)
 
     # --- transactions
 
@@ -654,7 +634,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: INVALID_REQUEST for an unknown state, or a coordinator that is still loading.
         """
-        return await self._transactions.list_transactions(
+        return await self._calls.transactions.list_transactions(
             states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
         )
 
@@ -664,7 +644,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: TRANSACTIONAL_ID_NOT_FOUND, among others.
         """
-        return await self._transactions.describe_transactions(transactional_ids)
+        return await self._calls.transactions.describe_transactions(transactional_ids)
 
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
         """Returns the active producers of a partition, from its leader, by producer id.
@@ -672,7 +652,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the partition has no leader or does not exist.
         """
-        return await self._transactions.describe_producers(partition)
+        return await self._calls.transactions.describe_producers(partition)
 
     async def abort_transaction(
         self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
@@ -684,7 +664,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the partition refused the marker.
         """
-        await self._transactions.abort_transaction(
+        await self._calls.transactions.abort_transaction(
             partition, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
         )
 
@@ -694,7 +674,7 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a coordinator refused; the other ids are fenced.
         """
-        return await self._transactions.fence_producers(transactional_ids)
+        return await self._calls.transactions.fence_producers(transactional_ids)
 
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Fences the producer of a transactional id and aborts its open transaction.
@@ -702,7 +682,7 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the coordinator answered with an error.
         """
-        await self._transactions.terminate_transaction(transactional_id)
+        await self._calls.transactions.terminate_transaction(transactional_id)
 
     async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over, from any process.
@@ -714,4 +694,4 @@ class Admin(AsyncOnly):
                 otherwise, or another one of the same transactional id has begun since. REQUEST_TIMED_OUT: the outcome
                 is unknown.
         """
-        await self._transactions.end_transaction(prepared, commit=commit)
+        await self._calls.transactions.end_transaction(prepared, commit=commit)

@@ -14,9 +14,9 @@ from moldau.runtime.telemetry.log import EventLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.values import ConsumedBatch
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.producer.core.output import OutputRecord
     from moldau.producer.delivery import RecordMetadata
 

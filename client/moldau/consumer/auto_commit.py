@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import trio
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.consumer.group import AskedCommit, GroupClient
 
 

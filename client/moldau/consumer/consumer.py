@@ -31,7 +31,7 @@ from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_encoded, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.decoding import Decoding
-from moldau.consumer.fetcher import CommittedOffset, Fetcher
+from moldau.consumer.fetcher import Fetcher
 from moldau.consumer.iteration import Iteration
 from moldau.consumer.joining import membership_of, metadata_of
 from moldau.consumer.lookups import partitions_of
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer.core.membership import Membership

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
 from moldau.consumer.core.statistics import ConsumerCounters
@@ -68,15 +68,6 @@ class LogTruncatedError(KafkaError):
         self.partition = partition
         self.offset = offset
         self.diverging_offset = diverging_offset
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A committed offset, with the leader epoch of the record before it and a text of the application."""
-
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str = ""
 
 
 Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedOffset]]]

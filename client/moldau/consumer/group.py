@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, Next, assign_partitions
-from moldau.consumer.fetcher import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse

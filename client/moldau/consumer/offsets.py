@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster import arguments
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.offsets import list_offsets
-from moldau.consumer.fetcher import CommittedOffset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,9 +16,9 @@ from moldau.serialization.core.values import RecordDeserializationError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import ConsumedBatch, ConsumedRecord
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.producer import OutputRecord
 
 _logger = EventLogger("moldau.processing")

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from moldau.cluster.committed import CommittedOffset
     from moldau.consumer import Consumer
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.producer.core.partitioner import PartitionerFunction
     from moldau.producer.core.statistics import ProducerStatistics
     from moldau.producer.steps import Transform

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractContextManager
 
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
-    from moldau.consumer.fetcher import CommittedOffset
     from moldau.producer.core.output import OutputRecord
     from moldau.values import Buffer
 

@@ -16,7 +16,7 @@ from moldau.admin import (
     NewTopic,
     ResourceType,
 )
-from moldau.consumer.core.assignors import encode_assignment
+from moldau.cluster.group_bytes import encode_assignment
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import alter_partition_reassignments as apr

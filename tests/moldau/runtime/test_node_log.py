@@ -19,10 +19,10 @@ from moldau.runtime.telemetry.node_log import NodeLogHandler
 class Journal:
     """A logger with the handler of a node, on a stream and a clock of its own."""
 
-    def __init__(self, log_format="text", repeats_max=2):
+    def __init__(self, log_format="text", repeats_max=2, process=None):
         self.stream, self.now_ms = io.StringIO(), 0.0
         self.handler = NodeLogHandler(
-            self.stream, log_format, repeats_max=repeats_max, monotonic_ms=lambda: self.now_ms
+            self.stream, log_format, repeats_max=repeats_max, monotonic_ms=lambda: self.now_ms, process=process
         )
         self.events = EventLogger("moldau.test.node_log", node=3)
         self.logger = logging.getLogger("moldau.test.node_log")
@@ -35,6 +35,19 @@ class Journal:
 
     def documents(self):
         return [json.loads(line) for line in self.lines()]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_each_line_of_a_shared_stream_names_its_process(log_format):
+    """The processes of ``broker.processes`` share stderr; most lines of libraries and of the broker named no node."""
+    journal = Journal(log_format, process=12)
+    journal.logger.info("of a library")
+    journal.events.info("moved", process="other")
+    if log_format == "json":
+        assert [one["process"] for one in journal.documents()] == [12, 12]
+        assert journal.documents()[1]["process_"] == "other"
+    else:
+        assert [line.split(" ")[1:3] for line in journal.lines()] == [["[12]", "INFO"]] * 2
 
 
 @given(

@@ -9,8 +9,8 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from moldau import Admin

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
+from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from moldau_cli.profiles.core.document import Profile, Profiles

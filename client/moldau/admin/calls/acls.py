@@ -83,8 +83,9 @@ class Acls:
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
 
-    async def describe_acls(self, wanted: AclFilter) -> list[Acl]:
+    async def describe_acls(self, wanted: AclFilter | None) -> list[Acl]:
         """Implements ``Admin.describe_acls``."""
+        wanted = wanted or AclFilter()
         resource, pattern, operation, permission = _numbers("describe_acls", wanted)
         response = await self._requester.ask(
             DescribeAclsResponse,

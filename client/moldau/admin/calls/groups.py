@@ -13,10 +13,9 @@ from moldau.admin.values import (
 )
 from moldau.cluster import arguments
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.committed import CommittedOffset
+from moldau.cluster.group_bytes import decode_assignment
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.core.assignors import decode_assignment
-from moldau.consumer.fetcher import CommittedOffset
-from moldau.consumer.group import GroupClient
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.consumer_group_describe import (
@@ -260,6 +259,8 @@ class Groups:
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Implements ``Admin.alter_group_offsets``."""
+        from moldau.consumer.group import GroupClient  # the consumer takes long to load, and only this call needs it
+
         arguments.text("alter_group_offsets", "group_id", group_id)
         wanted = arguments.by_partition("alter_group_offsets", "offsets", offsets, "42")
         committed = {

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 
 _METADATA_TOPIC = "__cluster_metadata"
-NO_DIRECTORY = ZERO_UUID
-"""Directory id of voters that have only an id."""
-
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
@@ -129,7 +126,7 @@ class Quorum:
         )
 
     async def add_voter(
-        self, voter_id: int, host: str, port: int, *, directory_id: UUID = NO_DIRECTORY, listener: str = "CONTROLLER"
+        self, voter_id: int, host: str, port: int, *, directory_id: UUID = ZERO_UUID, listener: str = "CONTROLLER"
     ) -> None:
         """Implements ``Admin.add_voter``."""
         arguments.integer("add_voter", "voter_id", voter_id)
@@ -145,7 +142,7 @@ class Quorum:
         response = await self._requester.ask(AddRaftVoterResponse, request)
         raise_error(response.error_code, response.error_message)
 
-    async def remove_voter(self, voter_id: int, *, directory_id: UUID = NO_DIRECTORY) -> None:
+    async def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
         """Implements ``Admin.remove_voter``."""
         arguments.integer("remove_voter", "voter_id", voter_id)
         request = RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)

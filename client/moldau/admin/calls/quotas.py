@@ -81,8 +81,9 @@ class Quotas:
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
 
-    async def describe_client_quotas(self, wanted: QuotaEntity, *, strict: bool = False) -> list[ClientQuota]:
+    async def describe_client_quotas(self, wanted: QuotaEntity | None, *, strict: bool = False) -> list[ClientQuota]:
         """Implements ``Admin.describe_client_quotas``."""
+        wanted = QuotaEntity() if wanted is None else wanted
         if not isinstance(wanted, QuotaEntity):
             arguments.refuse("describe_client_quotas", "wanted", 'a QuotaEntity such as QuotaEntity(user="a")', wanted)
         components = [

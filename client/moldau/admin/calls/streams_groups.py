@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from moldau.admin.calls.groups import Groups
     from moldau.admin.requester import Requester
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
-    from moldau.consumer.fetcher import CommittedOffset
 
 
 class StreamsGroups:

@@ -14,11 +14,10 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from moldau.cluster.group_bytes import VERSION, group_by_topic, read_version
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.codec import DecodeError, decode, encode
 from moldau.protocol.messages.consumer_protocol import (
-    AssignedTopicPartitions,
-    ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedTopicPartitions,
 )
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 
 
 PROTOCOL_TYPE = "consumer"
-_VERSION = struct.Struct(">h")
 _SUBSCRIPTION_VERSION = 3
-_ASSIGNMENT_VERSION = 3
 NO_GENERATION = -1
 
 
@@ -297,13 +294,6 @@ def assignors_of(names: Iterable[str]) -> list[Assignor]:
 # --- on the wire (KIP-429, KIP-792): a 16-bit version, then the message
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
-
-
 def encode_subscription(
     topics: Sequence[str],
     owned: Iterable[TopicPartition],
@@ -316,12 +306,12 @@ def encode_subscription(
         topics=sorted(topics),
         user_data=user_data,
         owned_partitions=[
-            OwnedTopicPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned).items()
+            OwnedTopicPartitions(topic=topic, partitions=numbers) for topic, numbers in group_by_topic(owned).items()
         ],
         generation_id=generation,
         rack_id=rack or None,
     )
-    return _VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
+    return VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
 
 
 def decode_subscription(
@@ -334,8 +324,8 @@ def decode_subscription(
     Raises:
         DecodeError: the metadata cannot be read.
     """
-    version = _read_version(metadata, _SUBSCRIPTION_VERSION)
-    message = decode(ConsumerProtocolSubscription, version, metadata, _VERSION.size)
+    version = read_version(metadata, _SUBSCRIPTION_VERSION)
+    message = decode(ConsumerProtocolSubscription, version, metadata, VERSION.size)
     owned = tuple(
         TopicPartition(topic.topic, number) for topic in message.owned_partitions for number in topic.partitions
     )
@@ -353,42 +343,9 @@ def decode_subscription(
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encodes the assignment of a member for SyncGroup."""
-    message = ConsumerProtocolAssignment(
-        assigned_partitions=[
-            AssignedTopicPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions).items()
-        ]
-    )
-    return _VERSION.pack(_ASSIGNMENT_VERSION) + encode(message, _ASSIGNMENT_VERSION)
-
-
-def decode_assignment(assignment: Buffer) -> list[TopicPartition]:
-    """Decodes the assignment of a member; empty bytes are an empty one.
-
-    Raises:
-        DecodeError: the bytes are malformed.
-    """
-    if not len(assignment):
-        return []
-    version = _read_version(assignment, _ASSIGNMENT_VERSION)
-    message = decode(ConsumerProtocolAssignment, version, assignment, _VERSION.size)
-    return [TopicPartition(topic.topic, number) for topic in message.assigned_partitions for number in topic.partitions]
-
-
-def _read_version(data: Buffer, last: int) -> int:
-    if len(data) < _VERSION.size:
-        raise DecodeError(f"{len(data)} bytes are too few for a version")
-    (version,) = _VERSION.unpack_from(data)
-    if version < 0:
-        raise DecodeError(f"version {version} is negative")
-    # A later version only adds fields at the end.
-    return min(int(version), last)
-
-
 def encode_sticky_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
     """Encodes what a member of the eager sticky assignor remembers (it owns nothing while it joins)."""
-    topics = _by_topic(owned)
+    topics = group_by_topic(owned)
     parts = [struct.pack(">i", len(topics))]
     for topic, numbers in topics.items():
         name = topic.encode()

@@ -18,15 +18,14 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau.cluster.group_bytes import decode_assignment, encode_assignment
 from moldau.consumer.core.assignors import (
     NO_GENERATION,
     PROTOCOL_TYPE,
     Assignment,
     Assignor,
     MemberSubscription,
-    decode_assignment,
     decode_subscription,
-    encode_assignment,
     encode_sticky_user_data,
     encode_subscription,
 )

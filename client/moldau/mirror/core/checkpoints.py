@@ -15,7 +15,7 @@ from moldau.mirror.core.formats import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from moldau.consumer.fetcher import CommittedOffset
+    from moldau.cluster.committed import CommittedOffset
 
 IDLE_STATES = ("Empty", "Dead")
 """States of a group without members: it exists, or it does not."""

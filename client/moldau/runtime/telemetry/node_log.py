@@ -23,7 +23,7 @@ WINDOW_MS: Final = 10_000.0
 EVENT_FACTOR: Final = 100
 """All lines of one event together may be so many times the identical ones: a broker logs each of its partitions."""
 LEFT_OUT: Final = "lines-left-out"
-RESERVED: Final = ("time", "level", "logger", "event", "exception")
+RESERVED: Final = ("time", "level", "logger", "event", "exception", "process")
 """Names of a JSON line's own values; a field of the same name gets an underscore at its end."""
 
 _Key = tuple[str, int, str]
@@ -34,8 +34,12 @@ class JsonFormatter(logging.Formatter):
 
     It has ``time`` (UTC, ISO 8601, milliseconds), ``level``, ``logger``, ``event``, the fields of the event by their
     names, and ``exception`` with a traceback. Numbers and booleans keep their types; other values are texts. The event
-    of a library's record is its message.
+    of a library's record is its message. ``process`` is the node's id, if several nodes share the stream.
     """
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
         """See ``logging.Formatter``."""
@@ -44,6 +48,7 @@ class JsonFormatter(logging.Formatter):
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
+            **self._process,
         }
         line = event_line(record)
         document["event"] = record.getMessage() if line is None else line.event
@@ -57,11 +62,24 @@ class JsonFormatter(logging.Formatter):
 class NodeLogHandler(logging.StreamHandler[TextIO]):
     """Writes a node's log to a stream."""
 
-    def __init__(self, stream: TextIO, log_format: str, *, repeats_max: int, monotonic_ms: Callable[[], float]) -> None:
-        """``log_format`` is ``text`` or ``json``; ``repeats_max`` is 0 for no limit on repeated lines."""
+    def __init__(
+        self,
+        stream: TextIO,
+        log_format: str,
+        *,
+        repeats_max: int,
+        monotonic_ms: Callable[[], float],
+        process: int | None = None,
+    ) -> None:
+        """``log_format`` is ``text`` or ``json``; ``repeats_max`` is 0 for no limit on repeated lines.
+
+        ``process`` is the node's id on each line, if the nodes of one machine share the stream.
+        """
         super().__init__(stream)
-        text = LineFormatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
-        self.setFormatter(JsonFormatter() if log_format == "json" else text)
+        node = "" if process is None else f" [{process}]"
+        text = f"%(asctime)s.%(msecs)03d{node} %(levelname)s %(name)s %(message)s"
+        as_text = LineFormatter(text, datefmt="%Y-%m-%dT%H:%M:%S")
+        self.setFormatter(JsonFormatter(process) if log_format == "json" else as_text)
         self._monotonic_ms = monotonic_ms
         limits = () if repeats_max == 0 else (repeats_max, repeats_max * EVENT_FACTOR)
         self._limiters = [RepeatLimiter[_Key](lines_max=limit, window_ms=WINDOW_MS) for limit in limits]

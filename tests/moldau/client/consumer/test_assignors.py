@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from moldau.cluster.group_bytes import decode_assignment, encode_assignment
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.assignors import (
     CooperativeStickyAssignor,
@@ -12,10 +13,8 @@ from moldau.consumer.core.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
     assignors_of,
-    decode_assignment,
     decode_sticky_user_data,
     decode_subscription,
-    encode_assignment,
     encode_sticky_user_data,
     encode_subscription,
 )

@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from moldau import KafkaError, TopicPartition
-from moldau.consumer.core.assignors import assignors_of, encode_assignment
+from moldau.cluster.group_bytes import encode_assignment
+from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, Next
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode

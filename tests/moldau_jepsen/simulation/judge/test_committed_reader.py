@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from moldau.cluster.group_bytes import encode_assignment
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.core.assignors import encode_assignment
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue, MemberMetadata
 from moldau_broker.coordinator.group.core.records import CommittedOffset, group_record, offset_record
 from moldau_broker.coordinator.transaction.core.state import Transaction, TransactionStatus, transaction_record

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.cluster.group_bytes import decode_assignment
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.core.assignors import decode_assignment
 from moldau.protocol.errors import ErrorCode
 from moldau.records import decode_records, iterate_batches
 from moldau_broker.coordinator.group.consumer.core.state import Current

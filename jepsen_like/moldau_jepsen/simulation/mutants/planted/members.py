@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.cluster.committed import CommittedOffset
 from moldau.consumer.consumer import Consumer
 from moldau.consumer.core.chunk import FetchedChunk
-from moldau.consumer.fetcher import CommittedOffset
 from moldau.consumer.offsets import ConsumerOffsets
 from moldau.producer.core.accumulator import Accumulator
 from moldau.records import Record
