@@ -52,6 +52,13 @@ WELL = {
     'moldau_metadata_log_sync_ms_bucket{instance="a",le="+Inf"}': "0+100x60",
     'process_open_fds{job="moldau",instance="a"}': "100+0x60",
     'process_max_fds{job="moldau",instance="a"}': "1000+0x60",
+    'kafka_server_replicamanager_partitionswithlatetransactionscount{instance="a"}': "0+0x60",
+    'moldau_transaction_open_max_ms{instance="a"}': "0 60000 900000 0+0x60",
+    'kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total{instance="a"}': "0+10x60",
+    'kafka_server_replicamanager_produceridcount{instance="a"}': "0+1000x60",
+    'moldau_transaction_partitions{instance="a",state="active"}': "50+0x60",
+    'moldau_transaction_partitions{instance="a",state="loading"}': "0+0x60",
+    'kafka_server_group_coordinator_metrics_num_partitions{instance="a",state="loading"}': "0+0x60",
 }
 """Series of a cluster without a fault, a value each minute."""
 
@@ -73,6 +80,17 @@ FAULTS = {
     "MoldauSlowSync": {
         'moldau_metadata_log_sync_ms_bucket{instance="a",le="500"}': "0+50x60",
         'moldau_metadata_log_sync_ms_bucket{instance="a",le="1000"}': "0+100x60",
+    },
+    "MoldauLateTransactions": {
+        'kafka_server_replicamanager_partitionswithlatetransactionscount{instance="a"}': "1+0x60",
+    },
+    "MoldauLongTransaction": {'moldau_transaction_open_max_ms{instance="a"}': "0+60000x60"},
+    "MoldauFetchSessionsFull": {
+        'kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total{instance="a"}': "0+120x60",
+    },
+    "MoldauProducerIds": {'kafka_server_replicamanager_produceridcount{instance="a"}': "0+20000x60"},
+    "MoldauCoordinatorLoading": {
+        'kafka_server_group_coordinator_metrics_num_partitions{instance="a",state="loading"}': "1+0x60",
     },
     "MoldauFileDescriptors": {'process_open_fds{job="moldau",instance="a"}': "900+0x60"},
 }

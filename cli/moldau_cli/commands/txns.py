@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from moldau.admin import ProducerDescription, TransactionDescription, TransactionListing
 
 commands = typer.Typer(help="List, describe, terminate and abort transactions.", rich_markup_mode=None)
+
+MAX_TIMEOUT_MINUTES = 15
+"""The default of ``transaction.max.timeout.ms``, in minutes."""
 
 
 @commands.command("list")
@@ -101,6 +105,68 @@ def producers(
             for one in with_admin(bootstrap_server, work)
         ],
     )
+
+
+@commands.command("find-hanging")
+def find_hanging_transactions(
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition of it.")] = None,
+    broker_id: Annotated[
+        int | None, typer.Option("--broker-id", min=0, help="Only partitions that this broker leads.")
+    ] = None,
+    max_timeout: Annotated[
+        int,
+        typer.Option(
+            "--max-transaction-timeout", metavar="MINUTES", min=0, help="Only with no record for so many minutes."
+        ),
+    ] = MAX_TIMEOUT_MINUTES,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Find transactions that no coordinator will end; read_committed consumers wait for them. Exit code 1 if any."""
+    from moldau import TopicPartition
+    from moldau_cli.operations.hanging import OpenTransaction, find_hanging
+
+    if partition is not None and topic is None:
+        raise UsageError("--partition needs --topic")
+    now_ms = time.time() * 1000
+
+    async def work(admin: Admin) -> list[OpenTransaction]:
+        names = [each.name for each in await admin.list_topics(include_internal=True)] if topic is None else [topic]
+        wanted = [
+            TopicPartition(described.name, part.partition)
+            for described in (await admin.describe_topics(names)).values()
+            for part in described.partitions
+            if part.leader >= 0 and partition in (None, part.partition) and broker_id in (None, part.leader)
+        ]
+        if not wanted and (partition is not None or broker_id is not None):
+            raise UsageError("no partition with a leader fits --partition and --broker-id")
+        return await find_hanging(admin, wanted, silent_before_ms=now_ms - max_timeout * 60_000)
+
+    found = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "transactions",
+        ["topic", "partition", "producer_id", "producer_epoch", "start_offset", "silent_min"],
+        [
+            {
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "producer_id": one.producer.producer_id,
+                "producer_epoch": one.producer.producer_epoch,
+                "coordinator_epoch": one.producer.coordinator_epoch,
+                "start_offset": one.producer.transaction_start_offset,
+                "last_timestamp_ms": one.producer.last_timestamp_ms,
+                "silent_min": round((now_ms - one.producer.last_timestamp_ms) / 60_000),
+            }
+            for one in found
+        ],
+    )
+    if found:
+        first = found[0]
+        output.note(
+            f"end one with: moldau txns abort {first.partition.topic} {first.partition.partition} "
+            f"--start-offset {first.producer.transaction_start_offset}"
+        )
+        raise typer.Exit(1)
 
 
 @commands.command()

@@ -11,6 +11,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
 from support.metrics_samples import scrape
@@ -21,6 +22,8 @@ OK = ErrorCode.NONE
 SOCKETS = "kafka_server_socketservermetrics_"
 FETCH = "kafka_server_fetchsessioncache_"
 SHARE = "kafka_server_sharesessioncache_"
+LATE = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+PRODUCER_IDS = "kafka_server_replicamanager_produceridcount"
 REFUSED = 'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}'
 KEPT = 'kafka_server_brokertopicmetrics_messagesin_total{topic="t"}'
 
@@ -189,3 +192,47 @@ def test_transactions_are_counted():
         assert (samples(cluster)[partitions % "active"], samples(cluster)[partitions % "loading"]) == (2, 0)
 
     run(scenario)
+
+
+def test_late_transactions_and_producer_ids_are_counted():
+    """A transaction is late when nothing was written to it for the longest timeout and five minutes more (KIP-664).
+
+    No coordinator knows these transactions, as after a bug or a lost transaction log, so only an operator ends them.
+    """
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+
+        def counts():
+            found = samples(cluster)
+            return found[LATE], found[PRODUCER_IDS]
+
+        async def write(partition, producer_id, sequence=0, **more):
+            now_ms = int(cluster.running[1].context.environment.clock.wall_ms())
+            fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, **more}
+            part = PartitionProduceData(index=partition, records=batch(b"x", timestamp=now_ms, **fields))
+            data = [TopicProduceData(name="t", partition_data=[part])]
+            wanted = ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=5000, topic_data=data)
+            (answer,) = (await client.request(wanted, 11)).responses
+            assert answer.partition_responses[0].error_code == OK
+
+        async def write_open(partition, producer_id, sequence=0):
+            await write(partition, producer_id, sequence, is_transactional=True)
+
+        assert counts() == (0, 0)
+        await write_open(0, 7)
+        await write_open(0, 8)
+        await write_open(2, 7)
+        assert counts() == (0, 3)
+        await trio.sleep(14 * 60)
+        await write_open(2, 7, sequence=1)
+        await trio.sleep(5 * 60)
+        assert counts() == (0, 3), "19 minutes"
+        await trio.sleep(2 * 60)
+        assert counts() == (1, 3), "partition 0 is late, with two transactions; partition 2 has been written to"
+        await write(1, 9)
+        assert counts() == (1, 4)
+        await trio.sleep(14 * 60)
+        assert counts() == (2, 4)
+
+    run(scenario, transaction_partition_verification_enable="false")

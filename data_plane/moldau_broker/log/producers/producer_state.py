@@ -386,6 +386,13 @@ class ProducerStateManager:
             return None
         return min(min(self._ongoing.values(), default=1 << 63), min(self._completed, default=1 << 63))
 
+    def oldest_open_ms(self) -> int | None:
+        """Returns when this broker last saw the most silent producer with an open transaction write; None without one.
+
+        Kafka takes the timestamp of the producer's last record, which may lie years back.
+        """
+        return min((self._entries[producer_id].seen_ms for producer_id in self._ongoing), default=None)
+
     # Queries ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -78,6 +78,12 @@ def _register_replicas(registry: Registry, broker: Broker) -> None:
             ("under_min_isr", _REPLICAS + "underminisrpartitioncount", "Led partitions that refuse acks=all."),
             ("at_min_isr", _REPLICAS + "atminisrpartitioncount", "Led partitions that no replica may leave."),
             ("reassigning", _REPLICAS + "reassigningpartitions", "Led partitions that move to other replicas."),
+            ("producer_ids", _REPLICAS + "produceridcount", "Producer ids that the logs remember."),
+            (
+                "late_transactions",
+                _REPLICAS + "partitionswithlatetransactionscount",
+                "Led partitions with a transaction open for five minutes longer than transaction.max.timeout.ms.",
+            ),
             ("lag_max", "moldau_replica_lag_max", "The most records that a follower of a led partition lacks."),
         )
     }
@@ -93,7 +99,11 @@ def _register_replicas(registry: Registry, broker: Broker) -> None:
     fenced = registry.gauge("moldau_broker_fenced", "1 while the controller has this broker fenced.").labels()
 
     def update() -> None:
-        statistics = replica_statistics(broker.context.replicas.partitions.values())
+        statistics = replica_statistics(
+            broker.context.replicas.partitions.values(),
+            broker.context.environment.clock.wall_ms(),
+            broker.context.config.get_int("transaction.max.timeout.ms"),
+        )
         for field, gauge in gauges.items():
             gauge.set(getattr(statistics, field))
         offline.set(len(broker.context.directories.offline))

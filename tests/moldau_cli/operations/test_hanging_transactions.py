@@ -1,0 +1,93 @@
+"""Goal: a hanging transaction is named, and one that its coordinator will end is not.
+
+Method: the comparison on made values; then a simulated broker in which an open transaction of a real producer lies
+beside one that no coordinator knows.
+"""
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.admin import Admin, ProducerDescription, TransactionDescription
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau_cli.operations.hanging import OpenTransaction, find_hanging, unknown_to_coordinators
+from support.cluster.broker_cluster import batch, run_cluster
+from support.cluster.transactional_client import TransactionalProducer
+
+WHERE = TopicPartition("t", 0)
+
+
+def producer(producer_id=7, epoch=3, start_offset=5):
+    return ProducerDescription(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_sequence=0,
+        last_timestamp_ms=1_000,
+        coordinator_epoch=0,
+        transaction_start_offset=start_offset,
+    )
+
+
+def transaction(producer_id=7, epoch=3, partitions=(WHERE,)):
+    return TransactionDescription(
+        transactional_id="id",
+        state="Ongoing",
+        coordinator=1,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=60_000,
+        start_ms=1_000,
+        partitions=partitions,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "hangs"),
+    [
+        (None, True),
+        (transaction(), False),
+        (transaction(epoch=4), False),  # it is being ended by its successor's epoch
+        (transaction(epoch=2), True),
+        (transaction(partitions=()), True),
+        (transaction(partitions=(TopicPartition("t", 1),)), True),
+    ],
+)
+def test_a_transaction_hangs_if_its_coordinator_does_not_know_it(known, hangs):
+    suspects = [OpenTransaction(partition=WHERE, producer=producer())]
+    found = unknown_to_coordinators(suspects, {} if known is None else {known.producer_id: known})
+    assert found == (suspects if hangs else [])
+
+
+def test_only_the_hanging_transaction_of_a_cluster_is_found():
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2)
+        await cluster.leader("t")
+        clock = cluster.running[1].context.environment.clock
+        alive = TransactionalProducer(cluster, "alive", timeout_ms=900_000)
+        await alive.begin()
+        assert await alive.add(0) == ErrorCode.NONE
+        assert (await alive.produce(0, b"x")) == ErrorCode.NONE
+        records = batch(
+            b"stuck",
+            timestamp=int(clock.wall_ms()),
+            producer_id=4_000,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=records)])]
+        answer = await client.request(ProduceRequest(transactional_id="x", acks=-1, topic_data=data), 11)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        await trio.sleep(60)
+        wanted = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        async with Admin({"bootstrap.servers": "b1:9092"}, environment=cluster.client_environment) as admin:
+            (found,) = await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms())
+            assert (found.partition, found.producer.producer_id) == (wanted[1], 4_000)
+            assert found.producer.transaction_start_offset == 0
+            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms() - 120_000) == []
+            await admin.abort_transaction(wanted[1], producer_id=4_000, producer_epoch=0, coordinator_epoch=0)
+            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms()) == []
+
+    run_cluster(scenario, brokers=1, transaction_partition_verification_enable="false")
