@@ -45,6 +45,7 @@ class LocalNodes:
         cluster = open_cluster(self.directory)
         self.bootstrap = cluster.bootstrap
         self.kinds = {node.node_id: node.role for node in cluster.nodes}
+        self._ended_here: dict[int, None] = {}
         self._turn = trio.CapacityLimiter(1)
 
     async def states(self) -> dict[int, str]:
@@ -56,6 +57,13 @@ class LocalNodes:
         cuts = cut_nodes(self.directory) or ()
         states = {node.node_id: cluster.state(node.node_id).value for node in cluster.nodes}
         return {node: "cut" if state == "running" and node in cuts else state for node, state in states.items()}
+
+    async def last_words(self, node_id: int) -> str:
+        """Returns the last line in the log of a node that has ended; empty if an action of this object ended it."""
+        if node_id in self._ended_here:
+            return ""
+        node = open_cluster(self.directory).node(node_id)
+        return await trio.to_thread.run_sync(process.log_tail, node)
 
     @property
     def has_links(self) -> bool:
@@ -96,6 +104,8 @@ class LocalNodes:
     def _act(self, node_id: int, action: str) -> None:
         with exclusive(self.directory):
             cluster = open_cluster(self.directory)
+            if action in ("kill", "restart"):
+                self._ended_here[node_id] = None
             if action == "kill":
                 cluster.kill(node_id)
             elif action == "pause":
@@ -108,6 +118,7 @@ class LocalNodes:
                 if action == "restart":
                     cluster.stop_node(node_id, timeout_ms=STOP_TIMEOUT_MS)
                 cluster.launch(node_id)  # it serves later: the timeline shows when
+                self._ended_here.pop(node_id, None)
                 _refuse_early_end(cluster.node(node_id))
 
 

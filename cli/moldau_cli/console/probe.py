@@ -47,6 +47,9 @@ class Nodes(Protocol):
     async def states(self) -> Mapping[int, str]:
         """Returns the state of each node: running, cut, paused or stopped."""
 
+    async def last_words(self, node_id: int) -> str:
+        """Returns the last line in the log of a node that has ended by itself; empty if the user ended it."""
+
 
 class ReplicationProbe:
     """Writes and watches while ``watch`` is called at least every ``UNWATCHED_S``."""
@@ -86,7 +89,10 @@ class ReplicationProbe:
     async def _look_at_processes(self) -> None:
         while True:
             try:
-                self.timeline.saw_processes(_now_ms(), await self._nodes.states())
+                states = await self._nodes.states()
+                ended = [node for node, state in states.items() if state == "stopped" and self.timeline.is_up(node)]
+                words = {node: await self._nodes.last_words(node) for node in ended}
+                self.timeline.saw_processes(_now_ms(), states, words)
             except LauncherError as error:
                 self._trouble = str(error)
             await trio.sleep(LOOK_EVERY_S)

@@ -1,6 +1,6 @@
-"""Detection of servers in ``bootstrap.servers`` that a client cannot use, with errors that name the remedy.
+"""The environment of a client's connections, and detection of servers in ``bootstrap.servers`` that it cannot use.
 
-A client without TLS that connects to a TLS listener receives a TLS alert instead of a Kafka frame. If a client with
+Errors name the remedy. A client without TLS that connects to a TLS listener receives a TLS alert instead of a Kafka frame. If a client with
 TLS connects to a listener without TLS, the listener just closes the connection, as a busy broker does. So the client
 sends one ApiVersions request without TLS, which holds only its software name; an answer proves that the listener has
 no TLS. A controller is recognised by the API keys that it serves.
@@ -21,6 +21,7 @@ from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tls.errors import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
 
 if TYPE_CHECKING:
+    from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
 
@@ -90,3 +91,16 @@ async def explained(error: Exception, environment: Environment, host: str, port:
         return error
     connection.close()
     return TlsMismatchError(f"{host}:{port}: this listener does not speak TLS: set security.protocol=PLAINTEXT")
+
+
+def secured_environment(environment: Environment, config: Config) -> Environment:
+    """Returns the environment for connections with ``security.protocol``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    if config.get_str("security.protocol") == "PLAINTEXT":
+        return environment
+    from moldau.runtime.tls.context import client_environment  # not loaded by clients without TLS and SASL
+
+    return client_environment(environment, config)

@@ -6,6 +6,7 @@ that a long poll blocks nothing else. Connections are opened on demand and reope
 refreshes the metadata on request or when it is too old; tasks that need a change wait for ``changed``. The client draws
 a broker among those it knows, and tries the bootstrap servers if no broker answers. If a node does not answer a
 read-only request, the client sends it to the next node too, so that one hanging process does not block the client.
+Requests to partition leaders are watched (``silence``): they are given up when another broker leads.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.cluster.bootstrap import BootstrapError, Misfits, explained, is_final
+from moldau.cluster.bootstrap import BootstrapError, Misfits, explained, is_final, secured_environment
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
+from moldau.cluster.silence_watch import SilenceWatch
 from moldau.cluster.troubles import Troubles
 from moldau.implementation import announce_implementation
 from moldau.protocol.codec import ProtocolError
@@ -111,9 +113,10 @@ class ClusterClient:
         self.bootstrap_error: KafkaError | None = None  # while no server can be used with these security settings
         self.on_bootstrap_error: Callable[[], object] = lambda: None
         self._misfits = Misfits(self.logger)
+        self.silence = SilenceWatch(self)
         self._tasks = TaskHost()
         self._closed = False
-        self._outgoing = _secured(environment, config)
+        self._outgoing = secured_environment(environment, config)
         self._idle_ms = config.get_int("connections.max.idle.ms")
 
     # --- life
@@ -123,6 +126,7 @@ class ClusterClient:
         try:
             async with self._tasks.running():
                 self._tasks.start(self._close_idle_forever)
+                self._tasks.start(self.silence.run)
                 task_status.started()
                 await self._refresh_forever()
         finally:
@@ -583,16 +587,3 @@ class ClusterClient:
     async def backoff(self, failures: int) -> None:
         """Waits before attempt ``failures`` + 1, as ``retry.backoff.ms`` says."""
         await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
-
-
-def _secured(environment: Environment, config: Config) -> Environment:
-    """Returns the environment for connections with ``security.protocol``.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    if config.get_str("security.protocol") == "PLAINTEXT":
-        return environment
-    from moldau.runtime.tls.context import client_environment  # not loaded by clients without TLS and SASL
-
-    return client_environment(environment, config)

@@ -32,7 +32,6 @@ from moldau.consumer.core.taking import take_columns, take_encoded, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
 from moldau.consumer.decoding import Decoding
 from moldau.consumer.fetcher import Fetcher
-from moldau.consumer.iteration import Iteration
 from moldau.consumer.joining import membership_of, metadata_of
 from moldau.consumer.lookups import partitions_of
 from moldau.consumer.offsets import ConsumerOffsets, given_offsets, wait_position
@@ -444,6 +443,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         The records of a batch count as processed when the loop asks for the next one.
         """
+        from moldau.consumer.iteration import Iteration
+
         self._opened()
         return Iteration(self._next_batch)
 

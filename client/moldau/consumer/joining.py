@@ -7,9 +7,7 @@ from uuid import UUID
 
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.consumer.core.assignors import assignors_of
-from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity, Membership
-from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.group import GroupClient
 
 if TYPE_CHECKING:
@@ -37,6 +35,9 @@ def membership_of(
     if config.get_str("group.protocol") == "classic":
         membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
         return membership, GroupClient(client, group_id, config, membership)
+    from moldau.consumer.core.epoch_membership import EpochMembership  # not loaded by members of classic groups
+    from moldau.consumer.epoch_group import EpochGroupClient
+
     member_id = str(UUID(int=client.environment.random.getrandbits(128), version=4))
     epochs = EpochMembership(identity, member_id, config.get_str_or_none("group.remote.assignor"))
     return epochs, EpochGroupClient(client, group_id, config, epochs, assignment)

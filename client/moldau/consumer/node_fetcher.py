@@ -241,7 +241,13 @@ class NodeFetcher:
             rack_id=self._rack,
         )
         timeout_ms = self._client.request_timeout_ms + planned.max_wait_ms
-        return await connection.request_as(FetchResponse, request, version, timeout_ms)
+        leaders = [(partition, self._host.leader_epoch(partition)) for partition in planned.asked]
+        watch = self._client.silence
+        awaited = watch.sent(connection, planned.node_id, leaders, wait_ms=planned.max_wait_ms)
+        try:
+            return await connection.request_as(FetchResponse, request, version, timeout_ms)
+        finally:
+            watch.ended(awaited)
 
     # --- answers
 

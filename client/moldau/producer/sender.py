@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.silence import Awaited
     from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
@@ -198,7 +199,9 @@ class Sender:
             return
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         self.counters.sending(batches, self._client.now_ms)
-        self._nursery.start_soon(self._receive, node_id, pending, by_topic)
+        leaders = [(batch.partition, batch.leader[1]) for batch in batches if batch.leader is not None]
+        awaited = self._client.silence.sent(connection, node_id, leaders)
+        self._nursery.start_soon(self._receive, awaited, pending, by_topic)
 
     async def _flush_connection(self, connection: RpcConnection) -> None:
         try:
@@ -209,8 +212,12 @@ class Sender:
     # --- answers
 
     async def _receive(
-        self, node_id: int, pending: PendingResponse[Response], by_topic: Mapping[str, Mapping[int, ProducerBatch]]
+        self,
+        awaited: Awaited[RpcConnection],
+        pending: PendingResponse[Response],
+        by_topic: Mapping[str, Mapping[int, ProducerBatch]],
     ) -> None:
+        node_id = awaited.node_id
         began_ms = self._client.now_ms
         latency_ms = None
         try:
@@ -224,6 +231,7 @@ class Sender:
             assert isinstance(response, ProduceResponse)
             self._answered(node_id, response, by_topic)
         finally:
+            self._client.silence.ended(awaited)
             self._in_flight[node_id] -= 1
             self.counters.ended(latency_ms, self._client.now_ms)
             self.wake()

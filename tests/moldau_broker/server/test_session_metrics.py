@@ -208,6 +208,7 @@ def test_late_transactions_and_producer_ids_are_counted():
             return found[LATE], found[PRODUCER_IDS]
 
         async def write(partition, producer_id, sequence=0, **more):
+            client.close()  # the broker closes connections that are idle for ten minutes
             now_ms = int(cluster.running[1].context.environment.clock.wall_ms())
             fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, **more}
             part = PartitionProduceData(index=partition, records=batch(b"x", timestamp=now_ms, **fields))

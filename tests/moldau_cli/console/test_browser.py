@@ -94,6 +94,7 @@ PAGES = {
     "acls": "no authorizer",
     "quotas": "uotas",
     "configuration?kind=topic&name=flights": "retention.ms",
+    "configuration?kind=broker&name=1": "advertised.listeners",
     "replication": "A write counts when",
 }
 
@@ -106,6 +107,11 @@ def test_every_page_shows_the_cluster(browser):
         browser.go(page, words)
         browser.shape(380, 800, dark=True)
         assert browser.overflow() <= 0, f"{page} is wider than a narrow screen"
+        if page.startswith("configuration"):
+            hidden = browser.run(
+                "const table = document.querySelector('.table'); return table.scrollWidth - table.clientWidth"
+            )
+            assert hidden <= 0, f"{page}: values are cut off"
     assert browser.complaints() == []
 
 

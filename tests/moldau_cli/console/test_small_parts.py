@@ -203,6 +203,20 @@ def test_resume_says_that_a_paused_node_has_ended(nodes):
         trio.run(press)
 
 
+def test_last_words_are_those_of_a_node_that_ended_itself(nodes, tmp_path):
+    document = json.loads((tmp_path / FILE_NAME).read_text(encoding="utf-8"))
+    document["nodes"][0].update(log=str(tmp_path / "log"))
+    (tmp_path / FILE_NAME).write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "log").write_text("started\nwatchdog-killed\n\n", encoding="utf-8")
+
+    async def ends():
+        found = [await nodes.last_words(1)]
+        await nodes.act(1, "kill")
+        return [*found, await nodes.last_words(1)]
+
+    assert trio.run(ends) == ["watchdog-killed", ""]
+
+
 def test_a_node_that_ends_at_once_says_why(nodes, tmp_path, monkeypatch):
     """Its configuration file is missing here; the last line of its log is what it said about that."""
     monkeypatch.setattr(faults, "EARLY_END_MS", 60_000)  # a busy machine may take longer to start a process

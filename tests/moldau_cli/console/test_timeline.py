@@ -41,6 +41,20 @@ def test_a_fault_stands_before_its_consequences():
     ]
 
 
+def test_a_node_that_ends_by_itself_says_its_last_line():
+    """Without it, the kill of a watchdog and a full disk looked the same."""
+    timeline = started()
+    assert timeline.is_up(2)
+    timeline.saw_processes(150, {2: "stopped", 3: "stopped"}, {2: "watchdog-killed pid=7", 3: ""})
+    assert not timeline.is_up(2)
+    timeline.saw_processes(400, {2: "running"}, {})
+    assert notes(timeline, 2000) == [
+        ("node", "Broker 2 has ended; its log ends with: watchdog-killed pid=7."),
+        ("node", "Broker 3 is down."),
+        ("node", "Broker 2 runs."),
+    ]
+
+
 def test_the_story_of_a_killed_leader():
     timeline = started()
     timeline.acknowledged(100, 98, 1)

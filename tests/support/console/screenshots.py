@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from moldau.admin import NewTopic
 from moldau.blocking import Admin, Consumer, Producer
-from moldau_jepsen.launcher import ClusterSpec, start_cluster
+from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
+from moldau_jepsen.launcher.process import ProcessState, log_tail
 from support.console.browser import absent, open_browser
 
 if TYPE_CHECKING:
@@ -110,6 +111,14 @@ def _failover_picture(browser: Browser, *, dark: bool) -> int:
     return picture(browser, f"replication-{'dark' if dark else 'light'}")
 
 
+def last_lines(directory: Path) -> dict[int, str]:
+    """Returns the last line in the log of each node that has ended."""
+    cluster = open_cluster(directory)
+    return {
+        node.node_id: log_tail(node) for node in cluster.nodes if cluster.state(node.node_id) is ProcessState.STOPPED
+    }
+
+
 def main() -> int:
     """Takes the pictures and returns the exit code."""
     if reason := absent():
@@ -125,10 +134,14 @@ def main() -> int:
             fill(cluster.bootstrap)
             with Producer({"bootstrap.servers": cluster.bootstrap}) as producer, open_browser() as browser:
                 total = take(browser, address, producer)
+            ended = last_lines(cluster.directory)
         finally:
             console.terminate()
             console.wait(30)
-            cluster.shut_down()
+            open_cluster(cluster.directory).shut_down()  # the console has started one of the processes again
+    if len(ended) > 1:
+        print(f"more nodes than the killed controller have ended: {ended}", file=sys.stderr)
+        return 1
     print(f"{total} bytes of pictures in {ASSETS}")
     return 0 if total <= BYTES_MAX else 1
 

@@ -19,6 +19,7 @@ WINDOW_MS: Final = 60_000
 WRITES_MAX: Final = 1_200
 NOTES_MAX: Final = 60
 SEGMENTS_MAX: Final = 120
+LINE_CHARS_MAX: Final = 300
 GAP_MS: Final = 400
 """A pause between acknowledgements that is reported: many times what a write takes on one machine."""
 
@@ -95,14 +96,23 @@ class Timeline:
         self._note(now_ms, "fault", text)
         self._notes.extend(reversed(later))
 
-    def saw_processes(self, now_ms: float, states: Mapping[int, str]) -> None:
-        """Takes the state of each node: running, cut, paused or stopped."""
+    def is_up(self, node: int) -> bool:
+        """Returns whether a node's process was there when it was seen last."""
+        return self._processes.get(node, "stopped") != "stopped"
+
+    def saw_processes(self, now_ms: float, states: Mapping[int, str], words: Mapping[int, str] | None = None) -> None:
+        """Takes the state of each node: running, cut, paused or stopped.
+
+        ``words`` has the last line in the log of each node that has ended and that the user did not end.
+        """
         for node, state in sorted(states.items()):
             before = self._processes.get(node)
             if before is not None and before != state:
                 kind = self._kinds[node].capitalize()
                 verb = {"running": "runs", "cut": "is cut off", "paused": "is paused", "stopped": "is down"}[state]
-                self._note(now_ms, "node", f"{kind} {node} {verb}.")
+                if state == "stopped" and (line := (words or {}).get(node, "")):
+                    verb = f"has ended; its log ends with: {line[:LINE_CHARS_MAX]}"
+                self._note(now_ms, "node", f"{kind} {node} {verb.rstrip('.')}.")
             self._processes[node] = state
         self._draw(now_ms)
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         PRODUCER_CONFIG,
         REGISTRY_CONFIG,
         SERIALIZER_CONFIG,
-        SHARE_CONSUMER_CONFIG,
     )
     from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
     from moldau.runtime.config.processes import process_configs, process_count, process_directory
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
         topic_defaults,
         unserved_keys,
     )
+    from moldau.runtime.config.share_schema import SHARE_CONSUMER_CONFIG
     from moldau.runtime.config.text import (
         environment_name,
         environment_overrides,
@@ -151,7 +151,7 @@ _HOMES = {
     "PRODUCER_CONFIG": "client_schemas",
     "REGISTRY_CONFIG": "client_schemas",
     "SERIALIZER_CONFIG": "client_schemas",
-    "SHARE_CONSUMER_CONFIG": "client_schemas",
+    "SHARE_CONSUMER_CONFIG": "share_schema",
     "TOPIC_CONFIG": "schemas",
     "TOPIC_SYNONYMS": "dynamic",
     "environment_name": "text",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
 from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
-from moldau.runtime.config.keys.groups.share_consumer import SHARE_CONSUMER_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
@@ -14,7 +13,8 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
 
 
-def _check_client(config: Config) -> list[str]:
+def check_client(config: Config) -> list[str]:
+    """Returns what is wrong with the keys that all clients have."""
     problems: list[str] = []
     if not config.get_list("bootstrap.servers"):
         problems.append("bootstrap.servers: must name at least one host:port")
@@ -84,7 +84,8 @@ def _check_consumer(config: Config) -> list[str]:
     return problems
 
 
-def _check_client_security(config: Config) -> list[str]:
+def check_client_security(config: Config) -> list[str]:
+    """Returns what is wrong with the keys of TLS and SASL."""
     protocol = SecurityProtocol[config.get_str("security.protocol")]
     problems = tls_problems(tls_settings(config)) if protocol.uses_tls else []
     if protocol.uses_sasl:
@@ -105,20 +106,15 @@ def _below(protocol: SecurityProtocol) -> str:
 PRODUCER_CONFIG = ConfigSchema.of(
     "producer",
     (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *PRODUCER_KEYS),
-    (_check_client, _check_client_security, _check_producer),
+    (check_client, check_client_security, _check_producer),
 )
 CONSUMER_CONFIG = ConfigSchema.of(
     "consumer",
     (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *CONSUMER_KEYS),
-    (_check_client, _check_client_security, _check_consumer),
-)
-SHARE_CONSUMER_CONFIG = ConfigSchema.of(
-    "share consumer",
-    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *SHARE_CONSUMER_KEYS),
-    (_check_client, _check_client_security),
+    (check_client, check_client_security, _check_consumer),
 )
 ADMIN_CONFIG = ConfigSchema.of(
-    "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_client, _check_client_security)
+    "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (check_client, check_client_security)
 )
 
 

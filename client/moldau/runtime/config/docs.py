@@ -11,7 +11,6 @@ from moldau.runtime.config.client_schemas import (
     PRODUCER_CONFIG,
     REGISTRY_CONFIG,
     SERIALIZER_CONFIG,
-    SHARE_CONSUMER_CONFIG,
 )
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
 from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
@@ -22,6 +21,7 @@ from moldau.runtime.config.schemas import (
     MIRROR_CONFIG,
     TOPIC_CONFIG,
 )
+from moldau.runtime.config.share_schema import SHARE_CONSUMER_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
