@@ -1,9 +1,9 @@
 """The environment of a client's connections, and detection of servers in ``bootstrap.servers`` that it cannot use.
 
-Errors name the remedy. A client without TLS that connects to a TLS listener receives a TLS alert instead of a Kafka frame. If a client with
-TLS connects to a listener without TLS, the listener just closes the connection, as a busy broker does. So the client
-sends one ApiVersions request without TLS, which holds only its software name; an answer proves that the listener has
-no TLS. A controller is recognised by the API keys that it serves.
+Errors name the remedy. A client without TLS that connects to a TLS listener receives a TLS alert instead of a Kafka
+frame. If a client with TLS connects to a listener without TLS, the listener just closes the connection, as a busy
+broker does. So the client sends one ApiVersions request without TLS, which holds only its software name; an answer
+proves that the listener has no TLS. A controller is recognised by the API keys that it serves.
 """
 
 from __future__ import annotations
