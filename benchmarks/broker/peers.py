@@ -7,15 +7,15 @@ the same topic settings; Apache Kafka gets the heap and the collector that its o
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Protocol
+
+from benchmarks.maven import bring_jars
 
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -38,14 +38,7 @@ JVM_OPTIONS = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>bench</artifactId><version>1</version>
-<dependencies><dependency>
-<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
-</dependency><dependency>
-<groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_VERSION}</version>
-</dependency></dependencies></project>
-"""
+LIBRARIES = tuple(f"org.apache.kafka:{artifact}:{KAFKA_VERSION}" for artifact in ("kafka_2.13", "kafka-tools"))
 
 
 class PeerError(Exception):
@@ -114,33 +107,10 @@ def kafka_libraries(cache: Path) -> Path:
     Raises:
         PeerError: there is no Java, or no Maven, or Maven could not fetch them.
     """
-    cache = cache.resolve()  # Maven takes a relative folder from the folder of pom.xml
     libraries = cache / f"kafka-{KAFKA_VERSION}-with-tools"
-    if shutil.which("java") is None:
-        raise PeerError("no java on the PATH")
-    if not libraries.is_dir():
-        if shutil.which("mvn") is None:
-            raise PeerError("no mvn on the PATH to fetch Apache Kafka with")
-        cache.mkdir(parents=True, exist_ok=True)
-        (cache / "pom.xml").write_text(POM, encoding="utf-8")
-        draft = cache / "fetched"
-        sys.stderr.write(f"fetch Apache Kafka {KAFKA_VERSION} with Maven ...\n")
-        done = subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(cache / "pom.xml"),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={draft}",
-            ],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise PeerError(f"Maven could not fetch Apache Kafka: {(done.stdout or done.stderr).strip()[:200]}")
-        draft.rename(libraries)
+    failure = bring_jars(libraries, LIBRARIES)
+    if failure:
+        raise PeerError(failure)
     return libraries
 
 
