@@ -51,6 +51,17 @@ def raise_error(code: int, message: str | None = None) -> None:
         raise error
 
 
+def raise_group_error(code: int, group_id: str, message: str | None = None) -> None:
+    """Turns a group's error code into an exception that names the group.
+
+    Raises:
+        KafkaError: the code is not NONE.
+    """
+    found = ErrorCode.of(code)
+    if found is not ErrorCode.NONE:
+        raise KafkaError(found, f"group {group_id}: {message or found.message}")
+
+
 def first_retriable(codes: Iterable[int]) -> ErrorCode | None:
     """Returns the first failure's code if all failures are retriable, else None."""
     failed = [ErrorCode.of(code) for code in codes if code]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from moldau.admin.failures import error_of, raise_error, raise_failures
 from moldau.protocol.errors import ErrorCode
@@ -12,7 +12,7 @@ from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsReq
 from moldau.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from moldau.admin.requester import Requester
     from moldau.protocol.errors import KafkaError
@@ -44,6 +44,24 @@ OPERATIONS: Final = {
 PERMISSIONS: Final = {"deny": 2, "allow": 3}
 CLUSTER_NAME: Final = "kafka-cluster"
 _ANY, _MATCH = 1, 2
+F = TypeVar("F", DescribeAclsRequest, DeleteAclsFilter)
+
+
+class _Resource(Protocol):
+    """The fields of an answer that say which resource an entry is about."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+
+
+class _Entry(Protocol):
+    """The fields of an answer that say who may do what."""
+
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -85,35 +103,13 @@ class Acls:
 
     async def describe_acls(self, wanted: AclFilter | None) -> list[Acl]:
         """Implements ``Admin.describe_acls``."""
-        wanted = wanted or AclFilter()
-        resource, pattern, operation, permission = _numbers("describe_acls", wanted)
         response = await self._requester.ask(
             DescribeAclsResponse,
-            DescribeAclsRequest(
-                resource_type_filter=resource,
-                resource_name_filter=wanted.name,
-                pattern_type_filter=pattern,
-                principal_filter=wanted.principal,
-                host_filter=wanted.host,
-                operation=operation,
-                permission_type=permission,
-            ),
+            _filter("describe_acls", wanted or AclFilter(), DescribeAclsRequest),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_error(response.error_code, response.error_message)
-        return sorted(
-            _acl(
-                found.resource_type,
-                found.resource_name,
-                found.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
-            )
-            for found in response.resources
-            for each in found.acls
-        )
+        return sorted(_acl(found, each) for found in response.resources for each in found.acls)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Implements ``Admin.create_acls``."""
@@ -130,31 +126,11 @@ class Acls:
 
     async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
         """Implements ``Admin.delete_acls``."""
-        resource, pattern, operation, permission = _numbers("delete_acls", wanted)
-        entry = DeleteAclsFilter(
-            resource_type_filter=resource,
-            resource_name_filter=wanted.name,
-            pattern_type_filter=pattern,
-            principal_filter=wanted.principal,
-            host_filter=wanted.host,
-            operation=operation,
-            permission_type=permission,
-        )
-        response = await self._requester.ask(DeleteAclsResponse, DeleteAclsRequest(filters=[entry]))
+        request = DeleteAclsRequest(filters=[_filter("delete_acls", wanted, DeleteAclsFilter)])
+        response = await self._requester.ask(DeleteAclsResponse, request)
         (result,) = response.filter_results
         raise_error(result.error_code, result.error_message)
-        return sorted(
-            _acl(
-                each.resource_type,
-                each.resource_name,
-                each.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
-            )
-            for each in result.matching_acls
-        )
+        return sorted(_acl(each, each) for each in result.matching_acls)
 
 
 def _creation(entry: Acl) -> AclCreation:
@@ -171,15 +147,20 @@ def _creation(entry: Acl) -> AclCreation:
     )
 
 
-def _numbers(call: str, wanted: AclFilter) -> tuple[int, int, int, int]:
+def _filter(call: str, wanted: AclFilter, make: Callable[..., F]) -> F:
+    """Returns the filter of a request; the requests name its fields alike."""
+
     def number(field: str, known: Mapping[str, int], value: str | None) -> int:
         return _ANY if value is None else _number(call, field, known, value)
 
-    return (
-        number("resource", RESOURCES, wanted.resource),
-        number("pattern", {**PATTERNS, "match": _MATCH}, wanted.pattern),
-        number("operation", OPERATIONS, wanted.operation),
-        number("permission", PERMISSIONS, wanted.permission),
+    return make(
+        resource_type_filter=number("resource", RESOURCES, wanted.resource),
+        resource_name_filter=wanted.name,
+        pattern_type_filter=number("pattern", {**PATTERNS, "match": _MATCH}, wanted.pattern),
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=number("operation", OPERATIONS, wanted.operation),
+        permission_type=number("permission", PERMISSIONS, wanted.permission),
     )
 
 
@@ -189,15 +170,15 @@ def _number(call: str, field: str, known: Mapping[str, int], value: str) -> int:
     return known[value]
 
 
-def _acl(resource: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int) -> Acl:
+def _acl(resource: _Resource, entry: _Entry) -> Acl:
     return Acl(
-        resource=_name(RESOURCES, resource),
-        name=name,
-        pattern="prefixed" if pattern == PATTERNS["prefixed"] else "literal",
-        principal=principal,
-        host=host,
-        operation=_name(OPERATIONS, operation),
-        permission="deny" if permission == PERMISSIONS["deny"] else "allow",
+        resource=_name(RESOURCES, resource.resource_type),
+        name=resource.resource_name,
+        pattern="prefixed" if resource.pattern_type == PATTERNS["prefixed"] else "literal",
+        principal=entry.principal,
+        host=entry.host,
+        operation=_name(OPERATIONS, entry.operation),
+        permission="deny" if entry.permission_type == PERMISSIONS["deny"] else "allow",
     )
 
 

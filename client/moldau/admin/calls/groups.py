@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from moldau.admin.failures import raise_failures
+from moldau.admin.failures import error_of, first_retriable, raise_failures, raise_group_error
 from moldau.admin.requester import by_topic
 from moldau.admin.values import (
     GroupDescription,
@@ -39,9 +39,20 @@ from moldau.runtime.config import CONSUMER_CONFIG
 from moldau.runtime.net.served_versions import UnsupportedApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau.admin.requester import Requester
+
+
+class _Described(Protocol):
+    """A group in a response of one of the requests that describe groups."""
+
+    error_code: int
+    error_message: str | None
+
+
+G = TypeVar("G", bound=_Described)
+D = TypeVar("D")
 
 _OFFSET_FETCH_VERSION_MAX = 9
 _DEAD = "Dead"
@@ -88,7 +99,7 @@ class Groups:
                 DescribeGroupsResponse,
                 DescribeGroupsRequest(groups=[group_id]),
                 node_id=node_id,
-                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
+                code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
             for group in response.groups:
                 code = ErrorCode.of(group.error_code)
@@ -111,6 +122,33 @@ class Groups:
         raise_failures(failures, found)
         return found
 
+    async def describe_each(
+        self,
+        call: str,
+        group_ids: Iterable[str],
+        ask: Callable[[str, int], Awaitable[Sequence[G]]],
+        describe: Callable[[G, int], D],
+    ) -> dict[str, D]:
+        """Returns the descriptions of groups whose coordinators ``ask`` asks, for the calls of one type of group.
+
+        ``ask`` takes a group and its coordinator; ``describe`` makes the call's value of an answer without an error.
+
+        Raises:
+            AdminError: a group cannot be described.
+        """
+        found: dict[str, D] = {}
+        failures: dict[str, KafkaError] = {}
+        for group_id in arguments.texts(call, "group_ids", group_ids):
+            node_id = await self._requester.find_group_coordinator(group_id)
+            for group in await ask(group_id, node_id):
+                error = error_of(group.error_code, group.error_message)
+                if error is None:
+                    found[group_id] = describe(group, node_id)
+                else:
+                    failures[group_id] = error
+        raise_failures(failures, found)
+        return found
+
     async def _describe_consumers(self, group_id: str, node_id: int) -> GroupDescription | None:
         """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
         try:
@@ -118,7 +156,7 @@ class Groups:
                 ConsumerGroupDescribeResponse,
                 ConsumerGroupDescribeRequest(group_ids=[group_id]),
                 node_id=node_id,
-                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
+                code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
         except UnsupportedApiError:
             return None
@@ -126,8 +164,7 @@ class Groups:
             code = ErrorCode.of(group.error_code)
             if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
                 return None
-            if code is not ErrorCode.NONE:
-                raise KafkaError(code, f"group {group_id}: {group.error_message or code.message}")
+            raise_group_error(group.error_code, group_id, group.error_message)
             return GroupDescription(
                 group_id=group_id,
                 state=group.group_state,
@@ -208,8 +245,7 @@ class Groups:
             node_id=await self._requester.find_group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
-        if response.error_code:
-            raise KafkaError(ErrorCode.of(response.error_code), f"group {group_id}")
+        raise_group_error(response.error_code, group_id)
         raise_failures(
             {
                 str(TopicPartition(topic.name, part.partition_index)): KafkaError(ErrorCode.of(part.error_code))
@@ -244,8 +280,7 @@ class Groups:
             node_id=await self._requester.find_group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
-        if response.error_code:
-            raise KafkaError(ErrorCode.of(response.error_code), f"group {group_id}")
+        raise_group_error(response.error_code, group_id)
         failures: dict[str, KafkaError] = {}
         removed: list[str] = []
         for answer in response.members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import raise_failures
+from moldau.admin.failures import first_retriable, raise_failures, raise_group_error
 from moldau.admin.requester import by_topic
 from moldau.admin.values import GroupDescription, GroupMember, ShareOffset
 from moldau.cluster import arguments
@@ -27,6 +27,7 @@ from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
 )
 from moldau.protocol.messages.share_group_describe import (
+    DescribedGroup,
     Member,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from moldau.admin.requester import Requester
 
 _SHARE = "share"
+_NOT_ANSWERED = (
+    "the broker's answer leaves this partition out, so its offset is as before; brokers of Kafka 4.1 answer so if the "
+    "group does not exist or has members"
+)
 
 
 class ShareGroups:
@@ -50,34 +55,16 @@ class ShareGroups:
 
     async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Implements ``Admin.describe_share_groups``."""
-        found: dict[str, GroupDescription] = {}
-        failures: dict[str, KafkaError] = {}
-        for group_id in arguments.texts("describe_share_groups", "group_ids", group_ids):
-            node_id = await self._requester.find_group_coordinator(group_id)
-            response = await self._requester.ask(
-                ShareGroupDescribeResponse,
-                ShareGroupDescribeRequest(group_ids=[group_id]),
-                node_id=node_id,
-                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
-            )
-            for group in response.groups:
-                code = ErrorCode.of(group.error_code)
-                if code is not ErrorCode.NONE:
-                    failures[group_id] = KafkaError(code, group.error_message)
-                    continue
-                found[group_id] = GroupDescription(
-                    group_id=group_id,
-                    state=group.group_state,
-                    protocol_type=_SHARE,
-                    protocol=group.assignor_name,
-                    coordinator=node_id,
-                    members=tuple(_member(member) for member in group.members),
-                    type=_SHARE,
-                    epoch=group.group_epoch,
-                    assignment_epoch=group.assignment_epoch,
-                )
-        raise_failures(failures, found)
-        return found
+        return await self._groups.describe_each("describe_share_groups", group_ids, self._ask, _description)
+
+    async def _ask(self, group_id: str, node_id: int) -> list[DescribedGroup]:
+        response = await self._requester.ask(
+            ShareGroupDescribeResponse,
+            ShareGroupDescribeRequest(group_ids=[group_id]),
+            node_id=node_id,
+            code_of=lambda each: first_retriable(group.error_code for group in each.groups),
+        )
+        return response.groups
 
     async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
         """Implements ``Admin.delete_share_groups``."""
@@ -95,12 +82,12 @@ class ShareGroups:
             DescribeShareGroupOffsetsResponse,
             request,
             node_id=await self._requester.find_group_coordinator(group_id),
-            code_of=_first_code,
+            code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
         found: dict[TopicPartition, ShareOffset] = {}
         failures: dict[str, KafkaError] = {}
         for group in response.groups:
-            _check(group.error_code, group.error_message, group_id)
+            raise_group_error(group.error_code, group_id, group.error_message)
             for topic in group.topics:
                 for part in topic.partitions:
                     partition = TopicPartition(topic.topic_name, part.partition_index)
@@ -123,15 +110,15 @@ class ShareGroups:
         }
         topics = [
             AlterShareGroupOffsetsRequestTopic(
-                topic_name=topic,
+                topic_name=name,
                 partitions=[
                     AlterShareGroupOffsetsRequestPartition(
-                        partition_index=number, start_offset=wanted[TopicPartition(topic, number)]
+                        partition_index=number, start_offset=wanted[TopicPartition(name, number)]
                     )
                     for number in numbers
                 ],
             )
-            for topic, numbers in by_topic(list(wanted)).items()
+            for name, numbers in by_topic(list(wanted)).items()
         ]
         response = await self._requester.ask(
             AlterShareGroupOffsetsResponse,
@@ -139,17 +126,17 @@ class ShareGroups:
             node_id=await self._requester.find_group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
-        _check(response.error_code, response.error_message, group_id)
-        raise_failures(
-            {
-                str(TopicPartition(topic.topic_name, part.partition_index)): KafkaError(
-                    ErrorCode.of(part.error_code), part.error_message
-                )
-                for topic in response.responses
-                for part in topic.partitions
-                if part.error_code
-            }
-        )
+        raise_group_error(response.error_code, group_id, response.error_message)
+        failures: dict[str, KafkaError] = {}
+        for topic in response.responses:
+            for part in topic.partitions:
+                partition = TopicPartition(topic.topic_name, part.partition_index)
+                wanted.pop(partition, None)
+                if part.error_code:
+                    failures[str(partition)] = KafkaError(ErrorCode.of(part.error_code), part.error_message)
+        for partition in wanted:
+            failures[str(partition)] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, _NOT_ANSWERED)
+        raise_failures(failures)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Implements ``Admin.delete_share_group_offsets``."""
@@ -164,7 +151,7 @@ class ShareGroups:
             node_id=await self._requester.find_group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
-        _check(response.error_code, response.error_message, group_id)
+        raise_group_error(response.error_code, group_id, response.error_message)
         raise_failures(
             {
                 topic.topic_name: KafkaError(ErrorCode.of(topic.error_code), topic.error_message)
@@ -174,14 +161,18 @@ class ShareGroups:
         )
 
 
-def _first_code(response: DescribeShareGroupOffsetsResponse) -> ErrorCode | None:
-    return next((ErrorCode.of(group.error_code) for group in response.groups), None)
-
-
-def _check(error_code: int, message: str | None, group_id: str) -> None:
-    if error_code:
-        code = ErrorCode.of(error_code)
-        raise KafkaError(code, f"group {group_id}: {message or code.message}")
+def _description(group: DescribedGroup, node_id: int) -> GroupDescription:
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=_SHARE,
+        protocol=group.assignor_name,
+        coordinator=node_id,
+        members=tuple(_member(member) for member in group.members),
+        type=_SHARE,
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
 
 
 def _member(member: Member) -> GroupMember:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import raise_failures
+from moldau.admin.failures import first_retriable
 from moldau.admin.values import StreamsGroupDescription, StreamsGroupMember
 from moldau.cluster import arguments
-from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.streams_group_describe import (
     Assignment,
+    DescribedGroup,
     Member,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
@@ -34,46 +34,16 @@ class StreamsGroups:
 
     async def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
         """Implements ``Admin.describe_streams_groups``."""
-        found: dict[str, StreamsGroupDescription] = {}
-        failures: dict[str, KafkaError] = {}
-        for group_id in arguments.texts("describe_streams_groups", "group_ids", group_ids):
-            node_id = await self._requester.find_group_coordinator(group_id)
-            response = await self._requester.ask(
-                StreamsGroupDescribeResponse,
-                StreamsGroupDescribeRequest(group_ids=[group_id]),
-                node_id=node_id,
-                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
-            )
-            for group in response.groups:
-                code = ErrorCode.of(group.error_code)
-                if code is not ErrorCode.NONE:
-                    failures[group_id] = KafkaError(code, group.error_message)
-                    continue
-                parts = () if group.topology is None else group.topology.subtopologies or ()
-                found[group_id] = StreamsGroupDescription(
-                    group_id=group_id,
-                    state=group.group_state,
-                    coordinator=node_id,
-                    epoch=group.group_epoch,
-                    assignment_epoch=group.assignment_epoch,
-                    topology_epoch=-1 if group.topology is None else group.topology.epoch,
-                    subtopologies={
-                        part.subtopology_id: tuple(
-                            sorted((*part.source_topics, *(topic.name for topic in part.repartition_source_topics)))
-                        )
-                        for part in parts
-                    },
-                    internal_topics=tuple(
-                        sorted(
-                            topic.name
-                            for part in parts
-                            for topic in (*part.repartition_source_topics, *part.state_changelog_topics)
-                        )
-                    ),
-                    members=tuple(_member(member) for member in group.members),
-                )
-        raise_failures(failures, found)
-        return found
+        return await self._groups.describe_each("describe_streams_groups", group_ids, self._ask, _description)
+
+    async def _ask(self, group_id: str, node_id: int) -> list[DescribedGroup]:
+        response = await self._requester.ask(
+            StreamsGroupDescribeResponse,
+            StreamsGroupDescribeRequest(group_ids=[group_id]),
+            node_id=node_id,
+            code_of=lambda each: first_retriable(group.error_code for group in each.groups),
+        )
+        return response.groups
 
     async def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
         """Implements ``Admin.delete_streams_groups``."""
@@ -94,6 +64,32 @@ class StreamsGroups:
     async def delete_streams_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Implements ``Admin.delete_streams_group_offsets``."""
         await self._groups.delete_group_offsets(group_id, partitions)
+
+
+def _description(group: DescribedGroup, node_id: int) -> StreamsGroupDescription:
+    parts = () if group.topology is None else group.topology.subtopologies or ()
+    return StreamsGroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        coordinator=node_id,
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        topology_epoch=-1 if group.topology is None else group.topology.epoch,
+        subtopologies={
+            part.subtopology_id: tuple(
+                sorted((*part.source_topics, *(topic.name for topic in part.repartition_source_topics)))
+            )
+            for part in parts
+        },
+        internal_topics=tuple(
+            sorted(
+                topic.name
+                for part in parts
+                for topic in (*part.repartition_source_topics, *part.state_changelog_topics)
+            )
+        ),
+        members=tuple(_member(member) for member in group.members),
+    )
 
 
 def _member(member: Member) -> StreamsGroupMember:
