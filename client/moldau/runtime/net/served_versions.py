@@ -16,6 +16,54 @@ if TYPE_CHECKING:
     from moldau.protocol.versions import VersionRange
 
 
+FEATURES: Mapping[str, tuple[ApiKey, ...]] = {
+    "delegation tokens (KIP-48, Kafka 1.1)": (
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ),
+    "elections on request (KIP-183, Kafka 2.2)": (ApiKey.ELECT_LEADERS,),
+    "changes of single configuration values (KIP-339, Kafka 2.3)": (ApiKey.INCREMENTAL_ALTER_CONFIGS,),
+    "reassignments by the admin client (KIP-455, Kafka 2.4)": (
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ),
+    "deletion of committed offsets (KIP-496, Kafka 2.4)": (ApiKey.OFFSET_DELETE,),
+    "quotas by the admin client (KIP-546, Kafka 2.6)": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
+    "SCRAM users by the admin client (KIP-554, Kafka 2.7)": (
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ),
+    "feature levels (KIP-584, Kafka 2.7)": (ApiKey.UPDATE_FEATURES,),
+    "descriptions of the cluster (KIP-700, Kafka 2.8)": (ApiKey.DESCRIBE_CLUSTER,),
+    "descriptions of producers and transactions (KIP-664, Kafka 3.0)": (
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    ),
+    "clusters without ZooKeeper (KIP-500, Kafka 3.3)": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
+    "listings of resources (KIP-714, Kafka 3.7)": (ApiKey.LIST_CONFIG_RESOURCES,),
+    "changes of the quorum's voters (KIP-853, Kafka 3.9)": (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
+    "group.protocol=consumer (KIP-848, Kafka 4.0), else set group.protocol=classic": (
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ),
+    "share groups (KIP-932, Kafka 4.1)": (
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    ),
+    "streams groups (KIP-1071, Kafka 4.1)": (ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE),
+}
+"""APIs that brokers of other makes or of old versions may lack, by what they are for and the first Kafka with them."""
+_FEATURE_OF: Mapping[int, str] = {key: feature for feature, keys in FEATURES.items() for key in keys}
+
+
 class UnsupportedApiError(KafkaError):
     """Reports that the peer serves no version of an API that the client knows."""
 
@@ -78,8 +126,11 @@ class ServedVersions:
             served = self.by_key.get(key)
             if served is None and self._are_of_a_controller:
                 raise ControllerPeerError(key, f"{peer} is a controller; give the address of a broker")
-            offered = "does not serve it" if served is None else f"serves versions {served[0]} to {served[1]}"
-            raise UnsupportedApiError(key, f"{peer} {offered}, this end knows {known}")
+            if served is None:
+                feature = _FEATURE_OF.get(key)
+                needed = "" if feature is None else f"; it is needed for {feature}"
+                raise UnsupportedApiError(key, f"{peer} does not serve it{needed}")
+            raise UnsupportedApiError(key, f"{peer} serves versions {served[0]} to {served[1]}, this end knows {known}")
         if version_max is not None and version > version_max:
             version = version_max
             if version not in known or version < self.by_key[key][0]:
