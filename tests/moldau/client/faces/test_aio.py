@@ -233,16 +233,18 @@ def test_a_forked_child_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin"])
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "ShareConsumer", "Admin"])
 def test_a_forked_child_may_not_use_a_trio_client(kind):
     calls = {
         "Producer": lambda client: client.send_nowait("t", b""),
         "Consumer": lambda client: client.subscribe(["t"]),
+        "ShareConsumer": lambda client: client.subscribe(["t"]),
         "Admin": lambda client: client.list_topics().send(None),
     }
 
     async def main():
-        async with getattr(moldau, kind)(NOWHERE) as client:
+        member = {"group.id": "g"} if kind == "ShareConsumer" else {}
+        async with getattr(moldau, kind)(NOWHERE | member) as client:
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:

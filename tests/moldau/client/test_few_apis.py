@@ -1,0 +1,149 @@
+"""Goal: the clients work with brokers that serve fewer APIs, in older versions, and name the feature that is missing.
+
+Method: a broker in the simulation whose table of APIs is cut down to what Redpanda's sources state. The scenarios of
+the three faces run against it; calls that need more must say at once which feature the broker lacks.
+"""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+import trio
+
+from moldau import Admin, Consumer, ErrorCode, KafkaError, ShareConsumer
+from moldau.admin import ResourceType
+from moldau.protocol.api import ApiKey
+from moldau_broker.server.lifecycle import listening
+from support.client import face_scenarios
+from support.client.three_faces import Face, created
+from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+
+AT_ONCE_S = 2
+LAST_VERSIONS = {
+    ApiKey.PRODUCE: 7,
+    ApiKey.FETCH: 11,
+    ApiKey.LIST_OFFSETS: 3,
+    ApiKey.METADATA: 7,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 2,
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.LEAVE_GROUP: 4,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.DESCRIBE_GROUPS: 4,
+    ApiKey.LIST_GROUPS: 3,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 5,
+    ApiKey.DELETE_TOPICS: 3,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 1,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 3,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 1,
+    ApiKey.END_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.DESCRIBE_ACLS: 2,
+    ApiKey.CREATE_ACLS: 2,
+    ApiKey.DELETE_ACLS: 2,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.OFFSET_DELETE: 0,
+}
+"""The last versions of each API."""
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs ``scenario(cluster)`` with one such broker."""
+    whole = listening.api_table
+
+    def cut_down(entries, *listeners):
+        return MappingProxyType(
+            {
+                key: replace(entry, last_version=min(entry.last_version, LAST_VERSIONS[key]))
+                for key, entry in whole(entries, *listeners).items()
+                if key in LAST_VERSIONS
+            }
+        )
+
+    monkeypatch.setattr(listening, "api_table", cut_down)
+    return run_cluster
+
+
+PASSED = (
+    face_scenarios.records_then_commit,
+    face_scenarios.closing_commits_what_was_received,
+    face_scenarios.errors_are_the_same,
+    face_scenarios.admin_errors_name_the_item,
+    face_scenarios.transactions_end_as_requested,
+    face_scenarios.a_failed_transform_reads_again,
+    face_scenarios.poison_is_reported,
+    face_scenarios.records_are_processed_and_retried,
+)
+
+
+@pytest.mark.parametrize("scenario", PASSED, ids=lambda each: each.__name__)
+def test_scenarios_pass_with_old_versions(run, scenario):
+    async def main(cluster):
+        face = Face("trio", f"b1:{BROKER_PORT}", cluster.client_environment)
+        await scenario(face, await created(face))
+
+    run(main)
+
+
+CALLS = {
+    "quotas by the admin client (KIP-546, Kafka 2.6)": lambda admin: admin.describe_client_quotas(),
+    "SCRAM users by the admin client (KIP-554, Kafka 2.7)": lambda admin: admin.describe_users(),
+    "reassignments by the admin client (KIP-455, Kafka 2.4)": lambda admin: admin.list_partition_reassignments(),
+    "descriptions of the cluster (KIP-700, Kafka 2.8)": lambda admin: admin.describe_cluster(),
+    "descriptions of producers and transactions (KIP-664, Kafka 3.0)": lambda admin: admin.list_transactions(),
+    "clusters without ZooKeeper (KIP-500, Kafka 3.3)": lambda admin: admin.describe_quorum(),
+    "listings of resources (KIP-714, Kafka 3.7)": lambda admin: admin.list_config_resources([ResourceType.TOPIC]),
+    "feature levels (KIP-584, Kafka 2.7)": lambda admin: admin.update_features({"share.version": 1}),
+    "share groups (KIP-932, Kafka 4.1)": lambda admin: admin.describe_share_groups(["g"]),
+    "streams groups (KIP-1071, Kafka 4.1)": lambda admin: admin.describe_streams_groups(["g"]),
+}
+
+
+def test_admin_calls_name_the_missing_feature(run):
+    async def main(cluster):
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
+        async with Admin(config, environment=cluster.client_environment) as admin:
+            assert await admin.list_topics() == []
+            for feature, call in CALLS.items():
+                with trio.fail_after(AT_ONCE_S), pytest.raises(KafkaError) as caught:
+                    await call(admin)
+                assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+                assert f"b1:{BROKER_PORT} does not serve it; it is needed for {feature}" in str(caught.value)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("make", "feature"),
+    [
+        pytest.param(
+            lambda config, environment: Consumer(config | {"group.protocol": "consumer"}, environment=environment),
+            "use classic",
+            id="consumer",
+        ),
+        pytest.param(
+            lambda config, environment: ShareConsumer(config, environment=environment),
+            "share groups (KIP-932, Kafka 4.1)",
+            id="share",
+        ),
+    ],
+)
+def test_members_of_newer_groups_are_refused_at_once(run, make, feature):
+    async def main(cluster):
+        await cluster.client(1).create_topic("t")
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}", "group.id": "g"}
+        async with make(config, cluster.client_environment) as consumer:
+            consumer.subscribe(["t"])
+            with trio.fail_after(AT_ONCE_S), pytest.raises(KafkaError) as caught:
+                await consumer.poll(60_000)
+            assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+            assert feature in str(caught.value)
+
+    run(main)
