@@ -29,6 +29,8 @@ PAGES = (
     "migrating",
     "processing",
     "serializers",
+    "service",
+    "share-groups",
     "simulate",
     "tuning",
 )

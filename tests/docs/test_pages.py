@@ -48,6 +48,7 @@ PYTHON_PAGES = {
     "docs/guides/migrating.md",  # here
     "docs/guides/processing.md",  # here
     "docs/guides/serializers.md",  # here
+    "docs/guides/service.md",  # tests/moldau_jepsen/testing/test_tested_service.py
     "docs/guides/share-groups.md",  # here
     "docs/guides/data-engineer.md",  # here, with Spark
     "docs/spark.md",  # here, with Spark
