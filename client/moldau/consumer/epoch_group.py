@@ -138,12 +138,15 @@ class EpochGroupClient(GroupClient):
     async def _beat(self) -> Next:
         losses = self._epochs.losses
         request = self._epochs.epoch_heartbeat(self._held_ids())
-        response = await self._request(
-            ConsumerGroupHeartbeatResponse,
-            request,
-            self._client.now_ms + self._client.request_timeout_ms,
-            purpose=GROUP_PURPOSE,
-        )
+        try:
+            response = await self._request(
+                ConsumerGroupHeartbeatResponse,
+                request,
+                self._client.now_ms + self._client.request_timeout_ms,
+                purpose=GROUP_PURPOSE,
+            )
+        except KafkaError as error:  # the broker serves no heartbeats of this kind, or refuses the group
+            response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         if response.error_code == ErrorCode.NONE and response.heartbeat_interval_ms > 0:
             self._interval_ms = response.heartbeat_interval_ms
         return self._epochs.on_epoch_heartbeat(request, response, losses)

@@ -20,6 +20,7 @@ from moldau.cluster.group_bytes import encode_assignment
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import alter_partition_reassignments as apr
+from moldau.protocol.messages import alter_share_group_offsets as asg
 from moldau.protocol.messages import consumer_group_describe as cgd
 from moldau.protocol.messages import create_partitions as cp
 from moldau.protocol.messages import create_topics as ct
@@ -491,3 +492,26 @@ def test_misuse_is_refused():
             await Admin({"bootstrap.servers": "a:1"}).list_topics()
 
     trio.run(unopened)
+
+
+def test_share_offsets_without_an_answer_are_failures():
+    """Brokers of Kafka 4.1 answer so, without an error, if the group does not exist or has members."""
+
+    def answer(broker, request):
+        (topic,) = request.topics
+        return asg.AlterShareGroupOffsetsResponse(
+            responses=[
+                asg.AlterShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name,
+                    partitions=[asg.AlterShareGroupOffsetsResponsePartition(partition_index=0)],
+                )
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        await admin.alter_share_group_offsets("g", {("t", 0): 7})
+        with pytest.raises(AdminError, match=r"t-1: UNKNOWN_SERVER_ERROR: .*its offset is as before") as caught:
+            await admin.alter_share_group_offsets("g", {("t", 0): 7, ("t", 1): 7})
+        assert list(caught.value.failures) == ["t-1"]
+
+    simulate(scenario, {ApiKey.ALTER_SHARE_GROUP_OFFSETS: answer})

@@ -96,7 +96,7 @@ CALLS = {
     "quotas by the admin client (KIP-546, Kafka 2.6)": lambda admin: admin.describe_client_quotas(),
     "SCRAM users by the admin client (KIP-554, Kafka 2.7)": lambda admin: admin.describe_users(),
     "reassignments by the admin client (KIP-455, Kafka 2.4)": lambda admin: admin.list_partition_reassignments(),
-    "descriptions of the cluster (KIP-700, Kafka 2.8)": lambda admin: admin.describe_cluster(),
+    "descriptions of the cluster (KIP-700, Kafka 2.8)": lambda admin: admin.describe_cluster(include_fenced=True),
     "descriptions of producers and transactions (KIP-664, Kafka 3.0)": lambda admin: admin.list_transactions(),
     "clusters without ZooKeeper (KIP-500, Kafka 3.3)": lambda admin: admin.describe_quorum(),
     "listings of resources (KIP-714, Kafka 3.7)": lambda admin: admin.list_config_resources([ResourceType.TOPIC]),
@@ -111,6 +111,9 @@ def test_admin_calls_name_the_missing_feature(run):
         config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
         async with Admin(config, environment=cluster.client_environment) as admin:
             assert await admin.list_topics() == []
+            described = await admin.describe_cluster()
+            assert ([each.node_id for each in described.brokers], described.controller_id) == ([1], 1)
+            assert described.cluster_id
             for feature, call in CALLS.items():
                 with trio.fail_after(AT_ONCE_S), pytest.raises(KafkaError) as caught:
                     await call(admin)

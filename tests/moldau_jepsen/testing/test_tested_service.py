@@ -81,7 +81,7 @@ async def send_and_commit(scope, bootstrap, name, topics, price, environment):
                                 assert isinstance(output, OutputRecord)
                                 topic, value, key, headers, *_ = output
                                 await (await producer.send(topic, value, key, headers=headers))
-                                await trio.sleep(0.02)
+                                await trio.sleep(0.2)  # so that the crash comes between a send and its commit
                     await consumer.commit()
         except (scope["KafkaError"], OSError, trio.TooSlowError):
             await trio.sleep(0.2)

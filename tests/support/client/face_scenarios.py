@@ -1,4 +1,4 @@
-"""What clients must do in each face: a scenario takes a face and a topic of its own."""
+"""Scenarios for the clients of each face; one takes a face and a topic of its own."""
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider

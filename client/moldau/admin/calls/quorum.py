@@ -24,9 +24,11 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
     ReplicaState,
 )
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -60,11 +62,16 @@ class Quorum:
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Implements ``Admin.describe_cluster``."""
-        response = await self._requester.ask(
-            DescribeClusterResponse,
-            DescribeClusterRequest(include_fenced_brokers=include_fenced),
-            code_of=lambda each: ErrorCode.of(each.error_code),
-        )
+        try:
+            response = await self._requester.ask(
+                DescribeClusterResponse,
+                DescribeClusterRequest(include_fenced_brokers=include_fenced),
+                code_of=lambda each: ErrorCode.of(each.error_code),
+            )
+        except UnsupportedApiError:
+            if include_fenced:
+                raise
+            return await self._described_by_metadata()
         error = error_of(response.error_code, response.error_message)
         if error is not None:
             raise error
@@ -76,6 +83,19 @@ class Quorum:
                 for each in sorted(response.brokers, key=lambda each: each.broker_id)
             ),
             fenced=tuple(sorted(each.broker_id for each in response.brokers if each.is_fenced)),
+        )
+
+    async def _described_by_metadata(self) -> ClusterDescription:
+        """Describes the cluster of brokers that serve no DescribeCluster: Kafka before 2.8, and other makes."""
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        response = await self._requester.ask(MetadataResponse, request)
+        return ClusterDescription(
+            cluster_id=response.cluster_id or "",
+            controller_id=response.controller_id,
+            brokers=tuple(
+                BrokerNode(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+                for each in sorted(response.brokers, key=lambda each: each.node_id)
+            ),
         )
 
     async def unregister_broker(self, broker_id: int) -> None:

@@ -34,7 +34,7 @@ from moldau.protocol.messages.share_group_describe import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.admin.calls.groups import Groups
     from moldau.admin.requester import Requester
@@ -57,7 +57,7 @@ class ShareGroups:
         """Implements ``Admin.describe_share_groups``."""
         return await self._groups.describe_each("describe_share_groups", group_ids, self._ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int) -> list[DescribedGroup]:
+    async def _ask(self, group_id: str, node_id: int) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             ShareGroupDescribeResponse,
             ShareGroupDescribeRequest(group_ids=[group_id]),

@@ -36,7 +36,7 @@ class StreamsGroups:
         """Implements ``Admin.describe_streams_groups``."""
         return await self._groups.describe_each("describe_streams_groups", group_ids, self._ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int) -> list[DescribedGroup]:
+    async def _ask(self, group_id: str, node_id: int) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             StreamsGroupDescribeResponse,
             StreamsGroupDescribeRequest(group_ids=[group_id]),

@@ -116,4 +116,4 @@ class Calls:
         """The calls about transactions and producers."""
         from moldau.admin.calls.transactions import Transactions
 
-        return Transactions(self._requester, self.topics, self.quorum)
+        return Transactions(self._requester, self.topics)

@@ -29,7 +29,6 @@ from moldau.protocol.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from moldau.admin.calls.quorum import Quorum
     from moldau.admin.calls.topics import Topics
     from moldau.admin.requester import Requester
     from moldau.producer import PreparedTransaction
@@ -90,10 +89,9 @@ class FencedProducer:
 class Transactions:
     """Sends the requests about transactions and the producers that partitions remember."""
 
-    def __init__(self, requester: Requester, topics: Topics, quorum: Quorum) -> None:
+    def __init__(self, requester: Requester, topics: Topics) -> None:
         self._requester = requester
         self._topics = topics
-        self._quorum = quorum
 
     async def list_transactions(
         self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
@@ -105,17 +103,16 @@ class Transactions:
             duration_filter=arguments.integer("list_transactions", "min_duration_ms", min_duration_ms),
         )
         found: dict[str, TransactionListing] = {}
-        for broker in (await self._quorum.describe_cluster()).brokers:
-            await self._requester.ensure_broker_known(broker.node_id)
+        for node_id in await self._requester.fetch_brokers():
             response = await self._requester.ask(
                 ListTransactionsResponse,
                 request,
-                node_id=broker.node_id,
+                node_id=node_id,
                 code_of=lambda each: ErrorCode.of(each.error_code),
             )
             code = ErrorCode.of(response.error_code)
             if code is not ErrorCode.NONE:
-                raise KafkaError(code, f"broker {broker.node_id}: {code.message}")
+                raise KafkaError(code, f"broker {node_id}: {code.message}")
             if response.unknown_state_filters:
                 names = ", ".join(response.unknown_state_filters)
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no transaction state {names}")
@@ -124,7 +121,7 @@ class Transactions:
                     transactional_id=each.transactional_id,
                     producer_id=each.producer_id,
                     state=each.transaction_state,
-                    coordinator=broker.node_id,
+                    coordinator=node_id,
                 )
         return [found[name] for name in sorted(found)]
 

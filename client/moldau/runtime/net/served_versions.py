@@ -45,7 +45,7 @@ FEATURES: Mapping[str, tuple[ApiKey, ...]] = {
     "clusters without ZooKeeper (KIP-500, Kafka 3.3)": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
     "listings of resources (KIP-714, Kafka 3.7)": (ApiKey.LIST_CONFIG_RESOURCES,),
     "changes of the quorum's voters (KIP-853, Kafka 3.9)": (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
-    "group.protocol=consumer (KIP-848, Kafka 4.0), else set group.protocol=classic": (
+    "group.protocol=consumer (KIP-848, Kafka 4.0)": (
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
     ),
