@@ -42,7 +42,7 @@ def run(
     workload: Annotated[
         str,
         typer.Option(
-            help="What the clients do: queue, transactions, pipe, bank, register, topics, all of these, or spark."
+            help="What clients do: queue, transactions, pipe, bank, register, share, topics, all of these, or spark."
         ),
     ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",

@@ -18,6 +18,7 @@ from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.register import ConfigRegister
+from moldau_jepsen.workloads.share import LOCK_KEY, ShareOptions, ShareWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -47,6 +48,7 @@ class Workload(enum.Enum):
     PIPE = "pipe"  # read, transform, write, with offsets in the transaction
     BANK = "bank"  # money is moved between accounts in two topics, by tellers and by clerks
     REGISTER = "register"  # a topic's configuration, changed and read
+    SHARE = "share"  # members of a share group that accept, release, reject and renew records one by one
     TOPICS = "topics"  # a topic that is written to, read, deleted, and made again
     SPARK = "spark"  # a streaming query of Spark from topic to topic, whose processes are killed
     ALL = "all"  # all of them at once, except Spark's, which needs a Java
@@ -83,6 +85,7 @@ class ClientOptions:
             ),
         )
     )
+    share: ShareOptions = field(default_factory=lambda: ShareOptions(life_s=10.0, lock_ms=3_000))
     spark: SparkOptions = field(default_factory=SparkOptions)
     seek_share: float = 0.005
     """Of the polls of the queue's readers that returned something: the reader seeks afterwards."""
@@ -99,9 +102,16 @@ class ClientOptions:
             topics |= {self.pipe.source: self.pipe.partitions, self.pipe.target: self.pipe.partitions}
         if self.works(Workload.BANK):
             topics |= self.bank.sizes
+        if self.works(Workload.SHARE):
+            topics[self.share.topic] = self.share.partitions
         if self.works(Workload.SPARK):
             topics |= {self.spark.source: self.spark.partitions, self.spark.target: self.spark.partitions}
         return topics
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Configuration of nodes that the workloads need."""
+        return {LOCK_KEY: str(self.share.lock_ms)} if self.works(Workload.SHARE) else {}
 
     @property
     def promised(self) -> CheckOptions:
@@ -139,7 +149,7 @@ class RunClients:
         """``replication`` is drawn from for each topic that is made again. ``folder`` gets the state of Spark's query.
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
-        topics, since old brokers know no topics by their ids.
+        topics, since old brokers know no topics by their ids, nor the share group, which old brokers do not serve.
         """
         self._environment = environment
         self._bootstrap = bootstrap
@@ -194,6 +204,9 @@ class RunClients:
         self._topics: TopicsWorkload | None = None
         if nodes is not None and working(Workload.TOPICS):
             self._topics = TopicsWorkload(nodes, environment, recorder, replication=replication)
+        self._share: ShareWorkload | None = None
+        if nodes is not None and working(Workload.SHARE):
+            self._share = ShareWorkload(bootstrap, options.share, environment)
 
     @property
     def register_operations(self) -> tuple[RegisterOperation, ...]:
@@ -219,8 +232,14 @@ class RunClients:
 
     @property
     def stuck(self) -> list[str]:
-        """Why the final reads of the register, the topics and the copies failed, of those that did."""
-        return [one.stuck for one in (self._register, self._topics, self._spark) if one is not None and one.stuck]
+        """Why the final reads failed, of those that did."""
+        reading = (self._register, self._topics, self._spark, self._share)
+        return [one.stuck for one in reading if one is not None and one.stuck]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The violations that members of the share group saw."""
+        return [] if self._share is None or self._share.stuck else [text for _, text in self._share.wrong()]
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads.
@@ -234,6 +253,8 @@ class RunClients:
                 await nursery.start(operations.run)
                 await operations.create_topic(partitions, replication_factor, configs, timeout_s=TOPIC_TIMEOUT_S)
                 nursery.cancel_scope.cancel()
+        if self._share is not None:
+            await self._share.set_group(self._environment)
 
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""
@@ -253,6 +274,10 @@ class RunClients:
                 nursery.start_soon(self._topics.run)
             if self._spark is not None:
                 nursery.start_soon(self._spark.run)
+            if self._share is not None:
+                nursery.start_soon(self._share.feed, self._environment)
+                for _ in range(self._options.share.slots):
+                    nursery.start_soon(self._share.live, self._environment)
 
     def liveness(self) -> Liveness:
         """Returns what the clients must still achieve.
@@ -284,6 +309,8 @@ class RunClients:
             self._topics.stop()
         if self._spark is not None:
             self._spark.stop()
+        if self._share is not None:
+            self._share.stop()
 
     async def final_read(self, timeout_s: float) -> None:
         """Reads every topic from its beginning, and the register, and the last of the topics that were made again."""
@@ -299,3 +326,5 @@ class RunClients:
             await self._topics.final_read(timeout_s)
         if self._spark is not None:
             await self._spark.final_read(timeout_s)
+        if self._share is not None:
+            await self._share.final_read(self._environment, timeout_s)

@@ -58,6 +58,7 @@ def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
             id_prefix=mark + bank.id_prefix,
             clerks=_pipe_with_own_names(bank.clerks, mark),
         ),
+        share=replace(clients.share, topic=mark + clients.share.topic, group=mark + clients.share.group),
     )
 
 

@@ -65,6 +65,7 @@ SPARK = "spark"
 """Where the query of the workload ``spark`` has its checkpoint and logs; removed likewise."""
 SAMPLE_S = 1.0
 CLAIMS_S = 0.5
+WRONG_SHOWN_MAX = 20
 FORGETTING_KINDS = (FaultKind.POWER, FaultKind.BIT_ROT)
 """After these a replica may lack what it had acknowledged: one copy is not enough then."""
 FLUSH_MESSAGES = "log.flush.interval.messages"
@@ -129,6 +130,7 @@ class _Run:
         self.topics = TopicsMade()
         self.copies = Copies()
         self.stuck: list[str] = []
+        self.wrong: list[str] = []
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
         self.left = "kept"  # what became of the topics on a cluster that was started elsewhere
@@ -197,7 +199,11 @@ class _Run:
         spec = ClusterSpec(
             brokers=options.brokers,
             controllers=options.controllers,
-            settings={**self._small(SNAPSHOT_BYTES, SMALL_SNAPSHOT_BYTES), **options.settings},
+            settings={
+                **self._small(SNAPSHOT_BYTES, SMALL_SNAPSHOT_BYTES),
+                **options.clients.settings,
+                **options.settings,
+            },
             hostile=any(kind in MACHINE_KINDS for kind in options.kinds),
         )
         links: LinkRules
@@ -267,6 +273,7 @@ class _Run:
                 self.copies = workload.copies
                 self.faults += workload.kills
                 self.stuck = workload.stuck
+                self.wrong = workload.wrong if self.is_final else []
                 if self.unwritten is None:
                     writer.flush()
         if self.unwritten is not None:
@@ -471,7 +478,7 @@ class _Run:
             promised=promised,
             faults=tuple(self.faults),
             samples=tuple(self.samples),
-            deaths=(*self.deaths, *self.stuck),
+            deaths=(*self.deaths, *self.stuck, *self.wrong[:WRONG_SHOWN_MAX]),
             register=self.register,
             topics=self.topics,
             copies=self.copies,

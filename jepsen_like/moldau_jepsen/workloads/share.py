@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.share import AcknowledgeType, ShareConsumer, ShareRecord
-from moldau_jepsen.checkers.group.share import Acknowledged, Acknowledgement, Delivered, Event, Sent
+from moldau_jepsen.checkers.group.share import (
+    Acknowledged,
+    Acknowledgement,
+    Delivered,
+    Event,
+    Sent,
+    check_share_group,
+)
 from moldau_jepsen.history import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,10 +42,9 @@ UNKNOWN = frozenset(
 )
 """Errors after which an acknowledgement may have been stored all the same."""
 FETCH_WAIT_MS = 200
-REQUEST_TIMEOUT_MS = 3_000
-UNCERTAIN_MS = FETCH_WAIT_MS + REQUEST_TIMEOUT_MS + 100.0
-"""A polled record may have been acquired by a fetch that began so long before the poll."""
 RETRY_S = 0.2
+DELIVERY_COUNT_MAX = 10
+LOCK_KEY = "group.share.record.lock.duration.ms"
 POLL_MS = 500.0
 Member = ShareConsumer[bytes, bytes]
 
@@ -56,7 +63,9 @@ class ShareOptions:
     crash_share: float = 0.6
     """Of the lives: those that end like the death of a process."""
     lock_ms: int = 15_000
-    """``share.record.lock.duration.ms`` of the group."""
+    """The lock of the group. Brokers have it in ``LOCK_KEY``, since a group may have none below 15 s."""
+    request_timeout_ms: int = 3_000
+    """Of the members: the shorter, the better is it known when a record was acquired."""
     dawdle_share: float = 0.2
     """Of the records: those that a member holds for several seconds, some beyond the lock."""
     shares: dict[AcknowledgeType, float] = field(
@@ -67,6 +76,22 @@ class ShareOptions:
             AcknowledgeType.RENEW: 0.05,
         }
     )
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the machines on which members live."""
+        return [f"sharer-{slot}" for slot in range(self.slots)]
+
+
+def settings_of(options: ShareOptions) -> dict[str, str]:
+    """Returns settings of brokers with which a group of these options works within a run of some seconds."""
+    return {
+        LOCK_KEY: str(options.lock_ms),
+        "group.share.min.session.timeout.ms": "500",
+        "group.share.session.timeout.ms": "2000",
+        "group.share.min.heartbeat.interval.ms": "100",
+        "group.share.heartbeat.interval.ms": "500",
+    }
 
 
 class ShareWorkload:
@@ -81,6 +106,8 @@ class ShareWorkload:
         self._next_value = 0
         self._next_member = 0
         self.events: list[Event] = []
+        self.stuck: str | None = None
+        """Why the final read did not end."""
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -131,7 +158,7 @@ class ShareWorkload:
                 "share.acquire.mode": "record_limit",
                 "max.poll.records": 20,
                 "fetch.max.wait.ms": FETCH_WAIT_MS,
-                "request.timeout.ms": REQUEST_TIMEOUT_MS,
+                "request.timeout.ms": self._options.request_timeout_ms,
             },
             environment=environment,
         )
@@ -165,12 +192,14 @@ class ShareWorkload:
     async def _poll(self, member: Member, number: int, limit: int) -> list[ShareRecord[bytes, bytes]]:
         begun_ms = self.now_ms()
         records = await member.poll(POLL_MS, max_records=limit)
+        # A fetch that began so long before the poll may have acquired a record.
+        uncertain_ms = FETCH_WAIT_MS + self._options.request_timeout_ms + 100.0
         ended_ms = self.now_ms()
         for record in records:
             place = (_partition(record.topic_partition), record.offset)
             value = int(record.value or b"-1")
             self.events.append(
-                Delivered(place, value, record.delivery_count, number, begun_ms - UNCERTAIN_MS, ended_ms)
+                Delivered(place, value, record.delivery_count, number, begun_ms - uncertain_ms, ended_ms)
             )
         return records
 
@@ -209,7 +238,33 @@ class ShareWorkload:
                 )
             )
 
-    # -- the end
+    # -- begin and end
+
+    async def set_group(self, environment: Environment) -> None:
+        """Lets the group begin with the first records, and sets its limit of deliveries; asks until it is done."""
+        settings = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_COUNT_MAX)}
+        changes = [ConfigAlteration(name=name, value=value) for name, value in settings.items()]
+        async with Admin({"bootstrap.servers": self._bootstrap}, environment=environment) as admin:
+            while True:
+                try:
+                    await admin.alter_configs({ConfigResource(ResourceType.GROUP, self._options.group): changes})
+                    return
+                except KafkaError:
+                    await trio.sleep(RETRY_S)
+
+    async def final_read(self, environment: Environment, seconds: float) -> None:
+        """Accepts whatever is left; sets ``stuck`` if that does not end within ``seconds`` and twice the lock."""
+        try:
+            await self.drain(environment, seconds + 2 * self._options.lock_ms / 1000)
+        except trio.TooSlowError:
+            self.stuck = f"share group {self._options.group} did not come to its end within {seconds:g} s"
+
+    def wrong(self) -> list[tuple[str, str]]:
+        """Returns the kind and the text of each violation of the group."""
+        found = check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX).anomalies
+        return [
+            (one.kind.value, f"{one.kind.value}: offset {one.place[1]} of {one.place[0]}: {one.text}") for one in found
+        ]
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:
         """Accepts whatever comes, until nothing has come for longer than the lock.

@@ -42,7 +42,7 @@ def test_the_promise_follows_the_configuration() -> None:
     assert everything.promised.pipes == (("pipe-source", "pipe-target"),)
     (bank,) = everything.promised.banks
     assert bank.topics == ("bank-east", "bank-west")
-    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target", *bank.topics, bank.requests}
+    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target", "share", *bank.topics, bank.requests}
     assert set(ClientOptions(workload=Workload.REGISTER).topics) == {"queue"}
 
 
@@ -133,11 +133,11 @@ def test_runs_on_a_cluster_started_elsewhere_share_no_name(tmp_path: Path) -> No
 
     def names(clients: ClientOptions) -> list[str]:
         queue, pipe, bank = clients.queue, clients.pipe, clients.bank
-        found = [*clients.topics, queue.group, pipe.group, bank.clerks.group, bank.clerks.target]
+        found = [*clients.topics, queue.group, pipe.group, bank.clerks.group, bank.clerks.target, clients.share.group]
         return [*found, clients.transactions.id_prefix, pipe.id_prefix, bank.id_prefix, bank.clerks.id_prefix]
 
     plain = names(options)
-    assert len(plain) == 14
+    assert len(plain) == 16
     assert names(one) == [f"one-{name}" for name in plain]
     assert not set(names(other)) & {*names(one), *plain}
     # The promises of the judge have the same names.
@@ -224,7 +224,7 @@ def test_a_topic_that_lost_what_was_acknowledged_fails_the_run(tmp_path: Path) -
         ].items()
 
 
-@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.TOPICS])
+@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.SHARE, Workload.TOPICS])
 def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload, tmp_path: Path) -> None:
     clients = ClientOptions(workload=workload)
     with pytest.raises(LauncherUsageError, match=f"workload {workload.value} is for a fresh cluster"):
@@ -312,12 +312,12 @@ def test_all_workloads_run_at_once_and_each_can_be_judged(tmp_path: Path) -> Non
             promised=options.promised,
             faults=(),
             samples=(),
-            deaths=tuple(clients.stuck),
+            deaths=(*clients.stuck, *clients.wrong),
             register=clients.register_operations,
             topics=clients.topics_made,
         )
 
-    facts, _ = run_cluster(scenario, brokers=3, controllers=3)
+    facts, _ = run_cluster(scenario, brokers=3, controllers=3, **options.settings)
     write_facts(tmp_path, facts)
     result = judge(tmp_path)
     assert result.valid, (result.deaths, result.verdict.anomalies)

@@ -1,5 +1,7 @@
 """Scenarios for the clients of each face; one takes a face and a topic of its own."""
 
+from typing import Any
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -20,11 +22,11 @@ from moldau.processing import RetryTopics, failure_of
 from moldau.producer import OutputRecord
 from moldau.serialization import AvroSerde, JsonSerde, SchemaRegistry, StringSerde
 from moldau.tracing import Tracing
-from support.client.three_faces import LIMIT_MS, created, done, inner, iterated, opened, processed, reading
+from support.client.three_faces import LIMIT_MS, Face, created, done, inner, iterated, opened, processed, reading
 from support.schema_registry import schema_registry
 
 
-async def records_then_commit(face, topic):
+async def records_then_commit(face: Face, topic: str) -> None:
     """Iteration gives every record its place, and a commit in the loop covers what the loop has received."""
     async with face.make("Producer") as producer:
         deliveries = [await producer.send(topic, b"%d" % n, b"k", headers=[("n", b"%d" % n)]) for n in range(40)]
@@ -64,7 +66,7 @@ async def records_then_commit(face, topic):
         assert ends == {(topic, 0): 40}
 
 
-async def closing_commits_what_was_received(face, topic):
+async def closing_commits_what_was_received(face: Face, topic: str) -> None:
     async with face.make("Producer") as producer:
         for n in range(30):
             await producer.send(topic, b"%d" % n)
@@ -80,7 +82,7 @@ async def closing_commits_what_was_received(face, topic):
             break
 
 
-async def errors_are_the_same(face, topic):
+async def errors_are_the_same(face: Face, topic: str) -> None:
     async with face.make("Producer", max_block_ms=1000) as producer:
         with pytest.raises(KafkaError, match="partitions 0 to 0, not 7"):
             await (await producer.send(topic, b"", partition=7))
@@ -97,7 +99,7 @@ async def errors_are_the_same(face, topic):
             await done(consumer.seek((topic, 0), 1))
 
 
-async def admin_errors_name_the_item(face, topic):
+async def admin_errors_name_the_item(face: Face, topic: str) -> None:
     async with face.make("Admin") as admin:
         with pytest.raises(AdminError, match="missing: UNKNOWN_TOPIC"):
             await admin.describe_topics([topic, "missing"])
@@ -105,7 +107,7 @@ async def admin_errors_name_the_item(face, topic):
         assert len(described[topic].partitions) == 1
 
 
-async def admin_serves_share_groups(face, topic):
+async def admin_serves_share_groups(face: Face, topic: str) -> None:
     """A share group begins with its offsets, is described, and ends; errors name group, partition and topic."""
     async with face.make("Admin") as admin:
         await admin.update_features({"share.version": 1})
@@ -126,7 +128,7 @@ async def admin_serves_share_groups(face, topic):
             await admin.list_share_group_offsets(group)
 
 
-async def admin_serves_what_kafkas_does(face, topic):
+async def admin_serves_what_kafkas_does(face: Face, topic: str) -> None:
     """The calls about members, offsets, directories, producers, resources and registrations, with partial failures."""
     async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
         await producer.init_transactions()
@@ -168,10 +170,11 @@ async def admin_serves_what_kafkas_does(face, topic):
                 await admin.unregister_broker(4711)
             with pytest.raises(AdminError) as caught:
                 await admin.describe_topics([topic, "missing"])
+            assert isinstance(caught.value.results, dict)
             assert list(caught.value.results) == [topic]
 
 
-async def transactions_end_as_requested(face, topic):
+async def transactions_end_as_requested(face: Face, topic: str) -> None:
     async with face.make("Producer", transactional_id=f"id-{topic}") as producer:
         await producer.init_transactions()
         await done(producer.begin_transaction())
@@ -186,16 +189,16 @@ async def transactions_end_as_requested(face, topic):
         assert [each.value for each in polled[0].records] == [b"committed"]
 
 
-async def blocks_are_transactions(face, topic):
+async def blocks_are_transactions(face: Face, topic: str) -> None:
     async with face.make("Producer", transactional_id=f"id-{topic}", max_block_ms=3000) as producer:
         await producer.init_transactions()
 
-        async def fail():
+        async def fail() -> None:
             async with opened(producer.transaction()):
                 await producer.send(topic, b"aborted")
                 raise ZeroDivisionError
 
-        async def refused():
+        async def refused() -> None:
             async with opened(producer.transaction()):
                 await producer.send(topic, b"aborted too")
                 await (await producer.send(topic, b"", partition=9))
@@ -212,7 +215,7 @@ async def blocks_are_transactions(face, topic):
         assert [(each.key, each.value) for each in polled[0].records] == [(b"a", b"1"), (b"b", b"2")]
 
 
-async def values_cross_as_objects(face, topic):
+async def values_cross_as_objects(face: Face, topic: str) -> None:
     """Serializers run in each face, and the registry's answers reach them."""
     schema = {"type": "record", "name": "F", "fields": [{"name": "n", "type": "long"}]}
     with schema_registry() as local:
@@ -239,7 +242,7 @@ async def values_cross_as_objects(face, topic):
         assert [path for _, path in local.state.requests] == [f"/subjects/{topic}-value/versions", "/schemas/ids/1"]
 
 
-async def poison_is_reported(face, topic):
+async def poison_is_reported(face: Face, topic: str) -> None:
     """Records before a poison record arrive, its error names it, and seek skips it."""
     async with face.make("Producer", {"value_serializer": JsonSerde()}) as producer:
         await producer.send(topic, [0])
@@ -262,19 +265,19 @@ async def poison_is_reported(face, topic):
             break
 
 
-async def records_are_processed_and_retried(face, topic):
+async def records_are_processed_and_retried(face: Face, topic: str) -> None:
     """Failed records pass the retry topic, poison goes to the dead letters, and the commit covers all."""
     retries = RetryTopics(topic, [1])
     async with face.make("Admin") as admin:
         await admin.create_topics([NewTopic(name, 1, 1) for name in (*retries.retries, retries.dead_letters)])
     seen = []
 
-    def handler(record):
+    def handler(record: Any) -> None:
         seen.append((record.topic, record.value))
         if record.value == [3]:
             raise ValueError("three")
 
-    def is_over():
+    def is_over() -> bool:
         return len(seen) >= 21
 
     reads, writes = {"value_deserializer": JsonSerde()}, {"value_serializer": JsonSerde()}
@@ -294,7 +297,7 @@ async def records_are_processed_and_retried(face, topic):
     assert (retries.retries[0], [3]) in seen
     async with reading(face, retries.dead_letters) as consumer:
         await done(consumer.assign([(retries.dead_letters, 0)]))
-        dead = {}
+        dead: dict[bytes, Any] = {}
         async for record in consumer:
             dead[bytes(record.value)] = failure_of(record.headers)
             if len(dead) == 2:
@@ -303,24 +306,25 @@ async def records_are_processed_and_retried(face, topic):
     assert (dead[b"[3]"].offset, dead[b"[3]"].attempts, dead[b"[3]"].error) == (3, 2, "ValueError: three")
 
 
-async def clients_report_and_trace(face, topic):
+async def clients_report_and_trace(face: Face, topic: str) -> None:
     """Interceptors and statistics see each record; the trace of a producer goes on at the consumer."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = Tracing(provider)
-    outcomes, reports = [], []
+    outcomes: list[Any] = []
+    reports: list[Any] = []
 
     class Watching(moldau.ProducerInterceptor):
-        def on_send(self, record):
+        def on_send(self, record: Any) -> Any:
             return record._replace(value=record.value + b"!")
 
-        def on_acknowledgement(self, record, metadata, error):
+        def on_acknowledgement(self, record: Any, metadata: Any, error: Any) -> None:
             outcomes.append((record.value, metadata and metadata.offset, type(error).__name__))
             raise ZeroDivisionError
 
     class Committing(moldau.ConsumerInterceptor):
-        def on_commit(self, offsets):
+        def on_commit(self, offsets: Any) -> None:
             outcomes.append(next(iter(offsets.values())).offset)
 
     writes = {"interceptors": [Watching(), tracing.producer], "on_statistics": reports.append}
@@ -353,8 +357,8 @@ async def clients_report_and_trace(face, topic):
         assert numbers.partitions[topic, 0].position == 2
         assert numbers.by_name()["records-consumed-total"] >= 2
     assert outcomes[-1] == 2
-    spans = {span.name: span for span in exporter.get_finished_spans()}
-    sends = [span for span in exporter.get_finished_spans() if span.name == f"send {topic}"]
+    spans: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
+    sends: list[Any] = [span for span in exporter.get_finished_spans() if span.name == f"send {topic}"]
     assert [span.attributes.get("messaging.kafka.offset") for span in sends] == [0, 1, None]
     assert not sends[2].status.is_ok
     step = spans[f"process {topic}"]
@@ -364,7 +368,7 @@ async def clients_report_and_trace(face, topic):
     assert {sends[0].context.span_id, sends[1].context.span_id} <= set(links)
 
 
-async def a_failed_transform_reads_again(face, topic):
+async def a_failed_transform_reads_again(face: Face, topic: str) -> None:
     """An exception aborts the step, and the next one has each input once."""
     async with face.make("Producer") as producer:
         for delivery in await producer.send_many(topic, [b"%d" % n for n in range(20)]):
@@ -372,15 +376,15 @@ async def a_failed_transform_reads_again(face, topic):
     out = await created(face)
     fails = [True]
 
-    def double(record):
+    def double(record: Any) -> list[OutputRecord[bytes, bytes]]:
         if record.offset == 7 and fails.pop():
             raise ZeroDivisionError
         return [OutputRecord(out, b"%d" % (2 * int(record.value)), record.key)]
 
-    def never(record):
+    def never(record: Any) -> list[OutputRecord[bytes, bytes]]:
         return []
 
-    settings = {"enable_auto_commit": False, "isolation_level": "read_committed"}
+    settings: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed"}
     async with (
         face.make("Producer", transactional_id=f"id-{topic}") as producer,
         reading(face, topic, **settings) as consumer,
@@ -398,7 +402,7 @@ async def a_failed_transform_reads_again(face, topic):
         while count < 20:
             count += await producer.transform(inner(consumer), double, LIMIT_MS, max_records=5)
         await done(reader.assign([(out, 0)]))
-        values = []
+        values: list[int] = []
         while len(values) < 20:
             for batch in await reader.poll(LIMIT_MS):
                 values += [int(record.value) for record in batch.records]
@@ -407,7 +411,7 @@ async def a_failed_transform_reads_again(face, topic):
         assert {partition: each.offset for partition, each in committed.items()} == {(topic, 0): 20}
 
 
-async def share_consumers_deliver_until_accepted(face, topic):
+async def share_consumers_deliver_until_accepted(face: Face, topic: str) -> None:
     """A released record comes again with a higher count; accepted and rejected ones do not."""
     group = f"jobs-{topic}"
     async with face.make("Admin") as admin:

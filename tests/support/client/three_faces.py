@@ -4,11 +4,14 @@ A scenario is written once, as a coroutine. A driver runs it under trio or async
 blocking clients, whose calls return at once.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import inspect
 import itertools
 import os
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -17,6 +20,11 @@ import moldau.aio
 import moldau.blocking
 import moldau.processing
 from moldau import NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from moldau.runtime.ports.environment import Environment
 
 NUMBERS = itertools.count()
 LIMIT_MS = 120_000
@@ -27,30 +35,30 @@ ELSEWHERE = "THREE_FACES_BOOTSTRAP"
 class Awaited:
     """A blocking object whose calls can be awaited, so that one scenario serves all faces."""
 
-    def __init__(self, inner):
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Awaited:
         return Awaited(self._inner.__enter__())
 
-    async def __aexit__(self, *raised):
+    async def __aexit__(self, *raised: Any) -> Any:
         return self._inner.__exit__(*raised)
 
-    def __aiter__(self):
+    def __aiter__(self) -> Awaited:
         return Awaited(iter(self._inner))
 
-    async def __anext__(self):
+    async def __anext__(self) -> Any:
         try:
             return next(self._inner)
         except StopIteration:
             raise StopAsyncIteration from None
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
         if not callable(found):
             return found
 
-        async def call(*args, **kwargs):
+        async def call(*args: Any, **kwargs: Any) -> Any:
             answer = found(*args, **kwargs)
             if isinstance(answer, list) and answer and hasattr(answer[0], "result"):
                 return [Awaited(each) for each in answer]
@@ -58,45 +66,45 @@ class Awaited:
 
         return call
 
-    def __await__(self):
+    def __await__(self) -> Any:
         return self.result().__await__()
 
 
-async def done(answer):
+async def done(answer: Any) -> Any:
     """Awaits the answer of a call that is a coroutine in some faces only."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def iterated(answer):
+async def iterated(answer: Any) -> Any:
     return await answer if inspect.iscoroutine(answer) else answer
 
 
 class Face:
-    def __init__(self, name, bootstrap, environment=None):
+    def __init__(self, name: str, bootstrap: str, environment: Environment | None = None) -> None:
         self.name = name
         self.config = {"bootstrap.servers": bootstrap}
         self.extra = {} if environment is None else {"environment": environment}
 
-    def make(self, kind, objects=None, **settings):
+    def make(self, kind: str, objects: dict[str, Any] | None = None, **settings: object) -> Any:
         config = self.config | {key.replace("_", "."): value for key, value in settings.items()}
         if self.name == "blocking":
             return Awaited(getattr(moldau.blocking, kind)(config, **(objects or {})))
         home = moldau.aio if self.name == "asyncio" else moldau
         return getattr(home, kind)(config, **self.extra, **(objects or {}))
 
-    async def rest(self):
+    async def rest(self) -> None:
         """Lets time pass for background tasks."""
-        await (await trio.sleep(0.01) if self.name == "trio" else asyncio.sleep(0.01))
+        await (trio.sleep if self.name == "trio" else asyncio.sleep)(0.01)
 
-    def run(self, scenario):
+    def run(self, scenario: Callable[[Face], Coroutine[Any, Any, None]]) -> None:
         return trio.run(scenario, self) if self.name == "trio" else asyncio.run(scenario(self))
 
 
-def new_topic():
+def new_topic() -> str:
     return f"topic-{next(NUMBERS)}"
 
 
-async def created(face, partitions=1):
+async def created(face: Face, partitions: int = 1) -> str:
     topic = new_topic()
     async with face.make("Admin") as admin:
         (answer,) = await admin.create_topics([NewTopic(topic, partitions, 1)])
@@ -109,16 +117,16 @@ async def created(face, partitions=1):
     return topic
 
 
-async def names(admin):
+async def names(admin: Any) -> list[str]:
     return [listed.name for listed in await admin.list_topics()]
 
 
-def reading(face, topic, objects=None, **settings):
+def reading(face: Face, topic: str, objects: dict[str, Any] | None = None, **settings: object) -> Any:
     return face.make("Consumer", objects, group_id=f"group-{topic}", auto_offset_reset="earliest", **settings)
 
 
 @contextlib.asynccontextmanager
-async def opened(block):
+async def opened(block: Any) -> AsyncIterator[None]:
     """Opens the transaction of any face; a blocking one arrives in a coroutine."""
     if inspect.iscoroutine(block):
         with await block:
@@ -128,7 +136,7 @@ async def opened(block):
             yield
 
 
-def processed(face, *args, **settings):
+def processed(face: Face, *args: Any, **settings: Any) -> Any:
     """Runs ``process`` of the face; the handler of a face with coroutines is one."""
     if face.name == "blocking":
         consumer, handler = args
@@ -137,12 +145,12 @@ def processed(face, *args, **settings):
         return moldau.blocking.process(inner(consumer), handler, **settings)
     consumer, handler = args
 
-    async def handle(record):
+    async def handle(record: Any) -> None:
         handler(record)
 
     process = moldau.aio.process if face.name == "asyncio" else moldau.processing.process
     return process(consumer, handle, **settings)
 
 
-def inner(client):
+def inner(client: Any) -> Any:
     return client._inner if isinstance(client, Awaited) else client

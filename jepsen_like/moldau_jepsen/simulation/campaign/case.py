@@ -44,6 +44,7 @@ DRAWS = (
     "security",
     "quotas",
     "compaction",
+    "sharing",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

@@ -17,6 +17,7 @@ import trio
 from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
+from moldau_jepsen.simulation.campaign.options import drawn_sharing
 from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
 from moldau_jepsen.workloads.access.quotas import QuotasWorkload
 from moldau_jepsen.workloads.access.rights import TOPICS as GUARDED
@@ -30,6 +31,7 @@ from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
+from moldau_jepsen.workloads.share import ShareWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -106,9 +108,9 @@ class Clients:
         """The workloads that have begun, and not ended in order."""
         self._workers = [f"worker-{slot}" for slot in range(options.pipe_options.workers if self.pipe else 0)]
         self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
-        slots = options.members_options.slots if self.members else 0
-        self._members_hosts = [f"member-{slot}" for slot in range(slots)]
-        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers, *self._members_hosts]
+        self._members_hosts = [f"member-{slot}" for slot in range(options.members_options.slots if self.members else 0)]
+        self._sharers = options.share_options.hosts if drawn_sharing(world.seed, options) else []
+        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers, *self._members_hosts, *self._sharers]
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
         self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
@@ -145,6 +147,7 @@ class Clients:
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
         self._members = MembersWorkload(cluster.bootstrap, options.members_options, recorder)
         self._regex_member = RegexMember(cluster, self.environment)
+        self._share = ShareWorkload(cluster.bootstrap, options.share_options, self.environment)
         self._compacted = (
             None if compaction is None else CompactedWorkload(self.environment, cluster.bootstrap, compaction)
         )
@@ -169,6 +172,8 @@ class Clients:
             topics |= dict.fromkeys(GUARDED, 1)
         if self.quotas is not None:
             topics[METERED_TOPIC] = 1
+        if self._sharers:
+            topics[options.share_options.topic] = options.share_options.partitions
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
         if self._compaction is not None:
@@ -176,6 +181,8 @@ class Clients:
             await self._cluster.create_topic(
                 self.environment, self._compaction.topic, self._compaction.partitions, settings
             )
+        if self._sharers:
+            await self._share.set_group(self.environment)
 
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""
@@ -202,6 +209,8 @@ class Clients:
             if self._compacted is not None:
                 compacted = partial(client.run_program, self._compacted.run)
                 nursery.start_soon(self._until_it_ends, "compacted", compacted)
+            if self._sharers:
+                nursery.start_soon(self._until_it_ends, "share", self._run_share)
 
     async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.under_way.append(name)
@@ -236,6 +245,13 @@ class Clients:
             for slot, host in enumerate(self._members_hosts):
                 machine = self._world.node(host)
                 nursery.start_soon(machine.run_program, self._members.live, slot, machine.environment)
+
+    async def _run_share(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._world.node(CLIENT_HOST).run_program, self._share.feed, self.environment)
+            for host in self._sharers:
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, self._share.live, machine.environment)
 
     def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
         """Returns what the clients must still achieve.
@@ -272,6 +288,7 @@ class Clients:
         self._regex_member.stop()
         if self._compacted is not None:
             self._compacted.stop()
+        self._share.stop()
         if self.rights is not None:
             self.rights.stop()
         if self.quotas is not None:
@@ -315,6 +332,8 @@ class Clients:
             await self._topics.final_read(seconds)
         if self._compacted is not None:
             await self._compacted.final_read(seconds)
+        if self._sharers:
+            await self._share.final_read(self.environment, seconds)
 
     def wrong_answers(self) -> list[str]:
         """Returns the answers about rights, logins and quotas that were wrong so far."""
@@ -328,6 +347,7 @@ class Clients:
         asked = self._options.may_convict
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
+        unanswered = unanswered or self._share.stuck
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
@@ -339,6 +359,9 @@ class Clients:
         wrong = self._compacted.verdict() if self._compacted is not None and asked("compacted-key") else []
         if wrong:
             return [f"at the end: compacted-key: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        wrong = [text for kind, text in self._share.wrong() if asked(kind)]
+        if wrong:
+            return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,

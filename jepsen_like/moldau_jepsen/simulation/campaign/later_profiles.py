@@ -9,6 +9,7 @@ from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.workloads.compacted import CompactedOptions
+from moldau_jepsen.workloads.share import ShareOptions
 
 COMPACTION = Profile(
     name="compaction",
@@ -30,3 +31,31 @@ COMPACTION = Profile(
 )
 """A replica that is away for longer than ``delete.retention.ms`` may miss a tombstone and keep an older value: Kafka
 does not promise more. So the faults of this profile are short. Elsewhere tombstones outlast the run."""
+
+SHARING = Profile(
+    name="sharing",
+    text="members of a share group crash and fall silent while the leaders of its partitions and of its state die",
+    options=replace(
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        transactions=False,
+        sharing=True,
+        share_options=ShareOptions(
+            slots=3, sends_per_second=20.0, life_s=6.0, lock_ms=3_000, dawdle_share=0.3, request_timeout_ms=600
+        ),
+        config_changes_per_second=0.2,
+        fault_scope=FaultScope.ALL,
+        fault_seconds=20.0,
+    ),
+    kinds=(
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.LINK,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+        FaultKind.RESTART,
+    ),
+    strikes=(5, 12),
+    lengths=(0.3, 3.0),
+)

@@ -16,6 +16,7 @@ from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
+from moldau_jepsen.workloads.share import ShareOptions
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import derive_random
 
@@ -32,6 +33,7 @@ LEVEL_1_PROBABILITY = 0.2
 SECURITY_PROBABILITY = 0.2
 QUOTAS_PROBABILITY = 0.2
 COMPACTION_PROBABILITY = 0.25
+SHARING_PROBABILITY = 0.2
 DELETES_SHARE = 0.3
 
 
@@ -86,6 +88,13 @@ class RunOptions:
     it."""
     compacted_options: CompactedOptions | None = None
     """Options of that workload; drawn if None."""
+    sharing: bool | None = False
+    """Whether a share group works beside the others; drawn if None, as campaigns have it."""
+    share_options: ShareOptions = field(
+        default_factory=lambda: ShareOptions(
+            slots=2, sends_per_second=8.0, life_s=5.0, lock_ms=3_000, request_timeout_ms=1_000
+        )
+    )
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -236,6 +245,13 @@ def drawn_compaction(seed: int, options: RunOptions) -> CompactedOptions | None:
     works = works if options.compaction is None else options.compaction
     drawn = CompactedOptions(deletes=draw.random() < DELETES_SHARE, segment_bytes=draw.choice((1_024, 2_048)))
     return (options.compacted_options or drawn) if works else None
+
+
+def drawn_sharing(seed: int, options: RunOptions) -> bool:
+    """Returns whether a share group works; of a stream of its own, so that it shifts no other draw."""
+    if options.sharing is not None:
+        return options.sharing
+    return derive_random(seed, "sharing").random() < SHARING_PROBABILITY
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

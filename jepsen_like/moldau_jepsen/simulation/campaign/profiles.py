@@ -12,7 +12,7 @@ from dataclasses import replace
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARING
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
@@ -529,7 +529,7 @@ PROFILES: dict[str, Profile] = {
 }
 """The profiles that a campaign draws from; retention is excluded, because its losses are wanted."""
 DRAWN_FIRST = tuple(PROFILES)
-LATER = {profile.name: profile for profile in (COMPACTION,)}
+LATER = {profile.name: profile for profile in (COMPACTION, SHARING)}
 """Profiles that were added later: they draw from a stream of their own, so that they shift few seeds."""
 PROFILES |= LATER
 
@@ -549,7 +549,9 @@ def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
     options = (
-        RunOptions(directories=None, topics=None, bank=None, members=None) if profile is None else profile.of_seed(seed)
+        RunOptions(directories=None, topics=None, bank=None, members=None, sharing=None)
+        if profile is None
+        else profile.of_seed(seed)
     )
     drawn = replace(
         options, core_first=None, seeks=None, variety=None, transaction_level=None, security=None, quotas=None

@@ -29,6 +29,7 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_directories,
     drawn_quotas,
     drawn_security,
+    drawn_sharing,
     drawn_transaction_level,
     planned_faults,
 )
@@ -43,6 +44,7 @@ from moldau_jepsen.simulation.judge.watch import StepGuard
 from moldau_jepsen.workloads.access.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS
 from moldau_jepsen.workloads.recording.recorder import Recorder
+from moldau_jepsen.workloads.share import settings_of
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.node.directory import NodeDirectoryError
@@ -80,6 +82,7 @@ class Run:
         self.synced = synced if options.synced is None else options.synced
         has_quotas = drawn_quotas(world.seed, options)
         self.compaction = drawn_compaction(world.seed, options)
+        self.sharing = drawn_sharing(world.seed, options)
         settings = self._settings(draw, has_quotas=has_quotas)
         directories = drawn_directories(world.seed, options)
         secured = drawn_security(world.seed, options)
@@ -134,6 +137,8 @@ class Run:
         settings = {**draw_settings(draw), **self.options.shape.settings}
         if self.compaction is not None:
             settings |= CLEANER_SETTINGS
+        if self.sharing:
+            settings |= settings_of(self.options.share_options)
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         if has_quotas:
@@ -159,6 +164,7 @@ class Run:
             "security": self.rights is not None,
             "quotas": self.quotas is not None,
             "compaction": self.compaction is not None,
+            "sharing": self.sharing,
         }
 
     def _record(self, operation: Operation) -> None:
