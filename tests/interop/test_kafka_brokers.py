@@ -1,6 +1,7 @@
 """Goal: Moldau's clients work unchanged with brokers of Apache Kafka, and name the features that those lack.
 
-Method: one node of Kafka in KRaft mode, of the newest version and of the last one of series 3. The suite of the three
+Method: one node of Kafka in KRaft mode, of the newest version, of the first with share groups, and of the last one of
+series 3. The suite of the three
 faces runs against it as it runs against Moldau; further tests ask for the newer protocols.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.admin import ConfigAlteration, ConfigResource, NewTopic, ResourceType
+from moldau.admin import AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.blocking import Admin, Consumer, Producer, ShareConsumer
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -22,7 +23,7 @@ from support.interop.clients import wait_until
 from support.interop.mirrormaker import java, kafka_jars
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
-NEW, OLD = "4.1.0", "3.9.1"
+NEWEST, NEW, OLD = "4.4.0", "4.1.0", "3.9.1"
 SUITE = Path(__file__).parents[1] / "moldau/client/faces/test_three_faces.py"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NODE = """process.roles=broker,controller
@@ -42,11 +43,15 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 """
-OTHERWISE = {NEW: ("admin_serves_share_groups",), OLD: ("admin_serves_share_groups", "admin_serves_what_kafkas_does")}
+OTHERWISE = {
+    NEWEST: (),
+    NEW: ("admin_serves_share_groups",),
+    OLD: ("admin_serves_share_groups", "share_consumers_deliver", "admin_serves_what_kafkas_does"),
+}
 """Scenarios that a version of Kafka serves otherwise.
 
-Kafka 4.1 answers a change of a share group's offsets without an error, but does not create the group. Kafka 3.9 has no
-share groups, and lists no resources but those of client metrics.
+Kafka 4.1 changes no offsets of a share group that does not exist yet (``test_share_offsets``). Kafka 3.9 has no share
+groups, and lists no resources but those of client metrics.
 """
 
 
@@ -81,7 +86,7 @@ def is_up(bootstrap):
         return False
 
 
-@pytest.fixture(scope="module", params=[NEW, OLD])
+@pytest.fixture(scope="module", params=[NEWEST, NEW, OLD])
 def node(request, tmp_path_factory):
     with kafka(tmp_path_factory.mktemp("kafka"), request.param) as bootstrap:
         yield request.param, bootstrap
@@ -89,7 +94,7 @@ def node(request, tmp_path_factory):
 
 def test_the_suite_of_the_three_faces(node):
     version, bootstrap = node
-    chosen = " and ".join(["not simulat", *(f"not {name}" for name in OTHERWISE[version])])
+    chosen = " and ".join(["not simulation", *(f"not {name}" for name in OTHERWISE[version])])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(SUITE), "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen],
         env={**os.environ, "THREE_FACES_BOOTSTRAP": bootstrap},
@@ -176,3 +181,34 @@ def test_share_groups(node):
         for record in consumer:
             assert record.value == b"v"
             break
+
+
+def test_share_offsets(node):
+    """Offsets of a group that exists and has no members change; Kafka 4.1 loses its refusal of others."""
+    version, bootstrap = node
+    if version == OLD:
+        pytest.skip("Kafka 3.9 has no share groups")
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic("reset", 1, 1)])
+        admin.update_features({"share.version": 1})
+        place = ("reset", 0)
+        if version == NEW:
+            with pytest.raises(AdminError, match=r"reset-0: .* if the group does not exist or has members"):
+                admin.alter_share_group_offsets("resetters", {place: 1})
+        with Producer({"bootstrap.servers": bootstrap}) as producer:
+            for delivery in producer.send_many("reset", [b"0", b"1", b"2"]):
+                delivery.result(60_000)
+        with ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "resetters"}) as consumer:
+            consumer.subscribe(["reset"])
+            wait_until(lambda: consumer.poll(200) or consumer.assignment, "the member has its partition")
+        wait_until(lambda: admin.describe_share_groups(["resetters"])["resetters"].state == "Empty", "the member left")
+        admin.alter_share_group_offsets("resetters", {place: 1})
+        assert admin.list_share_group_offsets("resetters")[place].start_offset == 1
+    with ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "resetters"}) as consumer:
+        consumer.subscribe(["reset"])
+        found = []
+        for record in consumer:
+            found.append(record.value)
+            if len(found) == 2:
+                break
+    assert found == [b"1", b"2"]

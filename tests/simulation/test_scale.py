@@ -1,11 +1,6 @@
 """Goal: the model of large clusters says what a cluster does. Method: a simulated cluster of 30 brokers beside it."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.scale.model import Shape, Units, predict
 from benchmarks.scale.simulated import observe
 
