@@ -13,6 +13,10 @@ WHOLE = {"consume", "produce", "offsets"}
 """Commands whose tables name every option."""
 
 
+SUBCOMMANDS = ("topics", "groups", "txns", "configs", "reassign", "quorum", "acls", "logdirs")
+"""Commands whose tables name every subcommand."""
+
+
 def sections():
     return dict(SECTION.findall(PAGE.read_text(encoding="utf-8")))
 
@@ -35,7 +39,7 @@ def options_of(command):
 
 
 def test_the_page_has_the_tables():
-    assert set(sections()) == {"consume", "produce", "offsets", "topics", "groups"}
+    assert set(sections()) == {*WHOLE, *SUBCOMMANDS, "elect"}
 
 
 @pytest.mark.parametrize("name", sections())
@@ -52,6 +56,6 @@ def test_every_option_of_records_is_named(name):
     assert known - {"-h", "--help"} == {option for _, option in named(sections()[name])}
 
 
-@pytest.mark.parametrize("name", ["topics", "groups"])
+@pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_subcommand_is_named(name):
     assert {subcommand for subcommand, _ in named(sections()[name])} == set(application.commands[name].commands)

@@ -136,6 +136,14 @@ def test_a_topic_lives_and_dies(shell):
     assert [part["partition"] for part in parts] == [0, 1, 2, 3, 4]
     assert all(sorted(part["isr"]) == [1, 2, 3] and part["leader"] in (1, 2, 3) for part in parts)
     shell("configs", "alter", "--entity-name", "life", "--add-config", "max.message.bytes=5000")
+    (shell.home / "life.properties").write_text("segment.bytes=1048576\nmax.message.bytes=1\n")
+    given = ("--add-config-file", "life.properties", "--add-config", "max.message.bytes=5000")
+    shell("configs", "alter", "--entity-name", "life", *given)
+    assert (
+        "cannot read no.toml"
+        in shell("configs", "alter", "--entity-name", "life", "--add-config-file", "no.toml", code=2).stderr
+    )
+    shell("configs", "alter", "--entity-name", "life", "--delete-config", "segment.bytes")
     shell("configs", "alter", "--entity-name", "life", "--delete-config", "retention.ms")
 
     def settings():

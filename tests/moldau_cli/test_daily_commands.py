@@ -87,6 +87,12 @@ def test_groups_are_watched_with_rates(shell):
     assert shell.json("groups", "list", "--state", "Stable") == {"groups": []}
     assert "CONSUMED PER S" in shell("groups", "describe", "w", "-w", "0.1", "--times", "1").stdout
     assert "--times needs --watch" in shell("groups", "describe", "w", "--times", "1", code=2).stderr
+    shell("groups", "reset", "v", "--topic", "watched", "--to", "latest", "--create")
+    lags = {one["group"]: one["lag"] for one in shell.json("groups", "describe", "--all-groups")["groups"]}
+    assert {name: lags[name] for name in "vw"} == {"v": 0, "w": 2}
+    assert "group v: " in shell("groups", "describe", "--all-groups").stdout
+    for words in ((), ("w", "--all-groups"), ("--all-groups", "--watch", "1")):
+        shell("groups", "describe", *words, code=2)
 
 
 def test_topics_are_filtered_and_made_with_assignments(shell):

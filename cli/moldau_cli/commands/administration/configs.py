@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,15 +98,18 @@ def alter(
     entity_type: Kind = EntityType.TOPICS,
     entity_default: Default = False,
     add: Annotated[list[str] | None, typer.Option("--add-config", metavar="KEY=VALUE")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--add-config-file", metavar="FILE", help="Keys of a properties or TOML file.")
+    ] = None,
     remove: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Reset to the default.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Set keys, or reset them to their defaults."""
-    settings = parse_settings(add or [])
+    settings = {**({} if file is None else _settings_of(file)), **parse_settings(add or [])}
     if not settings and not remove:
-        raise UsageError("nothing to change: give --add-config or --delete-config")
+        raise UsageError("nothing to change: give --add-config, --add-config-file or --delete-config")
     resource = _resource(entity_type, entity_name, is_default=entity_default)
 
     async def work(admin: Admin) -> None:
@@ -119,3 +123,23 @@ def alter(
     changed = [*settings, *(remove or [])]
     entity = entity_name or "all brokers"
     output.answer({"entity": entity, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity}")
+
+
+def _settings_of(file: Path) -> dict[str, str]:
+    """Returns the keys of a file with their values.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    from moldau.runtime.config import ConfigError, parse_config_text
+
+    try:
+        given = parse_config_text(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    except ConfigError as error:
+        raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
+    return {
+        key: ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for key, value in given.items()
+    }

@@ -70,7 +70,8 @@ def list_groups(
 
 @commands.command()
 def describe(
-    group: Annotated[str, typer.Argument(help="Group id.", autocompletion=names.groups)],
+    group: Annotated[str | None, typer.Argument(help="Group id.", autocompletion=names.groups)] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups, one after the other.")] = False,
     every_s: Annotated[
         float | None,
         typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Show lag and rates again and again."),
@@ -81,33 +82,50 @@ def describe(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Show committed offset, log end offset, lag and owner of each partition of a group."""
+    if (group is None) != all_groups:
+        raise UsageError("give GROUP, or --all-groups")
     if times is not None and every_s is None:
         raise UsageError("--times needs --watch")
-
-    async def work(admin: Admin) -> tuple[GroupDescription, list[dict[str, output.Json]]]:
-        return await _describe(admin, group)
-
     if every_s is not None:
+        if group is None:
+            raise UsageError("--watch shows one group; moldau top shows all of them")
         _watch(group, every_s, times, bootstrap_server)
         return
-    description, rows = with_admin(bootstrap_server, work)
+
+    async def work(admin: Admin) -> list[tuple[GroupDescription, list[dict[str, output.Json]]]]:
+        if group is not None:
+            return [await _describe(admin, group)]
+        listed = await admin.list_groups(types=[GroupType.CLASSIC, GroupType.CONSUMER])
+        return [await _describe(admin, each.group_id) for each in listed]
+
+    found = with_admin(bootstrap_server, work)
     if output.wants_json():
-        document: dict[str, output.Json] = {
-            "group": group,
-            "state": description.state,
-            "coordinator": description.coordinator,
-            "type": description.type,
-            "protocol": description.protocol,
-            "members": len(description.members),
-            "lag": _lag(rows),
-            "partitions": list(rows),
-        }
-        if description.type == CONSUMER:
-            document["epoch"] = description.epoch
-            document["assignment_epoch"] = description.assignment_epoch
-            document["member_epochs"] = {member.member_id: member.epoch for member in description.members}
-        output.answer(document, "")
+        documents = [_document(description, rows) for description, rows in found]
+        output.answer(documents[0] if group is not None else {"groups": list(documents)}, "")
         return
+    for description, rows in found:
+        _write(description, rows)
+
+
+def _document(description: GroupDescription, rows: list[dict[str, output.Json]]) -> dict[str, output.Json]:
+    document: dict[str, output.Json] = {
+        "group": description.group_id,
+        "state": description.state,
+        "coordinator": description.coordinator,
+        "type": description.type,
+        "protocol": description.protocol,
+        "members": len(description.members),
+        "lag": _lag(rows),
+        "partitions": list(rows),
+    }
+    if description.type == CONSUMER:
+        document["epoch"] = description.epoch
+        document["assignment_epoch"] = description.assignment_epoch
+        document["member_epochs"] = {member.member_id: member.epoch for member in description.members}
+    return document
+
+
+def _write(description: GroupDescription, rows: list[dict[str, output.Json]]) -> None:
     output.write_line(_headline(description, rows))
     if description.type == CONSUMER:
         output.write_line(

@@ -172,7 +172,7 @@ export async function configuration(root, parameters) {
     const text = sought.value.trim().toLowerCase();
     const rows = found.rows.filter((row) => row.key.includes(text));
     morph(list, h("div", { class: "results" }, table("Configuration", [
-      ["Key and source", (row) => [h("code", {}, row.key), badge(row.source, row.default ? "" : "good")]],
+      ["Key and source", (row) => [h("code", {}, ...row.key.split(/(?<=\.)/).flatMap((part, index) => index ? [h("wbr"), part] : [part])), badge(row.source, row.default ? "" : "good")]],
       ["Value and meaning", (row) => [row.sensitive ? h("span", { class: "quiet" }, "hidden") : h("code", {}, row.value === "" ? "(empty)" : row.value ?? "–"), h("span", { class: "meaning" }, row.meaning ?? "")], "grow"],
     ], rows, "No key matches.")));
   }
