@@ -21,18 +21,25 @@ The cache is bounded. When it is full, a session that was not used for ``evictio
 (privileged) also evicts a consumer's session that is older than that. Otherwise the fetcher gets session id 0 and
 continues with full requests. The same bound holds for a session that grows: if the partitions that an incremental
 request adds do not fit, the session ends with FETCH_SESSION_ID_NOT_FOUND, and the fetcher sends a full request.
+
+Most partitions of a session are at rest: a look at them finds nothing to send. The session therefore keeps those that
+are due (``FetchSession.due``), and a fetch looks at these alone. A partition becomes due when a request names it, when
+it changes on this broker (``SessionIndex.changed``), and when something changes that all partitions depend on, such as
+the fetcher's rights. The caller that finds it at rest says so (``FetchSession.at_rest``). So the work of a fetch grows
+with the number of changes, not of partitions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LeaderEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 INVALID_SESSION_ID = 0
@@ -63,6 +70,7 @@ class FetchPartition:
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     agreed_epoch: int = -1  # leader epoch in which the follower's log was found to agree up to ``fetch_offset``
+    place: int = 0  # in the order of its session
 
     @property
     def key(self) -> PartitionKey:
@@ -99,32 +107,35 @@ class FetchPartition:
         return True
 
 
-class Quiet(NamedTuple):
-    """The state in which a leader found that a follower's session has no news."""
-
-    changes: int
-    """The leader's count of changes of its replicas."""
-    replica_epoch: int
-    """Of the follower."""
-    confirmed_ms: float
-    """When the follower was noted as caught up with each partition of the session."""
+_PLACE = attrgetter("place")
 
 
 class FetchSession:
-    """The session of one fetcher; its next request must have ``epoch``."""
+    """The session of one fetcher; its next request must have ``epoch``.
+
+    Invariants: ``due`` is a part of ``partitions``. Each other partition was at rest when it was last looked at, and
+    nothing that an answer depends on has changed since. The partitions are in the order of their places.
+    """
 
     __slots__ = (
+        "_last_place",
+        "basis",
+        "confirmed_ms",
         "created_ms",
+        "due",
         "epoch",
         "last_used_ms",
         "partitions",
         "privileged",
-        "quiet",
+        "replica_epoch",
         "session_id",
         "uses_topic_ids",
     )
 
-    def __init__(self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
+    def __init__(
+        self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_ms: float, basis: object = None
+    ) -> None:
+        """``basis`` stands for what all answers depend on; see ``FetchSessionCache.open``."""
         self.session_id = session_id
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
@@ -132,15 +143,85 @@ class FetchSession:
         self.last_used_ms = now_ms
         self.epoch = 1
         self.partitions: dict[PartitionKey, FetchPartition] = {}
-        self.quiet: Quiet | None = None
-        """When a follower and this leader agreed on all partitions; None while they may not."""
+        self.due: dict[PartitionKey, FetchPartition] = {}
+        """The partitions that the next answer may have to name, in no order."""
+        self.basis = basis
+        self.replica_epoch = -1
+        """Of the follower, when the leader last looked at all partitions."""
+        self.confirmed_ms = float("-inf")
+        """When the leader last looked at all partitions, and so noted which of them the follower has caught up with."""
+        self._last_place = 0
+
+    def add(self, partition: FetchPartition) -> None:
+        """Adds a partition at the end."""
+        self._last_place = partition.place = self._last_place + 1
+        self.partitions[partition.key] = self.due[partition.key] = partition
+
+    def forget(self, key: PartitionKey) -> None:
+        """Removes a partition, if the session has it."""
+        self.partitions.pop(key, None)
+        self.due.pop(key, None)
 
     def rotate(self, keys: Iterable[PartitionKey]) -> None:
         """Moves partitions that were answered with records to the end, so the next fetch begins with the others."""
         for key in keys:
             partition = self.partitions.pop(key, None)
             if partition is not None:
+                self._last_place = partition.place = self._last_place + 1
                 self.partitions[key] = partition
+
+    def due_partitions(self) -> list[FetchPartition]:
+        """Returns the partitions to look at, in the order of the session."""
+        due = self.due
+        if len(due) == len(self.partitions):
+            return list(self.partitions.values())
+        return sorted(due.values(), key=_PLACE) if len(due) > 1 else list(due.values())
+
+    def at_rest(self, partition: FetchPartition) -> None:
+        """Notes that a look at a partition has found nothing to send, now or before it changes."""
+        self.due.pop((partition.topic, partition.partition), None)
+
+    def look_at_all(self) -> None:
+        """Makes all partitions due."""
+        self.due.update(self.partitions)
+
+
+class SessionIndex:
+    """The sessions of one broker by the partitions that they name."""
+
+    __slots__ = ("_sessions", "by_partition")
+
+    def __init__(self) -> None:
+        self._sessions: dict[PartitionKey, tuple[FetchSession, ...]] = {}
+        self.by_partition: Mapping[PartitionKey, tuple[FetchSession, ...]] = self._sessions
+        """The sessions that name a partition, oldest first."""
+
+    def add(self, key: PartitionKey, session: FetchSession) -> None:
+        """Notes that a session names a partition, which it did not name before."""
+        self._sessions[key] = (*self._sessions.get(key, ()), session)
+
+    def remove(self, key: PartitionKey, session: FetchSession) -> None:
+        """Notes that a session does not name a partition any more."""
+        others = tuple(each for each in self._sessions[key] if each is not session)
+        if others:
+            self._sessions[key] = others
+        else:
+            del self._sessions[key]
+
+    def changed(self, by_id: PartitionKey, by_name: PartitionKey) -> tuple[FetchSession, ...]:
+        """Makes a partition due in all sessions that name it, by topic id or by topic name; returns these sessions.
+
+        To be called after each change of a replica that an answer can depend on.
+        """
+        sessions = self._sessions.get(by_id, ())
+        for session in sessions:
+            session.due[by_id] = session.partitions[by_id]
+        named = self._sessions.get(by_name)
+        if named is None:
+            return sessions
+        for session in named:
+            session.due[by_name] = session.partitions[by_name]
+        return sessions + named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +229,7 @@ class FetchContext:
     """How to serve one request. With an error, all other fields are ignored."""
 
     error: ErrorCode = ErrorCode.NONE
-    partitions: Sequence[FetchPartition] = ()
+    partitions: Sequence[FetchPartition] = ()  # the partitions to look at: of an incremental fetch, those that are due
     session: FetchSession | None = None
     incremental: bool = False  # leave out partitions without ``FetchPartition.has_changes``
 
@@ -161,9 +242,28 @@ class FetchContext:
 class FetchSessionCache:
     """The sessions of one broker; at most ``slots_max`` with at most ``partitions_max`` partitions together."""
 
-    __slots__ = ("_eviction_ms", "_partition_count", "_partitions_max", "_sessions", "_slots_max", "evictions")
+    __slots__ = (
+        "_ended",
+        "_eviction_ms",
+        "_index",
+        "_partition_count",
+        "_partitions_max",
+        "_sessions",
+        "_slots_max",
+        "evictions",
+    )
 
-    def __init__(self, *, slots_max: int, partitions_max: int = 1_000_000, eviction_ms: float = 120_000) -> None:
+    def __init__(
+        self,
+        *,
+        slots_max: int,
+        partitions_max: int = 1_000_000,
+        eviction_ms: float = 120_000,
+        index: SessionIndex | None = None,
+    ) -> None:
+        """``index`` is told which sessions name which partitions."""
+        self._index = SessionIndex() if index is None else index
+        self._ended: list[FetchSession] = []
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._eviction_ms = eviction_ms
@@ -191,17 +291,20 @@ class FetchSessionCache:
         uses_topic_ids: bool,
         now_ms: float,
         fresh_id: int,
+        basis: object = None,
     ) -> FetchContext:
         """Opens, continues or ends the session of a request.
 
-        ``fresh_id`` is a random number that becomes the id of a new session if it is unused and not 0.
+        ``fresh_id`` is a random number that becomes the id of a new session if it is unused and not 0. ``basis`` stands
+        for what the answers about all partitions depend on, such as the fetcher's rights: with another object than in
+        the request before, all partitions are due.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != INVALID_SESSION_ID:
                 self._remove(session_id)
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(partitions=partitions)
-            return self._open_new(partitions, privileged, uses_topic_ids, now_ms, fresh_id)
+            return self._open_new(partitions, privileged, uses_topic_ids, now_ms, fresh_id, basis)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -221,25 +324,38 @@ class FetchSessionCache:
         ):
             self._remove(session_id)
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if partitions or forgotten:
-            session.quiet = None
         for partition in partitions:
-            present = known.get(partition.key)
+            key = partition.topic, partition.partition
+            present = known.get(key)
             if present is None:
-                known[partition.key] = partition
+                session.add(partition)
+                self._index.add(key, session)
             else:
                 present.update(partition)
+                session.due[key] = present
         for key in forgotten:
-            known.pop(key, None)
+            if key in known:
+                session.forget(key)
+                self._index.remove(key, session)
         self._partition_count += len(known) - before
         if not known:
             self._remove(session_id)
             return FetchContext()
-        return FetchContext(partitions=tuple(known.values()), session=session, incremental=True)
+        if basis is not session.basis:
+            session.basis = basis
+            session.look_at_all()
+        return FetchContext(partitions=session.due_partitions(), session=session, incremental=True)
 
     def close(self, session_id: int) -> None:
         """Ends a session, if it exists."""
         self._remove(session_id)
+
+    def take_ended(self) -> list[FetchSession]:
+        """Returns the sessions that have ended since the last call; fetches that wait in them must be answered."""
+        if not self._ended:
+            return []
+        ended, self._ended = self._ended, []
+        return ended
 
     def _open_new(
         self,
@@ -248,12 +364,17 @@ class FetchSessionCache:
         uses_topic_ids: bool,
         now_ms: float,
         fresh_id: int,
+        basis: object,
     ) -> FetchContext:
         room = self._make_room(len(partitions), privileged, now_ms)
         if not room or fresh_id == INVALID_SESSION_ID or fresh_id in self._sessions:
             return FetchContext(partitions=partitions)
-        session = FetchSession(fresh_id, privileged=privileged, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
-        session.partitions = {partition.key: partition for partition in partitions}
+        session = FetchSession(
+            fresh_id, privileged=privileged, uses_topic_ids=uses_topic_ids, now_ms=now_ms, basis=basis
+        )
+        for key, partition in {partition.key: partition for partition in partitions}.items():
+            session.add(partition)
+            self._index.add(key, session)
         self._sessions[fresh_id] = session
         self._partition_count += len(session.partitions)
         return FetchContext(partitions=partitions, session=session)
@@ -304,3 +425,7 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)
+            for key in session.partitions:
+                self._index.remove(key, session)
+            session.look_at_all()  # a fetch that waits in it hears of no change from now on
+            self._ended.append(session)

@@ -184,7 +184,7 @@ def _permits(allowed: int, operation: int) -> bool:
 class Permissions:
     """The rights of the peer of one connection. Remembers decisions until an ACL changes."""
 
-    __slots__ = ("_acls", "_authorizer", "_decisions", "_image", "api", "identity", "readable", "writable")
+    __slots__ = ("_authorizer", "_decisions", "_image", "acls", "api", "basis", "identity", "readable", "writable")
 
     def __init__(self, authorizer: Authorizer, identity: Identity) -> None:
         self._authorizer = authorizer
@@ -192,7 +192,10 @@ class Permissions:
         self.api: ApiKey | None = None
         """The API of the request in hand, for the audit log."""
         self._image = authorizer.newest
-        self._acls = authorizer.image.acls
+        self.acls = authorizer.image.acls
+        """The ACLs on which the remembered decisions are based; ``refresh`` is needed only if there are others."""
+        self.basis: object = object()
+        """Is replaced when earlier decisions may not hold any more."""
         self._decisions: dict[tuple[int, int, str], Decision] = {}
         self.readable: Final[tuple[set[bytes], set[bytes]]] = (set(), set())
         """Topics, as the bytes on the wire, that the peer is known to be allowed to read: names, and ids."""
@@ -207,8 +210,9 @@ class Permissions:
     def refresh(self) -> None:
         """Forgets the decisions if ACLs have changed; to be called before each request."""
         acls = self._image().acls
-        if acls is not self._acls:
-            self._acls = acls
+        if acls is not self.acls:
+            self.acls = acls
+            self.basis = object()
             self._decisions.clear()
             for each in (*self.readable, *self.writable):
                 each.clear()

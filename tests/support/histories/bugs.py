@@ -174,6 +174,9 @@ BUGS: tuple[PlantedBug, ...] = (
         session_bugs.refusal_counts_as_answer,
         session_bugs.recreated_topic_keeps_entry,
         session_bugs.evicted_session_still_counts,
+        session_bugs.change_leaves_partition_at_rest,
+        session_bugs.named_partition_stays_at_rest,
+        session_bugs.ended_session_stays_in_index,
     ),
     *_session(
         sessions.open_follower_session,

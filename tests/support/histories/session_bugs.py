@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from moldau.consumer.core.fetch_session import INITIAL_EPOCH
 from moldau.consumer.core.fetch_session import FetchSession as ConsumerSession
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
+from moldau_broker.replication.fetch_session import (
+    FetchPartition,
+    FetchSession,
+    FetchSessionCache,
+    PartitionKey,
+    SessionIndex,
+)
 from moldau_broker.replication.follower import FollowerFetcher
 
 if TYPE_CHECKING:
@@ -85,3 +91,42 @@ def lower_offset_ignored() -> list[Patch]:
         self.fetch_offset = max(offset, other.fetch_offset)
 
     return [(FetchPartition, "update", update)]
+
+
+def change_leaves_partition_at_rest() -> list[Patch]:
+    """A partition that changes does not become due in the sessions that name it."""
+
+    def changed(self: SessionIndex, by_id: PartitionKey, by_name: PartitionKey) -> tuple[FetchSession, ...]:
+        return (*self._sessions.get(by_id, ()), *self._sessions.get(by_name, ()))
+
+    return [(SessionIndex, "changed", changed)]
+
+
+def named_partition_stays_at_rest() -> list[Patch]:
+    """A partition that a request names again does not become due."""
+    original = FetchSessionCache.open
+
+    def opened(self, session_id, epoch, partitions, forgotten, **given):  # type: ignore[no-untyped-def]
+        session = self._sessions.get(session_id)
+        due = {} if session is None else dict(session.due)
+        known = {} if session is None else dict(session.partitions)
+        context = original(self, session_id, epoch, partitions, forgotten, **given)
+        if session is None or not context.incremental:
+            return context
+        for key in known:
+            if key not in due:
+                session.due.pop(key, None)
+        return dataclasses.replace(context, partitions=session.due_partitions())
+
+    return [(FetchSessionCache, "open", opened)]
+
+
+def ended_session_stays_in_index() -> list[Patch]:
+    """The index keeps a session that has ended."""
+
+    def remove(self: FetchSessionCache, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)
+
+    return [(FetchSessionCache, "_remove", remove)]

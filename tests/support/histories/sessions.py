@@ -1,7 +1,8 @@
 """Small fetch sessions: one fetcher, a broker that may forget, answers that may get lost, and a neighbour.
 
 The fetcher is the consumer's core or the follower's. Whatever happened before, a request that is answered makes the
-broker fetch exactly what the fetcher wants, and tells it the newest high watermark of each partition (KIP-227).
+broker fetch exactly what the fetcher wants, and tells it the newest high watermark of each partition (KIP-227). The
+broker looks only at the partitions that are due, as long as nothing changes that all answers depend on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchedPartition
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.values import TopicPartition as LogPartition
-from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, PartitionKey
+from moldau_broker.replication.fetch_session import (
+    FetchContext,
+    FetchPartition,
+    FetchSessionCache,
+    PartitionKey,
+    SessionIndex,
+)
 from moldau_broker.replication.follower import Followed, FollowerFetcher, FollowRequest, StepKind
 
 if TYPE_CHECKING:
@@ -159,7 +166,8 @@ class Sessions:
     def __init__(self, side: ConsumerSide | FollowerSide | None = None) -> None:
         self.side = ConsumerSide() if side is None else side
         self.side.add(0)
-        self.cache = FetchSessionCache(slots_max=1, partitions_max=2, eviction_ms=EVICTION_MS)
+        self._start()
+        self.basis = 0
         self.now = 0.0
         self.made = 0
         self.changes = 0
@@ -180,6 +188,8 @@ class Sessions:
                 found += [("drop", number), ("advance", number), ("produce", number)]
             else:
                 found += [("add", number), ("add_recreated", number)]
+        if not self.basis:
+            found.append(("rebase",))
         return [*found, ("neighbour",), ("restart",)]
 
     def add(self, number: int) -> None:
@@ -207,6 +217,12 @@ class Sessions:
         self.changes += 1
         key = (self.side.ids[number].bytes, number)
         self.high_watermarks[key] = self.high_watermarks.get(key, 0) + 1
+        self.index.changed(key, (b"t", number))
+
+    def rebase(self) -> None:
+        """The rights of the fetcher change, so that the broker must look at each partition."""
+        self.changes += 1
+        self.basis += 1
 
     def neighbour(self) -> None:
         """Another fetcher opens a session much later, and may take the place of this one."""
@@ -221,7 +237,7 @@ class Sessions:
     def restart(self) -> None:
         """The broker restarts, and has no sessions."""
         self.changes += 1
-        self.cache = FetchSessionCache(slots_max=1, partitions_max=2, eviction_ms=EVICTION_MS)
+        self._start()
 
     def fetch(self, fate: str, replaced: int = -1) -> None:
         """The fetcher sends its next request.
@@ -235,6 +251,8 @@ class Sessions:
             self.side.lost()
             return
         session_id, epoch, parts, forgotten = sent
+        continued = self.cache._sessions.get(session_id)
+        is_rebased = continued is not None and continued.basis != self.basis
         context = self.cache.open(
             session_id,
             epoch,
@@ -244,13 +262,19 @@ class Sessions:
             uses_topic_ids=True,
             now_ms=self.now,
             fresh_id=self._fresh(),
+            basis=self.basis,
         )
         sent_news = {} if context.error is not ErrorCode.NONE else self._serve(context)
         if fate == "answer lost":
             self.side.lost()
             return
         if context.error is ErrorCode.NONE:
-            served = {part.key: part.fetch_offset for part in context.partitions}
+            session = context.session
+            everything = context.partitions if session is None else session.partitions.values()
+            served = {part.key: part.fetch_offset for part in everything}
+            looked_at = {part.key for part in context.partitions}
+            assert {part.key for part in parts} - set(forgotten) <= looked_at, "a named partition is not looked at"
+            assert not is_rebased or looked_at == set(served), "the rights have changed, and not all is looked at"
             assert served == self.side.wanted(), f"the broker fetches {served}, not {self.side.wanted()}"
             if replaced >= 0:
                 self.changes += 1
@@ -276,6 +300,10 @@ class Sessions:
 
     # --- what follows
 
+    def _start(self) -> None:
+        self.index = SessionIndex()
+        self.cache = FetchSessionCache(slots_max=1, partitions_max=2, eviction_ms=EVICTION_MS, index=self.index)
+
     def _fresh(self) -> int:
         self.made += 1
         return self.made
@@ -283,8 +311,13 @@ class Sessions:
     def _serve(self, context: FetchContext) -> dict[PartitionKey, int]:
         """Returns the high watermarks that the answer holds."""
         sent_news = {}
+        session = context.session
         for part in context.partitions:
             high_watermark = self.high_watermarks.get(part.key, 0)
+            if context.incremental and part.sent_high_watermark == high_watermark:
+                assert session is not None
+                session.at_rest(part)
+                continue
             changed = part.has_changes(high_watermark, 0, has_news=False)
             if changed or not context.incremental:
                 sent_news[part.key] = high_watermark
@@ -297,6 +330,7 @@ class Sessions:
             (
                 *(each.session_id, each.epoch, self.now - each.last_used_ms, each.privileged),
                 *((key, part.fetch_offset, part.sent_high_watermark) for key, part in each.partitions.items()),
+                *(tuple(sorted(each.due)), each.basis == self.basis),
             )
             for each in self.cache._sessions.values()
         )
@@ -308,8 +342,14 @@ class Sessions:
     def check(self) -> None:
         held = sum(len(each.partitions) for each in self.cache._sessions.values())
         assert self.cache.partition_count == held, "the cache miscounts its partitions"
+        self.cache.take_ended()
         assert held <= 2
         assert len(self.cache) <= 1
+        named = {key: (each,) for each in self.cache._sessions.values() for key in each.partitions}
+        assert self.index.by_partition == named, "the index does not name the sessions that exist"
+        for each in self.cache._sessions.values():
+            places = [part.place for part in each.partitions.values()]
+            assert places == sorted(places), "the places are not those of the order"
 
 
 def follower_sessions() -> Sessions:

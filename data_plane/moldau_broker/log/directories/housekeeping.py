@@ -37,6 +37,8 @@ class Housekeeping:
         self._flushing: dict[PartitionLog, None] = {}
         self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
         """Called in the event loop after each flush of a partition's log that did not take the log offline."""
+        self.start_listener: Callable[[TopicPartition], object] = lambda key: None
+        """Called in the event loop after retention has moved the log start offset of a partition."""
 
     def start(self, now_ms: int) -> None:
         """Makes all regular work due."""
@@ -62,7 +64,7 @@ class Housekeeping:
         """
         self._store.now_ms = now_ms
         if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
-            self._each_log(lambda log: (log.storage.maybe_roll(now_ms), log.apply_retention(now_ms)))
+            self._each_log(lambda log: self._retain(log, now_ms))
         if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
         works = self._deletion_work(now_ms)
@@ -89,6 +91,13 @@ class Housekeeping:
             return False
         self._due[name] = now_ms + interval_ms
         return True
+
+    def _retain(self, log: PartitionLog, now_ms: int) -> None:
+        start = log.log_start_offset
+        log.storage.maybe_roll(now_ms)
+        log.apply_retention(now_ms)
+        if log.log_start_offset != start:
+            self.start_listener(log.topic_partition)
 
     def _each_log(self, action: Callable[[PartitionLog], object]) -> None:
         for log in self._table.current_and_future():

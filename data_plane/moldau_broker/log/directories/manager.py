@@ -131,6 +131,15 @@ class LogManager:
     def flush_listener(self, listener: Callable[[TopicPartition], object]) -> None:
         self._housekeeping.flush_listener = listener
 
+    @property
+    def start_listener(self) -> Callable[[TopicPartition], object]:
+        """Called in the event loop after retention has moved the log start offset of a partition."""
+        return self._housekeeping.start_listener
+
+    @start_listener.setter
+    def start_listener(self, listener: Callable[[TopicPartition], object]) -> None:
+        self._housekeeping.start_listener = listener
+
     def fail_directory(self, path: str, error: BaseException) -> list[TopicPartition]:
         """Takes a directory offline; see ``LogStore.fail_directory``."""
         return self._store.fail_directory(path, error)

@@ -270,13 +270,16 @@ class BrokerConnection:
 
     def _rights(self) -> Permissions | None:
         """Returns what the peer may do now; None if there is no authorizer."""
-        authorizer = self._services.context.authorizer
+        context = self._services.context
+        authorizer = context.authorizer
         if authorizer is None:
             return None
         permissions = self._permissions
-        if permissions is None or permissions.identity is not self._peer.identity:
-            self._permissions = permissions = authorizer.permissions(self._peer.identity)
-        permissions.refresh()
+        identity = self._peer.identity
+        if permissions is None or permissions.identity is not identity:
+            self._permissions = permissions = authorizer.permissions(identity)
+        if permissions.acls is not context.metadata.image.acls:
+            permissions.refresh()
         return permissions
 
     # --- hot path --------------------------------------------------------------------------------------------------
@@ -381,7 +384,11 @@ class BrokerConnection:
             uses_topic_ids=version >= _TOPIC_IDS,
             now_ms=now_ms,
             fresh_id=context.environment.random.randrange(1, 1 << 31) if request.session_epoch == 0 else 0,
+            # Where a consumer should read in its rack may change at any time.
+            basis=object() if request.rack_id else None if rights is None else rights.basis,
         )
+        for ended in context.sessions.take_ended():
+            context.replicas.waits.end_session(ended)
         if session.error is not ErrorCode.NONE:
             return services.fetch.encode_error(version, correlation_id, session.error)
         denied: dict[int, ErrorCode] = {}

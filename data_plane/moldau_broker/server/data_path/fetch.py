@@ -6,8 +6,9 @@ request that finds less than ``min_bytes`` and no error waits in the purgatory a
 again when it is woken.
 
 A follower's fetch also reports its position: the leader notes it before it reads (unless the follower's log diverges),
-which may move the high watermark and complete produces. In a session most partitions are idle: a fetch that repeats
-the last one of a follower with all records only confirms it (``Replica.confirmed``), and the wait has one key.
+which may move the high watermark and complete produces. In a session most partitions are at rest: only those that are
+due are looked at (``FetchSession``), and the wait has one key. A fetch that repeats the last one of a follower with all
+records only confirms it (``Replica.confirmed``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from moldau.runtime.net.serving.answers import FileRange, ResponsePart, WaitingA
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
-from moldau_broker.replication.fetch_session import FetchContext, Quiet
+from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.replication.replica import Role
 from moldau_broker.server.replicas.delayed import WaitingFetch
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.quotas.toll import Toll
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
-    from moldau_broker.server.replicas.replica_waits import FollowerKey
+    from moldau_broker.server.replicas.replica_waits import SessionKey
 
 _logger = EventLogger("moldau.broker.fetch")
 
@@ -69,11 +70,6 @@ class FetchQuery(NamedTuple):
     max_bytes: int
     isolation_level: int
     rack_id: str
-
-    @property
-    def from_follower(self) -> bool:
-        """Whether the reader is a follower."""
-        return self.replica_id >= 0
 
 
 class Hints(Protocol):
@@ -151,24 +147,25 @@ class FetchService:
         """
         replicas = self._replicas
         partitions = context.partitions
-        session = None
+        session = context.session
         errors = denied or {}
         has_all = False
         if query.replica_id >= 0:
-            session = self._follower_session(query, context)
-            if session is not None:
-                partitions = () if self._is_quiet(query, session, now_ms) else self._unconfirmed(query, session, now_ms)
+            if context.incremental:
+                assert session is not None
+                partitions = self._unconfirmed(query, session, partitions, now_ms)
             errors, has_all = self._note_follower(query, partitions, now_ms)
         # A follower that has all records waits for more, as a rule, and then its answer is planned once.
-        if not (has_all and session is not None and self._must_wait(query)):
-            plan = self.plan(query, partitions, errors, incremental=context.incremental)
-            if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
+        if not (has_all and context.incremental and self._must_wait(query)):
+            plan = self.plan(query, partitions, errors, session if context.incremental else None)
+            names_none = session is None and not context.partitions
+            if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or names_none:
                 return self.encode(query, context, plan, toll), None
-            if query.from_follower and self.early_watermarks and self._watermark_news(plan):
+            if query.replica_id >= 0 and self.early_watermarks and self._watermark_news(plan):
                 return self.encode(query, context, plan), None
-        operation = FetchOperation(self, query, context, toll, session)
+        operation = FetchOperation(self, query, context, toll)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
-        keys = self._watch_keys(query, context, operation, session)
+        keys = self._watch_keys(query, context, operation)
         try:
             wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
             operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
@@ -177,26 +174,23 @@ class FetchService:
         operation.held_bytes += len(keys) * PARTITION_BYTES
         return operation, operation
 
-    def _follower_session(self, query: FetchQuery, context: FetchContext) -> FetchSession | None:
-        """Returns the session that a follower continues with this request, if its partitions are named by topic id."""
-        is_continued = query.from_follower and context.incremental and query.version >= _TOPIC_IDS
-        return context.session if is_continued else None
-
     def _watch_keys(
-        self, query: FetchQuery, context: FetchContext, operation: FetchOperation, session: FetchSession | None
-    ) -> Sequence[WatchKey | FollowerKey]:
-        """Returns the keys on which an operation waits; fills in its partitions if it has no session of a follower."""
+        self, query: FetchQuery, context: FetchContext, operation: FetchOperation
+    ) -> Sequence[WatchKey | SessionKey]:
+        """Returns the keys on which an operation waits; fills in its partitions if it has no session."""
+        session = context.session
         if session is not None:
-            follower = BrokerId(query.replica_id)
-            return self._replicas.waits.follower_keys(follower, watermarks=self.early_watermarks)
-        keys: list[WatchKey | FollowerKey] = []
+            if query.replica_id < 0:
+                return ((session, True),)
+            return ((session, False), (session, True)) if self.early_watermarks else ((session, False),)
+        keys: list[WatchKey | SessionKey] = []
         for wanted in context.partitions:
             partition = self.lookup(query, wanted)
             if partition is not None:
                 operation.wanted[partition] = wanted
-                if query.from_follower:
+                if query.replica_id >= 0:
                     keys.append(partition.end)
-                if not query.from_follower or self.early_watermarks:
+                if query.replica_id < 0 or self.early_watermarks:
                     keys.append(partition.committed)
         return keys
 
@@ -211,45 +205,43 @@ class FetchService:
 
     def lookup(self, query: FetchQuery, wanted: FetchPartition) -> Partition | None:
         """Returns the requested local replica; None if there is none."""
-        if query.version >= _TOPIC_IDS:
-            return self._replicas.by_raw_id.get((wanted.topic, wanted.partition))
-        return self._replicas.by_raw_name.get((wanted.topic, wanted.partition))
+        replicas = self._replicas
+        local = replicas.by_raw_id if query.version >= _TOPIC_IDS else replicas.by_raw_name
+        return local.get((wanted.topic, wanted.partition))
 
     # --- followers -------------------------------------------------------------------------------------------------
 
-    def _is_quiet(self, query: FetchQuery, session: FetchSession, now_ms: float) -> bool:
-        """Whether nothing has changed since a recent fetch of the session for which there was no news.
-
-        Such a fetch costs nothing for each partition. Often enough for ``replica.lag.time.max.ms``, all partitions are
-        looked at all the same, which also notes that the follower is caught up with each.
-        """
-        quiet = session.quiet
-        return (
-            quiet is not None
-            and quiet.changes == self._replicas.waits.changes
-            and quiet.replica_epoch == query.replica_epoch
-            and now_ms - quiet.confirmed_ms < self._replicas.lag_time_max_ms / CONFIRMATIONS
-        )
-
-    def _unconfirmed(self, query: FetchQuery, session: FetchSession, now_ms: float) -> list[FetchPartition]:
+    def _unconfirmed(
+        self, query: FetchQuery, session: FetchSession, due: Sequence[FetchPartition], now_ms: float
+    ) -> Sequence[FetchPartition]:
         """Returns the partitions of a session to look at; the follower and this leader agree on all others.
 
-        If there are none, and each log was found to agree, the session is quiet until something changes.
+        Only those that are ``due`` can be among them. Often enough for ``replica.lag.time.max.ms``, all partitions are
+        looked at all the same, which also notes that the follower is caught up with each.
         """
-        changes = self._replicas.waits.changes
-        local = self._replicas.by_raw_id
+        if (
+            now_ms - session.confirmed_ms >= self._replicas.lag_time_max_ms / CONFIRMATIONS
+            or session.replica_epoch != query.replica_epoch
+        ):
+            session.confirmed_ms = now_ms
+            session.replica_epoch = query.replica_epoch
+            session.look_at_all()
+            due = session.due_partitions()
+        elif not due:
+            return ()
+        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
         follower, follower_epoch = BrokerId(query.replica_id), query.replica_epoch
         unconfirmed = []
-        all_agree = True
-        for key, wanted in session.partitions.items():
-            partition = local.get(key)
-            # This loop is all that an idle partition costs, so it makes one call for each.
+        for wanted in due:
+            partition = local.get((wanted.topic, wanted.partition))
+            # This loop is all that an idle partition costs, so it makes few calls for each.
             if (
                 partition is None
                 or partition.error is not ErrorCode.NONE
                 or wanted.sent_high_watermark
                 != wanted.fetch_offset  # ``confirmed`` compares it with the high watermark
                 or wanted.sent_log_start_offset != partition.log.log_start_offset
+                or wanted.agreed_epoch != wanted.current_leader_epoch
                 or not partition.replica.confirmed(
                     follower,
                     follower_epoch,
@@ -260,20 +252,17 @@ class FetchService:
                 )
             ):
                 unconfirmed.append(wanted)
-            elif wanted.agreed_epoch != wanted.current_leader_epoch:
-                all_agree = False
-        session.quiet = Quiet(changes, follower_epoch, now_ms) if all_agree and not unconfirmed else None
+            else:
+                session.at_rest(wanted)
         return unconfirmed
 
-    def changed(self, session: FetchSession) -> list[FetchPartition]:
+    def changed(self, query: FetchQuery, session: FetchSession) -> list[FetchPartition]:
         """Returns the partitions for which a follower's session may get an answer."""
-        if session.quiet is not None and session.quiet.changes == self._replicas.waits.changes:
-            return []
-        local = self._replicas.by_raw_id
+        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
         return [
             wanted
-            for key, wanted in session.partitions.items()
-            if (partition := local.get(key)) is None
+            for wanted in session.due_partitions()
+            if (partition := local.get((wanted.topic, wanted.partition))) is None
             or wanted.agreed_epoch != wanted.current_leader_epoch
             or not _unchanged(partition, wanted)
         ]
@@ -354,25 +343,23 @@ class FetchService:
         query: FetchQuery,
         wanted_partitions: Sequence[FetchPartition],
         errors: dict[int, ErrorCode],
-        *,
-        incremental: bool,
+        session: FetchSession | None,
     ) -> FetchPlan:
         """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74).
 
-        ``incremental``: skips idle partitions, which the answer in a session leaves out.
+        ``session`` is that of an incremental fetch: the answer leaves out partitions at rest, and they are skipped.
         """
         plan = FetchPlan()
         remaining = min(query.max_bytes, self._max_bytes)
         from_follower = query.replica_id >= 0
-        skips_idle = incremental and not from_follower and not query.rack_id
-        skips = incremental and from_follower
+        resting = None if from_follower or query.rack_id else session
+        skips = session is not None and from_follower
         local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
         for index, wanted in enumerate(wanted_partitions):
             error = errors.get(index)
             if error is None:
-                # Most partitions of a consumer's session are idle, so they cost no call of a function.
                 if (
-                    skips_idle
+                    resting is not None
                     and (partition := local.get((wanted.topic, wanted.partition))) is not None
                     and partition.error is ErrorCode.NONE
                     and (replica := partition.replica).role is Role.LEADER
@@ -381,6 +368,7 @@ class FetchService:
                     and wanted.current_leader_epoch in (-1, replica.state.leader_epoch)
                     and wanted.last_fetched_epoch < 0
                 ):
+                    resting.at_rest(wanted)
                     continue
                 if skips and self._nothing_new(query, wanted):
                     continue
@@ -400,7 +388,7 @@ class FetchService:
         partition = self.lookup(query, wanted)
         if partition is None:
             return
-        if query.from_follower:
+        if query.replica_id >= 0:
             partition.traffic.replication_bytes_out += count
         else:
             partition.traffic.bytes_out += count
@@ -484,7 +472,7 @@ class FetchService:
         log = partition.log
         high_watermark = partition.replica.high_watermark
         offset = wanted.fetch_offset
-        if upper < offset <= log.log_end_offset and not query.from_follower and not partition.replica.is_leader:
+        if upper < offset <= log.log_end_offset and query.replica_id < 0 and not partition.replica.is_leader:
             return FetchPartitionResult(wanted.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         if offset == upper or (upper < offset <= log.log_end_offset) or (remaining <= 0 and not first):
             if offset < log.log_start_offset:
@@ -506,7 +494,7 @@ class FetchService:
                 min_one_batch=first,
             )
             aborted = None
-            if query.isolation_level == READ_COMMITTED and not query.from_follower:
+            if query.isolation_level == READ_COMMITTED and query.replica_id < 0:
                 aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_transactions(read, upper)]
         except OffsetOutOfRangeError:
             return self._out_of_range(wanted, partition)
@@ -594,7 +582,7 @@ class FetchService:
                 if context.incremental and not worth:
                     continue
                 if result.records_size:
-                    answered.append(wanted.key)
+                    answered.append((wanted.topic, wanted.partition))
             if result.records_size:
                 self._count_sent(query, wanted, result.records_size)
             if result.current_leader is not None:
@@ -660,25 +648,17 @@ _NOTHING = FetchContext()
 class FetchOperation(WaitingFetch, WaitingAnswer):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "_session", "_toll", "delayed", "held_bytes", "wanted")
+    __slots__ = ("_context", "_query", "_service", "_toll", "delayed", "held_bytes", "wanted")
 
-    def __init__(
-        self,
-        service: FetchService,
-        query: FetchQuery,
-        context: FetchContext,
-        toll: Toll | None,
-        session: FetchSession | None = None,
-    ) -> None:
-        """``session`` names the partitions of a follower's fetch; without one they are put into ``wanted``."""
+    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
+        """The partitions of a fetch without a session are put into ``wanted``."""
         super().__init__()
-        self._session = session
         self._toll = toll
         self._service = service
         self._query = query
         self._context = context
         self.wanted: dict[Partition, FetchPartition] = {}
-        self.delayed: Delayed[WatchKey | FollowerKey, WaitingFetch] | None = None
+        self.delayed: Delayed[WatchKey | SessionKey, WaitingFetch] | None = None
         self.held_bytes = 0
 
     def ready(self, partition: Partition) -> bool:
@@ -687,7 +667,7 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         wanted = self._wanted(partition)
         if wanted is None:
             return False  # another session of the same follower has it
-        if query.from_follower:
+        if query.replica_id >= 0:
             if self._service.holds_back(partition, query):
                 return False  # its deadline ends the wait
             upper = partition.log.log_end_offset
@@ -701,17 +681,24 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
             return False
         if query.min_bytes <= 1:
             return True
-        plan = self._service.plan(query, self._context.partitions, {}, incremental=self._context.incremental)
+        plan = self._plan()
         return plan.urgent or plan.size_bytes >= query.min_bytes
 
-    def names(self, partition: Partition) -> bool:
-        """See ``WaitingFetch.names``."""
-        return self._wanted(partition) is not None
-
     def _wanted(self, partition: Partition) -> FetchPartition | None:
-        if self._session is None:
+        session = self._context.session
+        if session is None:
             return self.wanted.get(partition)
-        return self._session.partitions.get(partition.wire_key)
+        return session.partitions.get(partition.wire_key if session.uses_topic_ids else partition.name_key)
+
+    def _plan(self) -> FetchPlan:
+        context, query, service = self._context, self._query, self._service
+        if not context.incremental:
+            return service.plan(query, context.partitions, {}, None)
+        session = context.session
+        assert session is not None
+        if query.replica_id >= 0:
+            return service.plan(query, service.changed(query, session), {}, None)  # it has left out the idle ones
+        return service.plan(query, session.due_partitions(), {}, session)
 
     def answer_early(self) -> list[ResponsePart] | None:
         """See ``EarlyAnswer``: ends the wait of a fetch, except in a session, which holds the memory in any case."""
@@ -726,12 +713,7 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
 
     def answer_now(self) -> list[ResponsePart]:
         """Returns the answer that the logs allow now, once."""
-        context, session = self._context, self._session
-        if session is None:
-            plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)
-        else:  # ``changed`` has left out the idle partitions already
-            plan = self._service.plan(self._query, self._service.changed(session), {}, incremental=False)
-        answer = self._service.encode(self._query, context, plan, self._toll)
+        answer = self._service.encode(self._query, self._context, self._plan(), self._toll)
         # Frees the memory: the connection may keep the operation.
-        self._context, self._session, self.wanted = _NOTHING, None, {}
+        self._context, self.wanted = _NOTHING, {}
         return answer

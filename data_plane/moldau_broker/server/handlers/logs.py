@@ -73,7 +73,7 @@ async def handle_delete_records(
             try:
                 partition = context.leader(topic.name, wanted.partition_index)
                 start = _delete(partition, wanted.offset)
-                context.replicas.waits.note_change()  # the followers must hear of the new log start
+                context.replicas.waits.note_change(partition)  # the followers must hear of the new log start
             except LogStorageError as error:
                 context.replicas.directory_failed(error)
                 result.error_code = error.code

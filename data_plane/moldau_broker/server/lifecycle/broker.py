@@ -358,7 +358,9 @@ class Broker:
             replicas=replicas,
             directories=directories,
             features=self._features,
-            sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
+            sessions=FetchSessionCache(
+                slots_max=config.get_int("max.incremental.fetch.session.cache.slots"), index=replicas.waits.sessions
+            ),
             producer_ids=producer_ids,
             topic_creation=TopicCreation(controller, follower, self.broker_id),
             groups=coordinators.groups,

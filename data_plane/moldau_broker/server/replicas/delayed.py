@@ -49,10 +49,6 @@ class WaitingFetch(Operation, ABC):
     def ready(self, partition: Partition) -> bool:
         """Whether the change of ``partition`` ends the wait."""
 
-    def names(self, partition: Partition) -> bool:
-        """Whether the fetch reads ``partition``; asked only of fetches that wait on a ``FollowerKey``."""
-        return self.ready(partition)
-
 
 class ProduceWait:
     """One partition of a waiting produce.

@@ -42,6 +42,7 @@ class Partition:
         "leader_throttled",
         "log",
         "marker_count",
+        "name_key",
         "replica",
         "staged_failures",
         "topic_id",
@@ -62,6 +63,8 @@ class Partition:
         self.topic_id = topic_id
         self.wire_key = (topic_id.bytes, key.partition)
         """How messages name it. A ``UUID`` makes its bytes and its hash in Python code, each time."""
+        self.name_key = (key.topic.encode(), key.partition)
+        """How messages of old versions name it."""
         self.log = log
         self.replica = replica
         self.error = ErrorCode.NONE  # why the replica is gone

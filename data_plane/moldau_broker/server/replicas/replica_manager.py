@@ -115,6 +115,7 @@ class ReplicaManager:
         self._following = following
         self._request_sync = request_sync
         self._logs.flush_listener = self._log_flushed
+        self._logs.start_listener = self._log_start_moved
         self._logs.failure_listener = self._directory_offline
 
     # --- appends ---------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class ReplicaManager:
             self.perform(partition, effects)
         if not effects.high_watermark_advanced:
             self.waits.complete_produces(partition)  # a duplicate may be committed already
-        self.waits.log_grew(partition)
+        self.waits.moved(partition, watermark=False)
 
     def _sync(self, log: PartitionLog) -> None:
         assert self._request_sync is not None
@@ -199,6 +200,12 @@ class ReplicaManager:
             self.log_end_moved(partition, self._clock.monotonic_ms())
             self.settled.notify()
 
+    def _log_start_moved(self, key: TopicPartition) -> None:
+        """Handles a retention that has deleted records."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            self.waits.note_change(partition)
+
     # --- following -------------------------------------------------------------------------------------------------
 
     def follower_advanced(self, partition: Partition, high_watermark: Offset, leader_log_start_offset: Offset) -> None:
@@ -209,7 +216,7 @@ class ReplicaManager:
             self.log_end_moved(partition, self._clock.monotonic_ms())
         if replica.leader_high_watermark(high_watermark):
             log.update_high_watermark(replica.high_watermark)
-            self.waits.watermark_rose(partition)
+            self.waits.moved(partition, watermark=True)
         if log.log_start_offset < leader_log_start_offset <= replica.high_watermark:
             log.increment_log_start_offset(leader_log_start_offset)
 
@@ -277,7 +284,7 @@ class ReplicaManager:
         """Copies the high watermark into the log, and completes the requests that waited for it."""
         partition.log.watermarks.update(partition.replica.high_watermark)
         self.waits.complete_produces(partition)
-        self.waits.watermark_rose(partition)
+        self.waits.moved(partition, watermark=True)
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -456,7 +463,7 @@ class ReplicaManager:
         partition = Partition(key, topic_id, log, replica, self.traffic.join(key.topic))
         self._mark_throttled(partition, settings)
         self.partitions[key] = partition
-        self.by_raw_name[key.topic.encode(), key.partition] = partition
+        self.by_raw_name[partition.name_key] = partition
         self.by_raw_id[partition.wire_key] = partition
         if not log.is_settled:
             self._sync(log)  # the previous process may have died before it synced
@@ -475,7 +482,7 @@ class ReplicaManager:
         applied = replica.apply(partition_state(image), log.log_end_offset, now_ms, log.settled_end_offset)
         if applied is Applied.UNCHANGED:
             return
-        self.waits.note_change()
+        self.waits.note_change(partition)
         if applied is Applied.LEADER:
             self._following.unfollow(partition.key)
             self.alterations.withdraw(partition.key)
@@ -510,7 +517,7 @@ class ReplicaManager:
         self.alterations.withdraw(partition.key)
         if self.partitions.pop(partition.key, None) is not None:
             self.traffic.leave(partition.key.topic)
-        self.by_raw_name.pop((partition.key.topic.encode(), partition.key.partition), None)
+        self.by_raw_name.pop(partition.name_key, None)
         self.by_raw_id.pop(partition.wire_key, None)
         self._dirty.pop(partition, None)
         self.waits.end(partition)

@@ -14,21 +14,21 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
+from moldau_broker.replication.fetch_session import SessionIndex
 from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
-    from moldau.values import BrokerId, LeaderEpoch, Offset
+    from moldau.values import LeaderEpoch, Offset
+    from moldau_broker.replication.fetch_session import FetchSession
     from moldau_broker.server.replicas.delayed import Operation, WaitingFetch
     from moldau_broker.server.replicas.partition import Partition, WatchKey
 
-FollowerKey = tuple["BrokerId", bool]
-"""A follower whose fetch waits for all partitions of its session: their log ends, or (True) their high watermarks."""
+SessionKey = tuple["FetchSession", bool]
+"""A session whose fetch waits for all its partitions: for their log ends, or (True) for their high watermarks."""
 
-_FOLLOWERS_KEPT = 128
-"""Followers after which those without a waiting fetch are forgotten."""
 _COMMIT_WAIT_MS = 600_000.0
 """How long one stay in the purgatory lasts; ``wait_committed`` goes through as many as it needs."""
 
@@ -44,14 +44,13 @@ class ReplicaWaits:
         """Produces with acks=all, which wait for the high watermark."""
         self.settles: Waiters[Partition, ProduceOperation] = Waiters(clock, operations_max)
         """Produces with acks=1 and a flush policy, which wait for the leader's sync."""
-        self.fetches: Waiters[WatchKey | FollowerKey, WaitingFetch] = Waiters(clock, operations_max)
+        self.fetches: Waiters[WatchKey | SessionKey, WaitingFetch] = Waiters(clock, operations_max)
         """Fetches of followers wait for the log end, fetches of consumers for the high watermark.
 
-        A follower's fetch in a session has one key, so that a wait costs as much for a thousand partitions as for one.
+        A fetch in a session has one key, so that a wait costs as much for a thousand partitions as for one.
         """
-        self._waiting_followers: dict[BrokerId, None] = {}
-        self.changes = 0
-        """Counts changes of replicas that a follower's fetch could show; equal counts mean that nothing has changed."""
+        self.sessions = SessionIndex()
+        """Which fetch sessions name a partition: it becomes due in them with each change."""
         self._low_watermark_waiters = 0
         self._low_watermark_changed = Signal()
 
@@ -134,37 +133,23 @@ class ReplicaWaits:
             else:
                 waiters.complete(delayed)
 
-    def follower_keys(self, broker_id: BrokerId, *, watermarks: bool) -> list[FollowerKey]:
-        """Returns the keys on which a follower's fetch waits for log ends, and for high watermarks as well."""
-        if len(self._waiting_followers) >= _FOLLOWERS_KEPT:
-            self._forget_followers()
-        self._waiting_followers[broker_id] = None
-        return [(broker_id, False), (broker_id, True)] if watermarks else [(broker_id, False)]
+    def note_change(self, partition: Partition) -> None:
+        """Notes a change that wakes no fetch: of in-sync replicas, or of a log start offset."""
+        self.sessions.changed(partition.wire_key, partition.name_key)
 
-    def log_grew(self, partition: Partition) -> None:
-        """Completes the fetches for which the new log end is enough."""
-        self._wake(partition, partition.end, watermark=False)
-
-    def watermark_rose(self, partition: Partition) -> None:
-        """Completes the fetches for which the new high watermark is enough."""
-        self._wake(partition, partition.committed, watermark=True)
-
-    def note_change(self) -> None:
-        """Counts a change that wakes no fetch: of in-sync replicas, or of a log start offset."""
-        self.changes += 1
-
-    def _wake(self, partition: Partition, key: WatchKey, *, watermark: bool) -> None:
-        """Completes the fetches that wait on ``key`` or, in a follower's session, on all partitions."""
-        self.changes += 1
+    def moved(self, partition: Partition, *, watermark: bool) -> None:
+        """Completes the fetches for which the new log end, or the new high watermark, is enough."""
+        key = partition.committed if watermark else partition.end
+        sessions = self.sessions.changed(partition.wire_key, partition.name_key)
         purgatory = self.fetches.purgatory
         watched = purgatory.watched
         if not watched:
             return
         if key in watched:
             self.wake_fetches(key)
-        for broker_id in partition.replica.state.replicas:
-            if (broker_id, watermark) in watched:
-                for delayed in purgatory.watchers((broker_id, watermark)):
+        for session in sessions:
+            if (session, watermark) in watched:
+                for delayed in purgatory.watchers((session, watermark)):
                     if delayed.operation.ready(partition):
                         self.fetches.complete(delayed)
 
@@ -178,20 +163,19 @@ class ReplicaWaits:
 
     def end(self, partition: Partition) -> None:
         """Ends all waits for a partition whose leadership changed or whose replica is gone."""
-        self.changes += 1
+        sessions = self.sessions.changed(partition.wire_key, partition.name_key)
         self.complete_produces(partition)
         self.follower_noted()
-        purgatory = self.fetches.purgatory
-        for key in (partition.end, partition.committed):
-            for delayed in purgatory.watchers(key):
-                self.fetches.complete(delayed)
-        self._forget_followers()
-        for broker_id in self._waiting_followers:  # also those that have just ceased to be replicas
-            for delayed in purgatory.watchers((broker_id, False)):
-                if delayed.operation.names(partition):
-                    self.fetches.complete(delayed)
+        self._end_fetches(partition.end)
+        self._end_fetches(partition.committed)
+        for session in sessions:
+            self.end_session(session)
 
-    def _forget_followers(self) -> None:
-        """Forgets followers without a waiting fetch."""
-        purgatory = self.fetches.purgatory
-        self._waiting_followers = {each: None for each in self._waiting_followers if purgatory.watches((each, False))}
+    def end_session(self, session: FetchSession) -> None:
+        """Completes the fetches that wait in a session."""
+        self._end_fetches((session, False))
+        self._end_fetches((session, True))
+
+    def _end_fetches(self, key: WatchKey | SessionKey) -> None:
+        for delayed in self.fetches.purgatory.watchers(key):
+            self.fetches.complete(delayed)

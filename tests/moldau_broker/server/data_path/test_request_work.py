@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,13 @@ from moldau.implementation import EXTENSIONS
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import IMPLEMENTATION
+from moldau.runtime.net.serving.answers import FileRange
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import batch, decode_response, frame, run_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROUNDS = 20
 PRODUCE_CALLS = 72
@@ -33,6 +35,8 @@ MORE_IN_ONE_DRAIN = 45
 FETCH_CALLS = 88
 SESSION_CALLS = 46
 SESSION_C_CALLS = 40
+BUSY_SESSION_CALLS = 80
+BUSY_SESSION_C_CALLS = 80
 PARTITIONS = 50
 OPERATIONS = ("append", "write_at", "read", "read_into", "truncate", "sync")
 KEPT_OBJECTS = 8
@@ -127,33 +131,75 @@ def test_work_of_produce_and_fetch() -> None:
     run_cluster(scenario)
 
 
+def session_frames(handler: BrokerConnection, partitions: int) -> Iterator[bytearray]:
+    """Opens a consumer's session; yields the frames of its next fetches, which name no partition."""
+    opened = decoded(serve(handler, fetch_frame(partitions, session_epoch=0))[0])
+    assert opened.session_id
+    assert len(opened.responses[0].partitions) == partitions
+    for epoch in itertools.count(1):
+        yield fetch_frame(0, opened.session_id, epoch)
+
+
+def decoded(answer: Any) -> Any:
+    """Returns a fetch answer, with zeros for the records."""
+    data = b"".join(bytes(part.count) if isinstance(part, FileRange) else part for part in answer)
+    return decode_response(FetchResponse, 12, memoryview(data)[4:])[1]
+
+
 @compiled
-def test_work_of_a_consumer_whose_partitions_are_idle() -> None:
-    """A fetch in a session without news makes no call per partition."""
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_work_of_a_session_is_that_of_its_changes(partitions: int) -> None:
+    """A fetch makes the same calls for one partition as for many at rest, with and without news of one."""
 
     async def scenario(cluster: Any) -> None:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS)
         for number in range(PARTITIONS):
             await cluster.leader("t", number)
         handler = handler_of(cluster)
-        (first,) = serve(handler, fetch_frame(PARTITIONS, session_epoch=0))
-        _, opened = decode_response(FetchResponse, 12, memoryview(b"".join(first))[4:])
-        assert opened.session_id
-        assert len(opened.responses[0].partitions) == PARTITIONS
-        (quiet,) = serve(handler, fetch_frame(0, opened.session_id, 1))
-        _, answer = decode_response(FetchResponse, 12, memoryview(b"".join(quiet))[4:])
-        assert not answer.responses
-        frames = [fetch_frame(0, opened.session_id, 2 + number) for number in range(ROUNDS)]
-        work = Work()
-        work.of(lambda: [serve(handler, each) for each in frames])
-        assert work.calls <= SESSION_CALLS * ROUNDS
-        assert work.c_calls <= (SESSION_C_CALLS + 2 * PARTITIONS) * ROUNDS, "a look-up for each partition"
+        frames = session_frames(handler, partitions)
+
+        def work_of_fetches() -> tuple[float, float]:
+            prepared = list(itertools.islice(frames, ROUNDS))
+            work = Work()
+            work.of(lambda: [serve(handler, each) for each in prepared])
+            return work.calls / ROUNDS, work.c_calls / ROUNDS
+
+        assert not decoded(serve(handler, next(frames))[0]).responses
+        idle = work_of_fetches()
         serve(handler, produce_frame())
-        (news,) = serve(handler, fetch_frame(0, opened.session_id, 2 + ROUNDS))
-        head, records, tail = news
-        data = b"".join((head, bytes(records.count), tail))
-        _, answer = decode_response(FetchResponse, 12, memoryview(data)[4:])
-        assert [part.partition_index for part in answer.responses[0].partitions] == [0]
+        assert [part.partition_index for part in decoded(serve(handler, next(frames))[0]).responses[0].partitions] == [
+            0
+        ]
+        busy = work_of_fetches()
+        assert idle[0] <= SESSION_CALLS, idle
+        assert idle[1] <= SESSION_C_CALLS, idle
+        assert busy[0] <= BUSY_SESSION_CALLS, busy
+        assert busy[1] <= BUSY_SESSION_C_CALLS, busy
+
+    run_cluster(scenario)
+
+
+@compiled
+def test_a_wait_of_a_session_has_one_key() -> None:
+    """A waiting fetch of a consumer costs the same for one partition as for many."""
+
+    async def scenario(cluster: Any) -> None:
+        await cluster.client(1).create_topic("t", partitions=PARTITIONS)
+        for number in range(PARTITIONS):
+            await cluster.leader("t", number)
+        handler = handler_of(cluster)
+        serve(handler, next(session_frames(handler, PARTITIONS)))
+        purgatory = cluster.running[1].context.replicas.waits.fetches.purgatory
+        (session,) = cluster.running[1].context.sessions._sessions.values()
+        request = FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=1 << 20)
+        request.session_id, request.session_epoch = session.session_id, session.epoch
+        (waiting,) = serve(handler, body_of(request, 12))
+        assert not waiting.finished
+        assert list(purgatory.watched) == [(session, True)]
+        serve(handler, produce_frame())
+        assert waiting.finished
+        assert not purgatory.watched
+        assert sum(part.count for part in waiting.answer_now() if isinstance(part, FileRange)) > 0
 
     run_cluster(scenario)
 
