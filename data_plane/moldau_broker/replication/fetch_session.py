@@ -261,7 +261,7 @@ class FetchSessionCache:
         eviction_ms: float = 120_000,
         index: SessionIndex | None = None,
     ) -> None:
-        """``index`` is told which sessions name which partitions."""
+        """``index`` receives which sessions name which partitions."""
         self._index = SessionIndex() if index is None else index
         self._ended: list[FetchSession] = []
         self._slots_max = slots_max
