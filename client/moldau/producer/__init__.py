@@ -1,19 +1,28 @@
-"""The producer: ``Producer`` for trio, with its values and errors; ``core`` holds its pure cores."""
+"""The producer: ``Producer`` for trio, with its values and errors; ``core`` holds its pure cores.
 
-from moldau.producer.core.output import OutputRecord
-from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
-from moldau.producer.core.statistics import ProducerStatistics, TopicStatistics
-from moldau.producer.core.transaction_values import (
-    AbortableTransactionError,
-    FatalTransactionError,
-    PreparedTransaction,
-    ProducerFencedError,
-    TransactionAbortedError,
-    TransactionError,
-)
-from moldau.producer.delivery import Delivery, RecordMetadata
-from moldau.producer.intake import BufferExhaustedError
-from moldau.producer.producer import Producer
+A name is loaded at its first use: most programs need no statistics, and few need transactions.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.producer.core.output import OutputRecord
+    from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
+    from moldau.producer.core.statistics import ProducerStatistics, TopicStatistics
+    from moldau.producer.core.transaction_errors import (
+        AbortableTransactionError,
+        FatalTransactionError,
+        ProducerFencedError,
+        TransactionAbortedError,
+        TransactionError,
+    )
+    from moldau.producer.core.transaction_values import PreparedTransaction
+    from moldau.producer.delivery import Delivery, RecordMetadata
+    from moldau.producer.intake import BufferExhaustedError
+    from moldau.producer.producer import Producer
 
 __all__ = [
     "AbortableTransactionError",
@@ -32,3 +41,36 @@ __all__ = [
     "TransactionError",
     "partition_for_key",
 ]
+
+_HOMES = {
+    "AbortableTransactionError": "core.transaction_errors",
+    "BufferExhaustedError": "intake",
+    "Delivery": "delivery",
+    "FatalTransactionError": "core.transaction_errors",
+    "OutputRecord": "core.output",
+    "PartitionerFunction": "core.partitioner",
+    "PreparedTransaction": "core.transaction_values",
+    "Producer": "producer",
+    "ProducerFencedError": "core.transaction_errors",
+    "ProducerStatistics": "core.statistics",
+    "RecordMetadata": "delivery",
+    "TopicStatistics": "core.statistics",
+    "TransactionAbortedError": "core.transaction_errors",
+    "TransactionError": "core.transaction_errors",
+    "partition_for_key": "core.partitioner",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a name at its first use (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -23,13 +23,11 @@ from moldau.cluster import arguments
 from moldau.cluster.background import FAREWELL_MS, Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
-from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.interceptors import ProducerInterceptor, checked
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
 from moldau.cluster.reports import interval_of, report_forever
 from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.output import OutputRecord
-from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.encoding import Encoding
 from moldau.producer.intake import PAUSE_INTERVAL_RECORDS, BufferExhaustedError, RecordIntake, limits_of
@@ -46,9 +44,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from moldau.cluster.committed import CommittedOffset
+    from moldau.cluster.group_metadata import GroupMetadata
     from moldau.consumer import Consumer
     from moldau.producer.core.partitioner import PartitionerFunction
     from moldau.producer.core.statistics import ProducerStatistics
+    from moldau.producer.core.transaction_values import PreparedTransaction
     from moldau.producer.steps import Transform
     from moldau.producer.transactions import Transactions
     from moldau.records import RowColumns
@@ -451,6 +451,9 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             FatalTransactionError: the producer must be closed.
             KafkaError: REQUEST_TIMED_OUT.
         """
+        from moldau.cluster.group_metadata import GroupMetadata  # few producers have transactions
+        from moldau.producer.core.transaction_values import OffsetToCommit
+
         call = "send_offsets_to_transaction"
         transactions = self._transactional()
         given = {

@@ -15,7 +15,7 @@ import trio
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
 from moldau.producer.core.accumulator import Accumulator, Verdict
-from moldau.producer.core.statistics import ProducerCounters
+from moldau.producer.core.counters import ProducerCounters
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import (

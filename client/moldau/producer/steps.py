@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from moldau.producer.core.transaction_values import AbortableTransactionError, FatalTransactionError
+from moldau.producer.core.transaction_errors import AbortableTransactionError, FatalTransactionError
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
 

@@ -8,14 +8,8 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.producer.core.transaction_core import TransactionManager
-from moldau.producer.core.transaction_values import (
-    Call,
-    OffsetToCommit,
-    Outcome,
-    PreparedTransaction,
-    State,
-    TransactionAbortedError,
-)
+from moldau.producer.core.transaction_errors import TransactionAbortedError
+from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, PreparedTransaction, State
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 

@@ -10,6 +10,9 @@
 A batch that was compressed a thousandfold is an attack or a mistake: ``decompress`` never holds more than
 ``size_limit`` bytes of output, and first allocates what the compressed bytes can justify. ``decompression`` does the
 same piece by piece.
+
+The libraries are imported at their first use: most programs use at most one of them, and loading both takes longer than
+loading a client's own modules.
 """
 
 from __future__ import annotations
@@ -18,9 +21,6 @@ import enum
 import struct
 import zlib
 from typing import TYPE_CHECKING, assert_never
-
-import cramjam
-import lz4.frame
 
 from moldau.records.errors import CorruptRecordError, OversizedRecordsError
 
@@ -79,6 +79,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
             compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
             return compressor.compress(data) + compressor.flush()
         case Compression.SNAPPY:
+            import cramjam
+
             view = memoryview(data)
             parts = [XERIAL_HEADER]
             for start in range(0, len(view), XERIAL_BLOCK_BYTES):
@@ -87,6 +89,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
                 parts.append(block)
             return b"".join(parts)
         case Compression.LZ4:
+            import lz4.frame
+
             compressed: bytes = lz4.frame.compress(
                 data,
                 compression_level=0 if level is None else level,
@@ -95,6 +99,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
             )
             return compressed
         case Compression.ZSTD:
+            import cramjam
+
             return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
         case _:
             assert_never(codec)
@@ -156,6 +162,8 @@ def _decompress_gzip(data: Buffer, size_limit: int) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
+    import lz4.frame
+
     parts: list[bytes] = []
     size = 0
     rest: Buffer | None = data
@@ -179,6 +187,8 @@ def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
 
 def decompress_snappy_block(block: memoryview, size_limit: int, before: int = 0) -> bytearray:
     """Decompresses one raw block; ``before`` bytes of the limit are used up."""
+    import cramjam
+
     if not block:
         raise damaged(Compression.SNAPPY, "it is empty")
     try:
@@ -236,6 +246,8 @@ def zstd_content_size(data: memoryview) -> int | None:
 
 
 def _decompress_zstd(data: memoryview, size_limit: int) -> bytearray:
+    import cramjam
+
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         raise damaged(Compression.ZSTD, "it does not start with a zstd frame")
     justified = min(size_limit, len(data) * _ZSTD_EXPANSION_MAX)

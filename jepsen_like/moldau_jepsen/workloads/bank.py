@@ -23,7 +23,7 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_errors import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import Bank
 from moldau_jepsen.history import Audit, Kind, Status, TopicPartition

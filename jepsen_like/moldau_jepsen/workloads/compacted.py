@@ -16,7 +16,7 @@ import trio
 from moldau.admin import Admin
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_errors import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers.log.compacted import NEVER, Fate, KeyRead, KeyRecord, KeyWrite, check_compacted
 from moldau_jepsen.history import TopicPartition

@@ -21,7 +21,7 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_errors import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.transaction_core import TransactionManager
-from moldau.producer.core.transaction_values import (
-    State,
-)
+from moldau.producer.core.transaction_values import State
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from moldau.protocol.messages.add_partitions_to_txn import (

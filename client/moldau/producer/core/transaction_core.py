@@ -35,6 +35,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.transaction_errors import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    TransactionError,
+)
 from moldau.producer.core.transaction_requests import (
     add_offsets_request,
     add_partitions_request,
@@ -43,17 +50,12 @@ from moldau.producer.core.transaction_requests import (
     init_request,
 )
 from moldau.producer.core.transaction_values import (
-    AbortableTransactionError,
     Call,
     Coordinator,
-    FatalTransactionError,
     OffsetToCommit,
     Outcome,
     PreparedTransaction,
-    ProducerFencedError,
     State,
-    TransactionAbortedError,
-    TransactionError,
 )
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse

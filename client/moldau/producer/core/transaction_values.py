@@ -1,4 +1,4 @@
-"""Errors, states, outcomes and calls of a transactional producer. Values without behaviour."""
+"""States, outcomes and calls of a transactional producer. Values without behaviour."""
 
 from __future__ import annotations
 
@@ -6,30 +6,9 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.protocol.errors import KafkaError
-
 if TYPE_CHECKING:
+    from moldau.protocol.errors import KafkaError
     from moldau.protocol.schema import Request
-
-
-class TransactionError(KafkaError):
-    """Reports that a transaction or the producer has failed; see the subclasses."""
-
-
-class AbortableTransactionError(TransactionError):
-    """Reports that the transaction cannot be committed; abort it, then the next one may begin."""
-
-
-class FatalTransactionError(TransactionError):
-    """Reports that the producer has failed for good; close it."""
-
-
-class ProducerFencedError(FatalTransactionError):
-    """Reports that another producer took over the transactional id, or that the transaction timed out."""
-
-
-class TransactionAbortedError(KafkaError):
-    """Reports that records or offsets were dropped because their transaction was aborted."""
 
 
 class State(enum.Enum):

@@ -7,7 +7,6 @@ from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
-from moldau.runtime.config.tls import tls_problems, tls_settings
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
@@ -87,7 +86,7 @@ def _check_consumer(config: Config) -> list[str]:
 def check_client_security(config: Config) -> list[str]:
     """Returns what is wrong with the keys of TLS and SASL."""
     protocol = SecurityProtocol[config.get_str("security.protocol")]
-    problems = tls_problems(tls_settings(config)) if protocol.uses_tls else []
+    problems = _tls_problems(config) if protocol.uses_tls else []
     if protocol.uses_sasl:
         from moldau.runtime.config.sasl import client_login, problems_of  # not loaded by clients without SASL
 
@@ -97,6 +96,12 @@ def check_client_security(config: Config) -> list[str]:
             f"sasl.mechanism: has no effect with security.protocol = {protocol.name}; set SASL_{_below(protocol)}"
         )
     return problems
+
+
+def _tls_problems(config: Config) -> list[str]:
+    from moldau.runtime.config.tls import tls_problems, tls_settings  # not loaded by clients without TLS
+
+    return tls_problems(tls_settings(config))
 
 
 def _below(protocol: SecurityProtocol) -> str:
@@ -119,7 +124,7 @@ ADMIN_CONFIG = ConfigSchema.of(
 
 
 def _check_registry(config: Config) -> list[str]:
-    problems = tls_problems(tls_settings(config))
+    problems = _tls_problems(config)
     if not config.get_list("schema.registry.url"):
         problems.append("schema.registry.url: must name at least one address")
     problems += [

@@ -6,7 +6,6 @@ three letters with the unknown one are looked up in an index first, and only tho
 
 from __future__ import annotations
 
-import difflib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +42,8 @@ class NearestNames:
             for holder in self._holders.get(run, ()):
                 shared[holder] = shared.get(holder, 0) + 1
         best = sorted(shared, key=lambda holder: (-shared[holder], len(holder), holder))[:_CANDIDATES]
+        import difflib  # most programs make no mistake
+
         close = difflib.get_close_matches(name, best, n=1, cutoff=_CUTOFF)
         return close[0] if close else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.producer.core.transaction_values import TransactionError
+from moldau.producer.core.transaction_errors import TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Poll, Send, Status
 from moldau_jepsen.workloads.recording.payload import send_payload

@@ -12,13 +12,12 @@ import random
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.transaction_values import (
+from moldau.producer.core.transaction_errors import (
     AbortableTransactionError,
     FatalTransactionError,
-    OffsetToCommit,
     ProducerFencedError,
-    State,
 )
+from moldau.producer.core.transaction_values import OffsetToCommit, State
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import (

@@ -9,13 +9,12 @@ Method: the pure core alone.
 import pytest
 
 from moldau.producer.core.transaction_core import TransactionManager
-from moldau.producer.core.transaction_values import (
+from moldau.producer.core.transaction_errors import (
     AbortableTransactionError,
     FatalTransactionError,
-    OffsetToCommit,
-    State,
     TransactionAbortedError,
 )
+from moldau.producer.core.transaction_values import OffsetToCommit, State
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest

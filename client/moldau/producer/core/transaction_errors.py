@@ -1,0 +1,25 @@
+"""Errors of a transactional producer."""
+
+from __future__ import annotations
+
+from moldau.protocol.errors import KafkaError
+
+
+class TransactionError(KafkaError):
+    """Reports that a transaction or the producer has failed; see the subclasses."""
+
+
+class AbortableTransactionError(TransactionError):
+    """Reports that the transaction cannot be committed; abort it, then the next one may begin."""
+
+
+class FatalTransactionError(TransactionError):
+    """Reports that the producer has failed for good; close it."""
+
+
+class ProducerFencedError(FatalTransactionError):
+    """Reports that another producer took over the transactional id, or that the transaction timed out."""
+
+
+class TransactionAbortedError(KafkaError):
+    """Reports that records or offsets were dropped because their transaction was aborted."""
