@@ -165,12 +165,12 @@ class AioPortal(Portal[C], Generic[C]):
         """
         if self._ask_stop(gives_up=gives_up):
             assert self._has_ended is not None
-            assert self._token is not None
+            assert self.open_token is not None
             try:
                 await self._has_ended.wait()
             except asyncio.CancelledError:
                 with contextlib.suppress(trio.RunFinishedError):
-                    self._token.run_sync_soon(self._scope.cancel)
+                    self.open_token.run_sync_soon(self._scope.cancel)
                 await self._has_ended.wait(INTERRUPTED_WAIT_S)
                 if self._has_ended.future.done():
                     self._thread.join()  # the thread has set the event as its last act

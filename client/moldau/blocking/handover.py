@@ -81,18 +81,20 @@ class Handover:
     """The queue between the callers' threads and the producer, and the task that empties it.
 
     Callers append to a deque, which is atomic, so that a record takes no lock. A caller wakes the task only while
-    ``_is_called`` is not set. The task clears the flag before its last look at the queue: either this look sees a
+    ``is_called`` is not set. The task clears the flag before its last look at the queue: either this look sees a
     record, or the caller of that record sees the cleared flag. ``end`` and late callers agree in the same way.
     Invariant: the queue holds at most ``HANDOVER_RECORDS_MAX`` records, and one more for each calling thread.
     """
 
     def __init__(self, producer: TrioProducer) -> None:
         self._producer = producer
-        self._queue: deque[Handed] = deque()
+        self.queue: deque[Handed] = deque()
+        """Hot paths append to it while it has room, and call ``appended`` if they must, as ``put`` does."""
         self._room = threading.Condition()
         self._waiting = 0  # threads that wait for room; changed under the lock
         self.is_ended = False
-        self._is_called = False
+        self.is_called = False
+        """Whether the trio thread is going to look at the queue."""
         self._wanted = Signal()
         self.taken = Signal()
         self._is_busy = False
@@ -107,11 +109,20 @@ class Handover:
         Raises:
             RuntimeError: the producer is closed.
         """
-        if len(self._queue) >= HANDOVER_RECORDS_MAX:
+        if len(self.queue) >= HANDOVER_RECORDS_MAX:
             self._wait_room()
         self._check_open()
-        self._queue.append(record)
-        if not self._is_called:
+        self.queue.append(record)
+        if not self.is_called or self.is_ended:
+            self.appended(token)
+
+    def appended(self, token: trio.lowlevel.TrioToken) -> None:
+        """Wakes the trio thread after a record was appended; to be called if it is not called, or has ended.
+
+        Raises:
+            RuntimeError: the producer is closed.
+        """
+        if not self.is_called:
             self._call(token)
         if self.is_ended:  # meanwhile, and ``end`` may not have seen the record
             self._fail_queued()
@@ -136,7 +147,7 @@ class Handover:
             raise RuntimeError("the producer is closed")
 
     def _is_full(self) -> bool:
-        return len(self._queue) >= HANDOVER_RECORDS_MAX and not self.is_ended
+        return len(self.queue) >= HANDOVER_RECORDS_MAX and not self.is_ended
 
     def _wait_room(self) -> None:
         with self._room:
@@ -148,20 +159,20 @@ class Handover:
                 self._waiting -= 1
 
     def _call(self, token: trio.lowlevel.TrioToken) -> None:
-        self._is_called = True
+        self.is_called = True
         try:
             token.run_sync_soon(self._wanted.notify)
         except trio.RunFinishedError as error:
             raise RuntimeError("the producer is closed") from error
         except BaseException:  # an interrupt of the calling thread, which may have come before the call
-            self._is_called = False
+            self.is_called = False
             raise
 
     def _fail_queued(self) -> None:
         """Fails the records that the trio thread will not take any more."""
         while True:
             try:
-                record = self._queue.popleft()
+                record = self.queue.popleft()
             except IndexError:
                 return
             self._fail(record[6])
@@ -185,7 +196,7 @@ class Handover:
 
     def _announce_room(self) -> None:
         """Wakes callers that wait for room once there is room for many records."""
-        if len(self._queue) > _ROOM_RECORDS:
+        if len(self.queue) > _ROOM_RECORDS:
             return
         if self._waiting:
             with self._room:
@@ -200,11 +211,11 @@ class Handover:
     async def empty_forever(self) -> None:
         """Passes records to the trio producer until cancelled."""
         while True:
-            self._is_called = bool(self._queue)
-            if not self._queue:
+            self.is_called = bool(self.queue)
+            if not self.queue:
                 self.taken.notify()
                 await self._wanted.wait()
-                self._is_called = True
+                self.is_called = True
             self._is_busy = True
             await self._pass_on()
             self._is_busy = False
@@ -215,9 +226,9 @@ class Handover:
     async def _pass_on(self) -> None:
         """Passes records of the queue, at most ``_RECORDS_PER_STEP``, to the trio producer."""
         intake = self._producer.intake
-        popleft = self._queue.popleft
+        popleft = self.queue.popleft
         now_ms = intake.wall_ms()  # once for these records, which take less than a millisecond
-        left = min(len(self._queue), _RECORDS_PER_STEP)
+        left = min(len(self.queue), _RECORDS_PER_STEP)
         while left > 0:
             count, record = intake.appender.append_handed(popleft, left, now_ms)
             left -= count
@@ -265,7 +276,7 @@ class Handover:
     async def wait_empty(self) -> None:
         """Waits until the producer has taken every record."""
         self._wanted.notify()  # an interrupted caller may have added a record without a call
-        await self.taken.wait_until(lambda: not self._queue and not self._is_busy)
+        await self.taken.wait_until(lambda: not self.queue and not self._is_busy)
 
     async def flush(self, timeout_ms: float) -> None:
         """Waits until the queue is empty and all records are delivered.

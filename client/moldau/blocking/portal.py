@@ -113,7 +113,11 @@ class Portal(Generic[C]):
         self._scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._started = threading.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
+        self.open_token: trio.lowlevel.TrioToken | None = None
+        """The trio token of the thread, for hot paths; None before the client is open, and in a forked process.
+
+        ``token`` checks more, and says what is wrong.
+        """
         self._stop: trio.Event | None = None
         self._gives_up = False
         self._failure: BaseException | None = None
@@ -159,7 +163,7 @@ class Portal(Generic[C]):
         with self._scope as scope:
             async with self._opening as client:
                 self._client = client
-                self._token = trio.lowlevel.current_trio_token()
+                self.open_token = trio.lowlevel.current_trio_token()
                 self._note_start()
                 await stop.wait()
                 if self._gives_up:
@@ -184,14 +188,6 @@ class Portal(Generic[C]):
         )
 
     @property
-    def open_token(self) -> trio.lowlevel.TrioToken | None:
-        """The trio token of the thread for hot paths; None before the client is open, and in a forked process.
-
-        ``token`` checks more, and says what is wrong.
-        """
-        return self._token
-
-    @property
     def token(self) -> trio.lowlevel.TrioToken:
         """The trio token of the thread.
 
@@ -204,9 +200,9 @@ class Portal(Generic[C]):
                 f"the client was opened in process {self._pid}, and a forked process has no copy of its thread; "
                 "open a client of its own in each process"
             )
-        if self._token is None or not self._thread.is_alive():
+        if self.open_token is None or not self._thread.is_alive():
             raise RuntimeError("the client is not open; use it as `with ... as ...`")
-        return self._token
+        return self.open_token
 
     def call(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a coroutine function in the thread and returns its result.
@@ -248,7 +244,7 @@ class Portal(Generic[C]):
 
     def note_fork(self) -> None:
         """Forgets the thread, which a forked process does not have."""
-        self._token = None
+        self.open_token = None
 
     def stop(self, *, gives_up: bool) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing."""
@@ -263,12 +259,12 @@ class Portal(Generic[C]):
 
     def _ask_stop(self, *, gives_up: bool) -> bool:
         """Asks the thread to close the client; returns whether it runs."""
-        if not self._thread.is_alive() or self._token is None or self._stop is None:
+        if not self._thread.is_alive() or self.open_token is None or self._stop is None:
             return False
         self._gives_up = gives_up
         # The thread may have ended on its own; its failure then says why.
         with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._stop.set)
+            self.open_token.run_sync_soon(self._stop.set)
         return True
 
     def _raise_failure(self) -> None:

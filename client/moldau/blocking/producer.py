@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import trio
 
-from moldau.blocking.handover import Handover, PendingDelivery, handed_over
+from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
 from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
@@ -133,7 +133,14 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             and not trio.lowlevel.in_trio_run()
         ):
             delivery = BlockingDelivery(self)
-            handover.put((topic, value, key, (), partition, timestamp, delivery), token)  # type: ignore[arg-type]  # bytes
+            record: Any = (topic, value, key, (), partition, timestamp, delivery)
+            queue = handover.queue
+            if len(queue) < HANDOVER_RECORDS_MAX:  # what ``put`` does, without its calls
+                queue.append(record)
+                if not handover.is_called or handover.is_ended:
+                    handover.appended(token)
+            else:
+                handover.put(record, token)
             return delivery
         given = tuple(arguments.headers("send", headers))
         if not self._trio_producer.interceptors:
@@ -141,12 +148,12 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             return self.send_bytes(
                 topic, value_bytes, key_bytes, headers=given, partition=partition, timestamp=timestamp
             )
-        record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, given, partition, timestamp)
-        record = on_send(self._trio_producer.interceptors, record)
+        output: OutputRecord[Any, Any] = OutputRecord(topic, value, key, given, partition, timestamp)
+        output = on_send(self._trio_producer.interceptors, output)
         try:
-            return self._send_intercepted(record)
+            return self._send_intercepted(output)
         except Exception as error:
-            on_acknowledgement(self._trio_producer.interceptors, record, None, error)
+            on_acknowledgement(self._trio_producer.interceptors, output, None, error)
             raise
 
     def _send_intercepted(self, record: OutputRecord[Any, Any]) -> BlockingDelivery:

@@ -3,12 +3,14 @@
 Method: a hand-over with a trio token and a producer of the test; real threads only where they must block.
 """
 
+import sys
 import threading
 
 import pytest
 import trio
 import trio.testing
 
+from moldau.blocking import Producer
 from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery
 from moldau.producer import BufferExhaustedError
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -80,7 +82,7 @@ def test_burst_of_records_takes_one_call_and_no_lock():
     for number in range(1000):
         handover.put(record(number), token)
     assert token.calls == 1
-    assert len(handover._queue) == 1000
+    assert len(handover.queue) == 1000
 
 
 def test_record_that_meets_the_end_fails():
@@ -121,7 +123,7 @@ def test_flush_passes_on_what_an_interrupt_left():
     async def main():
         async def script():
             await trio.testing.wait_all_tasks_blocked()
-            handover._queue.append(record(1))  # its caller was interrupted before the call
+            handover.queue.append(record(1))  # its caller was interrupted before the call
             await handover.wait_empty()
 
         await passed_on(handover, script)
@@ -191,17 +193,17 @@ def test_full_queue_blocks_callers(ending):
         thread.start()
     while handover._waiting < 3:
         threads[0].join(0.001)
-    assert len(handover._queue) == HANDOVER_RECORDS_MAX
+    assert len(handover.queue) == HANDOVER_RECORDS_MAX
     if ending == "end":
         handover.end()
     else:
-        handover._queue.clear()
+        handover.queue.clear()
         handover._announce_room()
     for thread in threads:
         thread.join(WAIT_S)
         assert not thread.is_alive()
     assert failures == (["the producer is closed"] * 3 if ending == "end" else [])
-    assert len(handover._queue) == (0 if ending == "end" else 3)
+    assert len(handover.queue) == (0 if ending == "end" else 3)
 
 
 def test_full_queue_calls_back_when_there_is_room():
@@ -209,10 +211,36 @@ def test_full_queue_calls_back_when_there_is_room():
     for number in range(HANDOVER_RECORDS_MAX):
         assert handover.put_nowait(record(number), token, lambda: called.append(True))
     assert not handover.put_nowait(record(b"last"), token, lambda: called.append(True))
-    handover._queue.popleft()
+    handover.queue.popleft()
     handover._announce_room()
     assert called == [], "half the queue is to be empty"
-    handover._queue.clear()
+    handover.queue.clear()
     handover._announce_room()
     handover._announce_room()
     assert called == [True]
+
+
+def test_send_of_a_blocking_producer_makes_one_call_of_its_own():
+    """A plain record costs ``send`` itself and trio's look at the thread: the queue is appended to in place."""
+    producer = Producer({"bootstrap.servers": "b:9092"})
+    producer._handover, token = Handover(TrioProducer()), Token()
+    producer._portal.open_token = token
+    producer.send("t", b"first")
+    calls = []
+
+    def note(frame, event, _):
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        deliveries = [producer.send("t", b"value", b"key") for _ in range(100)]
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 202, "one more for the list and one for the end of the count"
+    assert calls.count("send") == 100
+    assert [record[6] for record in producer._handover.queue][1:] == deliveries
+    assert token.calls == 1, "the trio thread is called once"
+    producer._handover.end()
+    with pytest.raises(RuntimeError, match="not open"):
+        producer.send("t", b"late")
