@@ -42,6 +42,10 @@ _SESSION_VERSION = 7
 CLOSING_MS = 100.0
 """How long a consumer that closes waits for the ends of its fetch sessions."""
 _PREFERRED_REPLICA_MS = 300_000.0
+_BEHIND_MS = 1_000.0
+"""How long a partition is read from its leader after a follower did not have the offset, or was unknown."""
+_UNREACHABLE_MS = 30_000.0
+"""The same after a follower that could not be reached: each further attempt may delay the partition."""
 
 
 class FetchHost(Protocol):
@@ -114,10 +118,20 @@ class NodeFetcher:
             purpose = FETCH_PURPOSES[planned.lane]
             if client.connection_nowait(node_id, purpose) is None:
                 plan.given_up(planned)
-                next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id, purpose), 1.0))
+                delay_ms = max(client.retry_delay_ms(node_id, purpose), 1.0)
+                if math.isfinite(delay_ms) and self._avoid(positions, node_id, _UNREACHABLE_MS):
+                    delay_ms = 1.0  # the leader is asked next
+                next_ms = min(next_ms, now_ms + delay_ms)
                 continue
             nursery.start_soon(self._fetch, planned)
         return next_ms
+
+    def _avoid(self, positions: Sequence[PartitionPosition], node_id: int, duration_ms: float) -> bool:
+        """Reads partitions from their leaders that a follower cannot serve; returns whether there are any."""
+        found = [position for position in positions if position.preferred_replica == node_id]
+        for position in found:
+            position.avoid_followers(self._client.now_ms + duration_ms)
+        return bool(found)
 
     async def close_sessions(self) -> None:
         """Starts no more fetches and ends the fetch sessions on the brokers; returns within ``CLOSING_MS``.
@@ -168,8 +182,7 @@ class NodeFetcher:
                 self._client.logger.info("fetch-unanswered", node=planned.node_id, error=error)
             self._client.request_update()
             self._lost(planned)
-            for position in planned.positions:
-                position.preferred_replica = -1
+            self._avoid(planned.positions, planned.node_id, _UNREACHABLE_MS)
         except KafkaError as error:
             self._host.report(error)
             self._lost(planned)
@@ -238,7 +251,7 @@ class NodeFetcher:
                 ForgottenTopic(topic=topic, topic_id=topic_id, partitions=numbers)
                 for (topic, topic_id), numbers in forgotten.items()
             ],
-            rack_id=self._rack,
+            rack_id=self._rack_for(planned),
         )
         timeout_ms = self._client.request_timeout_ms + planned.max_wait_ms
         leaders = [(partition, self._host.leader_epoch(partition)) for partition in planned.asked]
@@ -248,6 +261,14 @@ class NodeFetcher:
             return await connection.request_as(FetchResponse, request, version, timeout_ms)
         finally:
             watch.ended(awaited)
+
+    def _rack_for(self, planned: PlannedFetch) -> str:
+        """Returns the rack of this client, or none if a partition is to be read from the leader.
+
+        A leader that knows the rack would name the same follower again, at once.
+        """
+        now_ms = self._client.now_ms
+        return "" if any(each.leader_only_until_ms > now_ms for each in planned.positions) else self._rack
 
     # --- answers
 
@@ -303,9 +324,7 @@ class NodeFetcher:
         position.last_stable_offset = answer.last_stable_offset
         position.log_start_offset = answer.log_start_offset
         if answer.preferred_read_replica >= 0:
-            position.preferred_replica = answer.preferred_read_replica
-            position.preferred_until_ms = self._client.now_ms + _PREFERRED_REPLICA_MS
-            position.is_idle = False
+            self._take_advice(position, answer.preferred_read_replica)
         if not answer.records:
             return
         aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
@@ -326,6 +345,16 @@ class NodeFetcher:
             return
         position.add_chunk(generation, offset, chunk)
 
+    def _take_advice(self, position: PartitionPosition, replica: int) -> None:
+        """Reads from the follower that the leader names; from the leader while metadata do not contain it."""
+        now_ms = self._client.now_ms
+        if replica in self._client.cluster_metadata.brokers:
+            position.prefer(replica, now_ms + _PREFERRED_REPLICA_MS)
+        else:
+            self._client.request_update()
+            position.avoid_followers(now_ms + _BEHIND_MS)
+            position.is_idle = False
+
     def _corrupt(self, position: PartitionPosition, offset: int, why: str) -> None:
         self._host.back_off(position)
         self._host.report(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}"))
@@ -337,7 +366,8 @@ class NodeFetcher:
                 position.partition, answer.current_leader.leader_id, answer.current_leader.leader_epoch
             )
         from_follower = position.preferred_replica >= 0
-        position.preferred_replica = -1
+        if from_follower:
+            position.avoid_followers(self._client.now_ms + _BEHIND_MS)
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._host.failed(position, code)
         elif not from_follower:  # a follower may be behind the leader, which is asked next and decides

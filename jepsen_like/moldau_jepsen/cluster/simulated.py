@@ -58,6 +58,8 @@ class ClusterShape:
     directories: int = 1
     """Log directories of a broker (``log.dirs``); a controller has one."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    racks: bool = False
+    """Whether each broker is a rack of its own, so that consumers may read from followers (KIP-392)."""
     secured: bool = False
     """Whether nodes have identities and clients need rights (``cluster.secured``)."""
 
@@ -126,6 +128,9 @@ class SimulatedCluster:
             "share.coordinator.state.topic.num.partitions": "4",
             "num.partitions": "2",
         }
+        if self.shape.racks:
+            settings |= {"replica.selector.class": "RackAwareReplicaSelector"}
+            settings |= {} if is_controller else {"broker.rack": f"rack-{node_id}"}
         if self.shape.secured:
             settings |= secured_settings(self.host(node_id), BROKER_PORT, is_controller=is_controller)
         settings.update(self.shape.settings)

@@ -20,6 +20,7 @@ from moldau_broker.coordinator.group.core import group
 from moldau_broker.coordinator.transaction.core import state as transaction_state
 from moldau_broker.replication import follower, replica
 from moldau_broker.server.handlers.apis import BASE_APIS
+from moldau_jepsen.coverage.situations import Situation, situations_watched
 from moldau_jepsen.world.network.hosts import EPHEMERAL_PORTS
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY
 from moldau_quorum.log.port import QUORUM_MESSAGE_KEY
@@ -39,6 +40,7 @@ START = "(start)"
 """The state before the first."""
 ISR = "partition"
 RECORDS = "metadata records"
+SITUATIONS = "rare situations"
 _REQUEST_START_BYTES = 12  # size, API key, version, correlation id
 _RESPONSE_START_BYTES = 8  # size, correlation id
 
@@ -220,6 +222,9 @@ def watched(coverage: Coverage) -> Iterator[None]:
                 counts[Transition(RECORDS, START, type(record).__name__)] += 1
             return accepted
 
+        situations: Counter[Situation] = Counter()
+        stack.callback(lambda: count_situations(situations, coverage))
+        stack.enter_context(situations_watched(situations))
         stack.enter_context(_replaced(transaction_state.Transaction, "moved", counting_moved))
         stack.enter_context(_replaced(image.ImageEditor, "replay_command", counting_replay))
         yield
@@ -333,6 +338,12 @@ def count_partition_changes(judge: ClusterInvariants, coverage: Coverage) -> Non
             last_leader = after.leader if after.leader >= 0 else last_leader
 
 
+def count_situations(situations: Mapping[Situation, int], coverage: Coverage) -> None:
+    """Adds the counts of rare situations."""
+    for situation, count in situations.items():
+        coverage.transitions[Transition(SITUATIONS, START, situation.value)] += count
+
+
 # --- what could be reached
 
 
@@ -383,6 +394,7 @@ def reachable_transitions() -> list[Transition]:
         for after in targets
     ]
     found += [Transition(ISR, "", change.value) for change in PartitionChange]
+    found += [Transition(SITUATIONS, "", situation.value) for situation in Situation]
     found += [
         Transition(RECORDS, "", record.__name__) for record in records.RECORD_CLASSES if record not in _SNAPSHOT_ENDS
     ]

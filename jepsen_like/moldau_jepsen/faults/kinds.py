@@ -45,6 +45,8 @@ class FaultKind(enum.Enum):
     ISOLATE = "isolate"  # links to all other members and to the clients are cut
     CLOCK = "clock-skew"  # clocks run at a wrong rate, and the wall clock is set
     LOST_LOG = "lost-log"  # a controller's metadata log is removed, cut or damaged while it is down; it is replaced
+    HELD_BACK = "held-back"  # packets stay in the network, and arrive long after the fault has ended
+    POWER_TRUNCATED = "power-truncated"  # a node loses power just after it has cut a log, before it appends
 
 
 CHAOS_KINDS = (

@@ -20,6 +20,7 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Seek, Send, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
+from moldau_jepsen.workloads.pauses import Pauser
 from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, polled, read_everything
 from moldau_jepsen.workloads.recording.payload import send_payload
 from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder, acknowledgements
@@ -66,6 +67,8 @@ class QueueOptions:
     """Bytes behind the value."""
     seek_share: float = 0.0
     """Of the polls that returned something: the reader seeks afterwards."""
+    pause_share: float = 0.0
+    """Of the polls: the reader pauses a partition afterwards."""
     producer: Mapping[str, object] = field(default_factory=dict)
     consumer: Mapping[str, object] = field(default_factory=dict)
 
@@ -193,9 +196,10 @@ class QueueWorkload:
             if self._begins_at_earliest:
                 seeks = [Seek(partition, None) for partition in partitions]
                 self._recorder.operation(process, Kind.SEEK, Status.OK, begun, seeks=seeks)
-            seeker = self._seeker(process)
+            seeker, pauser = self._seeker(process), Pauser(process, self._options.pause_share)
             while not self._stopping.is_set():
                 batches = await self._poll_once(process, consumer)
+                pauser.polled(consumer)
                 await seeker.saw(consumer, batches)
 
     @property
@@ -226,7 +230,7 @@ class QueueWorkload:
         reader = self._consumer(rebalances, **{"group.id": self._options.group})
         async with mortal(reader, draw) as consumer:
             consumer.subscribe([self._options.topic])
-            seeker = self._seeker(process)
+            seeker, pauser = self._seeker(process), Pauser(process, self._options.pause_share)
             seen = (-1, 0)
             while not self._stopping.is_set():
                 begun = self._recorder.now_ms()
@@ -251,6 +255,7 @@ class QueueWorkload:
                     if draw.random() < 0.3 and seeker.is_back(consumer):
                         await self._commit(consumer)
                 await seeker.saw(consumer, batches)
+                pauser.polled(consumer)
 
     async def _commit(self, consumer: Consumer) -> None:
         try:

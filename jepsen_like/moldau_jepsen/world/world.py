@@ -206,6 +206,11 @@ class SimulatedNode:
         assert self._disk_port is not None, f"{self.name} does not run"
         self._disk_port.crash_after_writes(count, crash)
 
+    def crash_after_truncation(self, count: int, crash: Callable[[], None]) -> None:
+        """Calls ``crash`` just after the process has shortened a file and made ``count`` writes more."""
+        assert self._disk_port is not None, f"{self.name} does not run"
+        self._disk_port.crash_after_truncation(count, crash)
+
     def crash_after_sends(self, count: int, crash: Callable[[], None]) -> None:
         """Calls ``crash`` just after the ``count``-th send of the process from now, before it writes anything else."""
         assert self.is_running, f"{self.name} does not run"

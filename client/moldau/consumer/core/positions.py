@@ -56,6 +56,7 @@ class PartitionPosition:
         "is_paused",
         "last_stable_offset",
         "leader_epoch",
+        "leader_only_until_ms",
         "log_start_offset",
         "offset",
         "offset_epoch",
@@ -88,11 +89,22 @@ class PartitionPosition:
         self.retry_at_ms = -math.inf
         self.preferred_replica = -1
         self.preferred_until_ms = -math.inf
+        self.leader_only_until_ms = -math.inf  # no fetch names the rack so long: a follower could not serve it
 
     @property
     def has_position(self) -> bool:
         """Whether the offset to fetch is known."""
         return self.phase in (Phase.FETCH, Phase.VALIDATE)
+
+    def prefer(self, replica: int, until_ms: float) -> None:
+        """Reads from a follower, as the leader advises (KIP-392)."""
+        self.preferred_replica, self.preferred_until_ms = replica, until_ms
+        self.is_idle = False
+
+    def avoid_followers(self, until_ms: float) -> None:
+        """Reads from the leader until then, because the preferred follower could not serve the position."""
+        self.preferred_replica = -1
+        self.leader_only_until_ms = max(self.leader_only_until_ms, until_ms)
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
         """Sets the position to ``offset`` and drops prefetched chunks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import traceback
@@ -10,10 +11,23 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau_jepsen.coverage.coverage import Coverage, MessageMeter, count_partition_changes, watched
+from moldau_jepsen.coverage.coverage import (
+    Coverage,
+    MessageMeter,
+    count_partition_changes,
+    count_situations,
+    watched,
+)
 from moldau_jepsen.simulation.campaign.figures import measure
-from moldau_jepsen.simulation.campaign.options import Result, RunOptions, draw_network, planned_faults
+from moldau_jepsen.simulation.campaign.options import (
+    Result,
+    RunOptions,
+    draw_network,
+    drawn_short_sequences,
+    planned_faults,
+)
 from moldau_jepsen.simulation.campaign.run import Run
+from moldau_jepsen.simulation.campaign.sequences import SHORT_END, sequences_end_at
 from moldau_jepsen.simulation.judge.sampling import RunSampler
 from moldau_jepsen.simulation.judge.watch import LogLines
 from moldau_jepsen.simulation.judge.witness import Witness
@@ -48,6 +62,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             world.agenda.watchers.append(sampler.turn_ended)
         await run.run()
         count_partition_changes(run.judge, coverage)
+        count_situations(run.situations(), coverage)
         trace = world.trace
         return Result(
             seed=seed,
@@ -73,7 +88,8 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             series=None if sampler is None else sampler.series(run.history, trace.notes(), _strikes(run)),
         )
 
-    with logs.installed(), watched(coverage):
+    wraps = sequences_end_at(SHORT_END) if drawn_short_sequences(seed, chosen) else contextlib.nullcontext()
+    with logs.installed(), watched(coverage), wraps:
         result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
 

@@ -45,6 +45,9 @@ DRAWS = (
     "quotas",
     "compaction",
     "sharing",
+    "administration",
+    "racks",
+    "short_sequences",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

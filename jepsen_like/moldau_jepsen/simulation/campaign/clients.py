@@ -17,11 +17,13 @@ import trio
 from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
-from moldau_jepsen.simulation.campaign.options import drawn_sharing
+from moldau_jepsen.simulation.campaign.options import drawn_administration, drawn_sharing
 from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
 from moldau_jepsen.workloads.access.quotas import QuotasWorkload
 from moldau_jepsen.workloads.access.rights import TOPICS as GUARDED
 from moldau_jepsen.workloads.access.rights import RightsWorkload
+from moldau_jepsen.workloads.administered import PARTITIONS as ADMINISTERED
+from moldau_jepsen.workloads.administered import AdministeredWorkload
 from moldau_jepsen.workloads.bank import BankWorkload
 from moldau_jepsen.workloads.compacted import CompactedWorkload
 from moldau_jepsen.workloads.members import MembersWorkload
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.judge.rights import RightsWatch
     from moldau_jepsen.workloads.compacted import CompactedOptions
     from moldau_jepsen.workloads.questions import Nodes
+    from moldau_jepsen.workloads.queue import QueueOptions
     from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder
     from moldau_jepsen.world.world import World
 
@@ -59,6 +62,7 @@ BANK_PROBABILITY = 0.35
 MEMBERS_PROBABILITY = 0.35
 SEEKS_PROBABILITY = 0.5
 SEEK_SHARE = 0.06
+PAUSE_SHARE = 0.05
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
@@ -115,6 +119,7 @@ class Clients:
         self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
         queue = replace(queue, seek_share=SEEK_SHARE) if self.seeks else queue
+        queue = self._near(queue)
         pipe = replace(options.pipe_options, consumer={**self._strategy, **options.pipe_options.consumer})
         nodes: Nodes = cluster
         register_environment = self.environment
@@ -152,7 +157,21 @@ class Clients:
             None if compaction is None else CompactedWorkload(self.environment, cluster.bootstrap, compaction)
         )
         self._compaction = compaction
+        self.administered = self._administered_group()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
+
+    def _near(self, queue: QueueOptions) -> QueueOptions:
+        """Returns the options of a queue whose readers have a rack, if brokers have."""
+        if not self._cluster.shape.racks:
+            return queue
+        rack = f"rack-{self._world.random('rack').choice(self._cluster.broker_ids)}"
+        return replace(queue, pause_share=PAUSE_SHARE, consumer={**queue.consumer, "client.rack": rack})
+
+    def _administered_group(self) -> AdministeredWorkload | None:
+        options = drawn_administration(self._world.seed, self._options)
+        if options is None:
+            return None
+        return AdministeredWorkload(self._cluster, self._cluster.bootstrap, self.environment, options)
 
     async def create_topics(self) -> None:
         """Creates the topics of the workloads.
@@ -174,6 +193,8 @@ class Clients:
             topics[METERED_TOPIC] = 1
         if self._sharers:
             topics[options.share_options.topic] = options.share_options.partitions
+        if self.administered is not None:
+            topics |= {partition.topic: 1 for partition in ADMINISTERED}
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
         if self._compaction is not None:
@@ -211,6 +232,10 @@ class Clients:
                 nursery.start_soon(self._until_it_ends, "compacted", compacted)
             if self._sharers:
                 nursery.start_soon(self._until_it_ends, "share", self._run_share)
+
+            if self.administered is not None:
+                administered = partial(client.run_program, self.administered.run)
+                nursery.start_soon(self._until_it_ends, "administered", administered)
 
     async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.under_way.append(name)
@@ -289,6 +314,8 @@ class Clients:
         if self._compacted is not None:
             self._compacted.stop()
         self._share.stop()
+        if self.administered is not None:
+            self.administered.stop()
         if self.rights is not None:
             self.rights.stop()
         if self.quotas is not None:
@@ -334,6 +361,8 @@ class Clients:
             await self._compacted.final_read(seconds)
         if self._sharers:
             await self._share.final_read(self.environment, seconds)
+        if self.administered is not None:
+            await self.administered.final_read(seconds)
 
     def wrong_answers(self) -> list[str]:
         """Returns the answers about rights, logins and quotas that were wrong so far."""
@@ -348,6 +377,7 @@ class Clients:
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
         unanswered = unanswered or self._share.stuck
+        unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
@@ -362,6 +392,9 @@ class Clients:
         wrong = [text for kind, text in self._share.wrong() if asked(kind)]
         if wrong:
             return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []
+        if wrong:
+            return [f"at the end: group-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,

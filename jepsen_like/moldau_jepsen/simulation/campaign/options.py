@@ -11,6 +11,7 @@ from moldau_jepsen.coverage.coverage import Coverage
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
+from moldau_jepsen.workloads.administered import AdministeredOptions
 from moldau_jepsen.workloads.bank import BankOptions
 from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.members import MembersOptions
@@ -35,6 +36,9 @@ QUOTAS_PROBABILITY = 0.2
 COMPACTION_PROBABILITY = 0.25
 SHARING_PROBABILITY = 0.2
 DELETES_SHARE = 0.3
+ADMINISTRATION_PROBABILITY = 0.15
+RACKS_PROBABILITY = 0.2
+SHORT_SEQUENCES_PROBABILITY = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,13 @@ class RunOptions:
             slots=2, sends_per_second=8.0, life_s=5.0, lock_ms=3_000, request_timeout_ms=1_000
         )
     )
+    administration: bool | None = False
+    """Whether the offsets of a group are reset and deleted beside the others; drawn if None, as campaigns have it."""
+    racks: bool | None = False
+    """Whether each broker is a rack, and readers read from a follower and pause partitions; drawn if None, as campaigns
+    have it."""
+    short_sequences: bool | None = False
+    """Whether sequence numbers of producers begin again after 127; drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -205,8 +216,12 @@ class Result:
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults that a seed draws."""
-    several = drawn_directories(seed, options) > 1
-    kinds = [kind for kind in options.kinds if several or kind not in NEEDS_DIRECTORIES]
+    unfit: tuple[FaultKind, ...] = () if drawn_directories(seed, options) > 1 else NEEDS_DIRECTORIES
+    if drawn_transaction_level(seed, options) == 1 or drawn_security(seed, options) or drawn_quotas(seed, options):
+        # Level 1 cannot tell late packets of a transaction from those of the next (KAFKA-17754). The clients that
+        # change rights and quotas take a change that was not answered for one that does not come any more.
+        unfit += (FaultKind.HELD_BACK,)
+    kinds = [kind for kind in options.kinds if kind not in unfit]
     return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 
 
@@ -252,6 +267,26 @@ def drawn_sharing(seed: int, options: RunOptions) -> bool:
     if options.sharing is not None:
         return options.sharing
     return derive_random(seed, "sharing").random() < SHARING_PROBABILITY
+
+
+def drawn_administration(seed: int, options: RunOptions) -> AdministeredOptions | None:
+    """Returns the options of the administered group, None without one; of a stream of its own, as above."""
+    draw = derive_random(seed, "administration")
+    works = draw.random() < ADMINISTRATION_PROBABILITY
+    works = works if options.administration is None else options.administration
+    return AdministeredOptions(protocol=draw.choice(("classic", "consumer"))) if works else None
+
+
+def drawn_racks(seed: int, options: RunOptions) -> bool:
+    """Returns whether brokers have racks; of a stream of its own, as above."""
+    return derive_random(seed, "racks").random() < RACKS_PROBABILITY if options.racks is None else options.racks
+
+
+def drawn_short_sequences(seed: int, options: RunOptions) -> bool:
+    """Returns whether sequence numbers end early; of a stream of its own, as above."""
+    if options.short_sequences is not None:
+        return options.short_sequences
+    return derive_random(seed, "sequences").random() < SHORT_SEQUENCES_PROBABILITY
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

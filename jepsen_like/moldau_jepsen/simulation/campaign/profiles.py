@@ -554,6 +554,15 @@ def drawn_options(seed: int) -> RunOptions:
         else profile.of_seed(seed)
     )
     drawn = replace(
-        options, core_first=None, seeks=None, variety=None, transaction_level=None, security=None, quotas=None
+        options,
+        core_first=None,
+        seeks=None,
+        variety=None,
+        transaction_level=None,
+        security=None,
+        quotas=None,
+        administration=None,
+        racks=None,
+        short_sequences=None,
     )
     return drawn if options.compaction else replace(drawn, compaction=None)

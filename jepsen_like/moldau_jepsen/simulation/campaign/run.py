@@ -9,6 +9,7 @@ observer judges every step of all phases. The first violation ends the run.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
-from moldau_jepsen.cluster.simulated import ClusterNotReadyError, SimulatedCluster
+from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
+from moldau_jepsen.coverage.situations import ADMINISTERED, Situation
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
@@ -28,8 +30,10 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_compaction,
     drawn_directories,
     drawn_quotas,
+    drawn_racks,
     drawn_security,
     drawn_sharing,
+    drawn_short_sequences,
     drawn_transaction_level,
     planned_faults,
 )
@@ -52,7 +56,7 @@ from moldau_quorum.node.directory import NodeDirectoryError
 if TYPE_CHECKING:
     import random
     import uuid
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.faults.kinds import PlannedFault
@@ -84,10 +88,8 @@ class Run:
         self.compaction = drawn_compaction(world.seed, options)
         self.sharing = drawn_sharing(world.seed, options)
         settings = self._settings(draw, has_quotas=has_quotas)
-        directories = drawn_directories(world.seed, options)
         secured = drawn_security(world.seed, options)
-        shape = replace(options.shape, directories=directories, settings=settings, secured=secured)
-        self.cluster = SimulatedCluster(world, shape)
+        self.cluster = SimulatedCluster(world, self._shape(settings, secured=secured))
         self.rights = RightsWatch(self.cluster) if secured else None
         self.judge = ClusterInvariants(trio.current_time, options.only)
         self.observer = ClusterObserver(self.cluster, self.judge)
@@ -133,6 +135,11 @@ class Run:
         self._liveness: Liveness | None = None
         self._unread: list[Anomaly] = []
 
+    def _shape(self, settings: Mapping[str, str], *, secured: bool) -> ClusterShape:
+        seed, options = self.world.seed, self.options
+        directories, racks = drawn_directories(seed, options), drawn_racks(seed, options)
+        return replace(options.shape, directories=directories, settings=settings, secured=secured, racks=racks)
+
     def _settings(self, draw: random.Random, *, has_quotas: bool) -> dict[str, str]:
         settings = {**draw_settings(draw), **self.options.shape.settings}
         if self.compaction is not None:
@@ -165,7 +172,19 @@ class Run:
             "quotas": self.quotas is not None,
             "compaction": self.compaction is not None,
             "sharing": self.sharing,
+            "racks": self.cluster.shape.racks,
+            "short_sequences": drawn_short_sequences(self.world.seed, self.options),
+            "administration": self.clients.administered is not None,
         }
+
+    def situations(self) -> Counter[Situation]:
+        """Returns the rare situations that clients and rules saw."""
+        found = Counter({Situation.SEQUENCES_WRAPPED: self.judge.producers.wrapped})
+        administered = self.clients.administered
+        for name, count in administered.counts.items() if administered is not None else ():
+            if name in ADMINISTERED:
+                found[ADMINISTERED[name]] += count
+        return +found
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)

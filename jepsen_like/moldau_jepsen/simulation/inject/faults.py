@@ -42,15 +42,19 @@ DRAWN_APART = (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR, F
 DRAWN_LAST = (FaultKind.LOST_LOG,)
 """The same, for a kind that came later: it must not shift those either."""
 
+DRAWN_SINCE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
+"""The same, for kinds that came still later."""
+
 
 def plan_of_seed(seed: int, duration: float, kinds: Sequence[FaultKind]) -> list[PlannedFault]:
     """Returns the faults that a seed draws of ``kinds`` for ``duration`` seconds, in the order of their beginnings."""
     faults: list[PlannedFault] = []
-    first = [kind for kind in kinds if kind not in DRAWN_APART and kind not in DRAWN_LAST]
+    streams = (("apart", DRAWN_APART), ("last", DRAWN_LAST), ("since", DRAWN_SINCE))
+    first = [kind for kind in kinds if not any(kind in streamed for _, streamed in streams)]
     if first:
         faults = plan_faults(derive_random(seed, "fault plan"), duration, first)
     planned = bool(first)
-    for stream, streamed in (("apart", DRAWN_APART), ("last", DRAWN_LAST)):
+    for stream, streamed in streams:
         chosen = [kind for kind in kinds if kind in streamed]
         if chosen:
             draw = derive_random(seed, "fault plan", stream)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 LOSS_LINKS_PROBABILITY = 0.6
 LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
+HELD_BACK_SECONDS = (3.0, 40.0)
+"""How long packets that are held back stay in the network: often until all faults have ended."""
+HELD_BACK_CLIENT_PROBABILITY = 0.6
+"""Of packets from a machine of clients; the others are from a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +59,7 @@ class LinkFaults:
             FaultKind.RESET: self._reset,
             FaultKind.SLOW: self._slow,
             FaultKind.LOSS: self._loss,
+            FaultKind.HELD_BACK: self._held_back,
         }
 
     def end_all(self, outside: Sequence[str]) -> None:
@@ -187,6 +192,21 @@ class LinkFaults:
             if draw.random() < LOSS_LINKS_PROBABILITY
         ]
         return self._trouble(troubles)
+
+    def _held_back(self, draw: random.Random) -> Callable[[], None]:
+        """Delays the packets of one machine to another so long that the peers give up and go on.
+
+        New connections are quick again as soon as the fault has ended, so the packets arrive behind later ones.
+        """
+        targets = self._targets
+        nodes = targets.hosts(targets.nodes)
+        from_client = draw.random() < HELD_BACK_CLIENT_PROBABILITY
+        source = draw.choice(targets.clients if from_client and targets.clients else nodes)
+        leader = self._cluster.host(targets.leader_or_any(draw))
+        target = leader if leader != source else draw.choice([host for host in nodes if host != source])
+        shortest, longest = HELD_BACK_SECONDS
+        delay = shortest * (longest / shortest) ** draw.random()
+        return self._trouble([_Trouble(link=(source, target), extra_delay=delay, mark=targets.mark)])
 
 
 def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:

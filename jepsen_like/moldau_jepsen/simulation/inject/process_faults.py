@@ -8,6 +8,7 @@ import trio
 
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.truncations import Truncations
 
 if TYPE_CHECKING:
     import random
@@ -41,6 +42,7 @@ class ProcessFaults:
             FaultKind.POWER: self._power_of_one,
             FaultKind.POWER_ALL: lambda _: self._power(targets.may_lose_power),
             FaultKind.POWER_UNSYNCED: self._power_unsynced,
+            FaultKind.POWER_TRUNCATED: Truncations(targets).strike,
             FaultKind.RESTART: self._restart,
             FaultKind.ROLL: self._roll,
             FaultKind.PAUSE: self._pause,

@@ -119,7 +119,7 @@ class ClusterInvariants:
         self._metadata: dict[int, tuple[int, int]] = {}
         self._partitions: dict[PartitionKey, PartitionRecord] = {}
         self._watermarks: dict[tuple[PartitionKey, int, int, int], int] = {}
-        self._producers = ProducerRules(self.violated)
+        self.producers = ProducerRules(self.violated)
 
     def violated(self, invariant: str, text: str) -> None:
         """Records a contradiction."""
@@ -210,7 +210,7 @@ class ClusterInvariants:
             if known is None and batch.base_offset >= record.end:
                 record.committed[batch.base_offset] = batch
                 record.committed_to(leader_epoch, batch.last_offset + 1)
-                self._producers.committed(key, batch.base_offset, batch.producer)
+                self.producers.committed(key, batch.base_offset, batch.producer)
             elif known != batch:
                 self.violated(
                     "log-agreement",

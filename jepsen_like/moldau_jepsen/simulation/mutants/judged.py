@@ -108,6 +108,9 @@ ALONE: dict[str, Trial] = {
     "permitted-though-denied": _trial("acl-deny-ignored"),
     "denied-though-permitted": _trial("acl-decisions-kept"),
     "stuck": _trial("divergence-ignored"),
+    "epochs-in-log": _trial("epochs-kept-when-log-starts-over"),
+    "wait-ends": _trial("wake-up-lost"),
+    "group-administration": _trial("second-offset-not-deleted"),
     "compacted-key": _trial("tombstones-dropped-at-once"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -9,7 +9,7 @@ from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import Profile
-from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS
+from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
 from moldau_jepsen.workloads.compacted import CompactedOptions
 
 TRANSFERS = replace(
@@ -123,4 +123,100 @@ TOMBSTONES = replace(
     name="tombstones",
     text="as compaction, with tombstones that outlast the run",
     options=replace(COMPACTION.options, compacted_options=CompactedOptions(reads_per_second=2.0)),
+)
+
+ADMINISTRATION = Profile(
+    name="administration",
+    text="offsets of a group are reset and deleted while its members come and go, and coordinators move",
+    options=RunOptions(
+        shape=ClusterShape(controllers=1, brokers=3),
+        workload=replace(RunOptions().workload, senders=0, assigned_readers=0, group_readers=0, crash_every_s=0.0),
+        config_changes_per_second=0.2,
+        pipe=False,
+        transactions=False,
+        administration=True,
+    ),
+    kinds=(FaultKind.KILL_LEADER, FaultKind.RESTART, FaultKind.LINK, FaultKind.PAUSE, FaultKind.CUT),
+    strikes=(2, 5),
+    lengths=(0.2, 2.0),
+)
+
+LATE_PACKETS = replace(
+    TRANSACTIONS,
+    name="late-packets",
+    text="packets of transactional clients stay in the network until their next transactions",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),
+        transactional_producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 4_000, "linger.ms": 0},
+        fault_seconds=30.0,
+    ),
+    kinds=(FaultKind.HELD_BACK,),
+    strikes=(12, 18),
+    lengths=(0.2, 0.8),
+)
+
+POWER_CUTS = Profile(
+    name="power-cuts",
+    text="brokers with small segments lose power, mostly just after they have truncated a log",
+    options=replace(
+        TRANSACTIONS.options,
+        shape=ClusterShape(
+            settings={
+                "log.segment.bytes": "2048",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "log.flush.offset.checkpoint.interval.ms": "500",
+            }
+        ),
+        synced=True,
+        fault_seconds=20.0,
+    ),
+    kinds=(
+        FaultKind.POWER_TRUNCATED,
+        FaultKind.POWER_TRUNCATED,
+        FaultKind.KILL_LEADER,
+        FaultKind.POWER,
+        FaultKind.POWER_ALL,
+        FaultKind.CUT,
+        FaultKind.SLOW,
+    ),
+    strikes=(8, 14),
+    lengths=(0.5, 2.5),
+)
+
+STARTED_OVER = Profile(
+    name="started-over",
+    text="records are deleted while replicas are away, so that their logs begin again at another offset",
+    options=replace(
+        COMPACTION.options,
+        compacted_options=CompactedOptions(deletes=True, deletions_per_second=2.0, partitions=1, rounds_per_second=8.0),
+    ),
+    kinds=(FaultKind.KILL, FaultKind.CUT, FaultKind.KILL_LEADER, FaultKind.PAUSE),
+    strikes=(4, 8),
+    lengths=(2.0, 5.0),
+)
+
+NEAR_READERS = Profile(
+    name="near-readers",
+    text="consumers read from followers and pause partitions, while leaders come and go and replicas move",
+    options=replace(
+        REPLICATION.options,
+        directories=2,
+        racks=True,
+        workload=replace(RunOptions().workload, assigned_readers=2),
+    ),
+    kinds=(FaultKind.KILL_LEADER, FaultKind.LINK, FaultKind.CUT, FaultKind.MOVE_DIRECTORY, FaultKind.SLOW),
+    strikes=(5, 10),
+)
+
+SHORT_SEQUENCES = replace(
+    IMPATIENT,
+    name="short-sequences",
+    text="as impatient, with sequence numbers that begin again after 127",
+    options=replace(
+        IMPATIENT.options,
+        short_sequences=True,
+        workload=replace(IMPATIENT.options.workload, sends_per_second=120.0, crash_every_s=0.0, partitions=1),
+    ),
 )

@@ -185,7 +185,16 @@ class VirtualLock:
 class NodeDisk:
     """The ``Disk`` port of one incarnation of a node."""
 
-    __slots__ = ("_crash_after", "_disk", "_offloads", "_on_crash_point", "_used", "frozen", "open_files")
+    __slots__ = (
+        "_crash_after",
+        "_crash_after_truncation",
+        "_disk",
+        "_offloads",
+        "_on_crash_point",
+        "_used",
+        "frozen",
+        "open_files",
+    )
 
     def __init__(self, disk: VirtualDisk) -> None:
         """Makes the port of a new process."""
@@ -195,6 +204,7 @@ class NodeDisk:
         self._offloads: dict[int, trio.CancelScope] = {}
         self._used = disk.used_bytes()
         self._crash_after = 0
+        self._crash_after_truncation: int | None = None
         self._on_crash_point: Callable[[], None] | None = None
 
     def freeze(self) -> None:
@@ -208,11 +218,19 @@ class NodeDisk:
         """Calls ``crash()`` just after the ``count``-th write, truncate, rename, remove or sync from now."""
         assert count >= 1, "the first write to come is number 1"
         self._crash_after = count
+        self._crash_after_truncation = None
+        self._on_crash_point = crash
+
+    def crash_after_truncation(self, count: int, crash: Callable[[], None]) -> None:
+        """Calls ``crash()`` just after ``count`` changes that follow the next truncation which shortens a file."""
+        self._crash_after = 0
+        self._crash_after_truncation = count
         self._on_crash_point = crash
 
     def forget_crash_point(self) -> None:
-        """Cancels ``crash_after_writes`` unless the crash has happened."""
+        """Cancels every crash point unless the crash has happened."""
         self._crash_after = 0
+        self._crash_after_truncation = None
         self._on_crash_point = None
 
     def check(self, path: str) -> VirtualDisk:
@@ -253,6 +271,8 @@ class NodeDisk:
     def trace_write(self, kind: str, path: str, position: int, count: int) -> None:
         """Adds a write to the trace."""
         self._disk.trace.event(kind, self._disk.name, path, position, count)
+        if self._crash_after_truncation is not None and kind == "truncate" and position < count:
+            self._crash_after, self._crash_after_truncation = 1 + self._crash_after_truncation, None
         self._count_write()
 
     def _count_write(self) -> None:

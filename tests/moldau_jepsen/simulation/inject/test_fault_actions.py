@@ -36,6 +36,7 @@ VISIBLE = {
     FaultKind.LINK: "cut",
     FaultKind.BLIND: "cut",
     FaultKind.SLOW: "slow",
+    FaultKind.HELD_BACK: "slow",
     FaultKind.DISK_SLOW: "disks",
     FaultKind.DISK_FULL: "disks",
     FaultKind.DIRECTORY: "disks",
@@ -46,7 +47,13 @@ VISIBLE = {
 }
 """Kinds whose effect shows one step after their beginning. Others take time or strike by chance: see ``NOTED``."""
 
-SHOWN_APART = {FaultKind.CRASH_POINT, FaultKind.RESET, FaultKind.DISK_ERROR, FaultKind.CLOCK_JUMP}
+SHOWN_APART = {
+    FaultKind.CRASH_POINT,
+    FaultKind.POWER_TRUNCATED,
+    FaultKind.RESET,
+    FaultKind.DISK_ERROR,
+    FaultKind.CLOCK_JUMP,
+}
 """Kinds that strike only nodes at work; a test below shows the last one."""
 
 NOTED = {

@@ -15,6 +15,7 @@ unclean-restart          a broker that stopped uncleanly returns neither in sync
 isr-change-asked         the leader proposed each new ISR member on top of the state that is changed (KIP-497)
 isr-incarnation          a new ISR member still has the broker epoch that the leader saw (KIP-903)
 clean-election           a leader comes from the ISR or the ELR unless unclean election is allowed
+epochs-in-log            the leader epochs of a log lie within it, in order (KIP-101)
 truncation-keeps         no in-sync replica truncates its log below a committed offset (KIP-101)
 producer-sequence        a producer's sequence numbers in a partition follow each other without gap or repetition
 producer-epoch           a producer's epoch in a partition never decreases (KIP-98, KIP-890)
@@ -24,6 +25,7 @@ offset-kept              a group commits no offset below the one committed when 
 transaction-state        a transactional id follows KIP-98's state transitions; its epoch never decreases
 transaction-epoch        at level 2 the end of a transaction takes exactly the next epoch (KIP-890)
 transaction-outcome      a marker has the outcome that the coordinator decided, and precedes the next transaction
+wait-ends                a produce is answered as soon as it has nothing to wait for
 answered-once            a request is answered once, whatever completes it (``coverage`` judges it on the wire)
 compaction-keeps         the last value of a key survives cleaning
 retention-keeps          deletion by size leaves at least ``retention.bytes``, and stays below the high watermark

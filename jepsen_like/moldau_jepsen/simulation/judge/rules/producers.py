@@ -36,6 +36,8 @@ class ProducerRules:
         """``violated`` is called with the rule and a text."""
         self._violated = violated
         self._known: dict[tuple[Hashable, int], tuple[int, int]] = {}
+        self.wrapped = 0
+        """How often the sequence numbers of a producer began again at 0."""
 
     def committed(self, key: Hashable, base_offset: int, batch: ProducerBatch) -> None:
         """The next committed batch of partition ``key``."""
@@ -56,5 +58,6 @@ class ProducerRules:
                     "producer-sequence",
                     f"{where} (epoch {epoch}) has sequence {batch.base_sequence}, {expected} was to come",
                 )
+            self.wrapped += batch.last_sequence < batch.base_sequence or (expected == 0 and last > 0)
             last = batch.last_sequence
         self._known[slot] = (epoch, last)

@@ -12,9 +12,11 @@ from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.committed import CommittedReader, committed_batches
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
+from moldau_jepsen.simulation.judge.rules.epochs import EpochRules
 from moldau_jepsen.simulation.judge.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
 from moldau_jepsen.simulation.judge.rules.registrations import NO_EPOCH, JoinSeen, RegistrationRules
 from moldau_jepsen.simulation.judge.rules.votes import CommitRules, VoteRules
+from moldau_jepsen.simulation.judge.rules.waits import WaitRules
 from moldau_quorum.log.raft.node import RaftNode
 from moldau_quorum.log.raft.shell import RaftLog
 
@@ -72,6 +74,8 @@ class RuleWatcher:
             min_insync_replicas=int(settings.get("min.insync.replicas", default_min_isr)),
             unclean_election=settings.get("unclean.leader.election.enable") == "true",
         )
+        self._epochs = EpochRules(violated)
+        self._waits = WaitRules(violated)
         self._compaction = CompactionRules(violated)
         self._committed = CommittedReader(violated)
         self._retention = RetentionRules(violated)
@@ -195,6 +199,8 @@ class RuleWatcher:
         if self._images.get(node_id) is not image:
             self._images[node_id] = image
             self._registrations.image_seen(image)
+        if broker.is_built:
+            self._waits.look(node_id, broker.context.replicas.waits, self._now())
         if broker.is_built and node_id not in self._incarnations:
             self._incarnations[node_id] = (broker, broker.context.incarnation_id)
 
@@ -245,6 +251,8 @@ class RuleWatcher:
         now = (log.storage.segments.generation, log.log_start_offset)
         if before != now:
             self._logs[slot] = now
+            epochs = [(entry.leader_epoch, entry.start_offset) for entry in log.epochs.entries]
+            self._epochs.began(key, node_id, log.log_start_offset, log.log_end_offset, epochs)
             if before is not None and now[1] > before[1]:
                 self._retention.deleted(
                     key,

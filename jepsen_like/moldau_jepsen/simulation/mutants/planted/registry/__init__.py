@@ -27,11 +27,12 @@ from moldau_jepsen.simulation.mutants.planted.registry.quorum import QUORUM
 from moldau_jepsen.simulation.mutants.planted.registry.quotas import QUOTAS
 from moldau_jepsen.simulation.mutants.planted.registry.replication import REPLICATED
 from moldau_jepsen.simulation.mutants.planted.registry.security import SECURITY
+from moldau_jepsen.simulation.mutants.planted.registry.situations import SITUATIONS
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *SECURITY, *QUOTAS, *OTHERS)
+    for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *SECURITY, *QUOTAS, *OTHERS, *SITUATIONS)
 }

@@ -1,0 +1,118 @@
+"""Counts rare situations of a run: states of several parts at once, which no single state machine shows."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import TYPE_CHECKING, TypedDict
+
+from moldau_broker.log.partition.segmented_log import SegmentedLog
+from moldau_broker.replication.fetch_session import FetchSessionCache
+from moldau_broker.replication.replica import NO_BROKER, Replica
+from moldau_broker.server.cluster_metadata.cache import ListenerHints
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
+
+    from moldau.values import BrokerId
+    from moldau_broker.log.files.segment import LogSegment
+    from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, PartitionKey
+    from moldau_broker.replication.replica import IsrProposal
+    from moldau_broker.server.replicas.partition import Partition
+
+
+class Situation(enum.Enum):
+    """The situations that are counted."""
+
+    ADMISSION_AT_MINIMUM = "replica proposed for an ISR of min.insync.replicas or less"
+    LOG_STARTED_OVER = "log started over at another offset"
+    SESSION_SHRANK = "fetch session dropped a partition"
+    SESSION_GREW = "fetch session added a partition"
+    FOLLOWER_READ = "consumer sent to a follower (KIP-392)"
+    SEQUENCES_WRAPPED = "sequence numbers began again at 0"
+    GROUP_DELETED = "group deleted"
+    OFFSETS_DELETED = "offsets of a group deleted"
+    OFFSETS_RESET = "offsets of a group reset"
+    OLD_EPOCH_REFUSED = "commit of an older generation or epoch refused"
+    REPLACED_MEMBER = "static member replaced"
+    PARTIAL_ERROR = "commit with an error of one partition"
+    RESUBSCRIBED = "member subscribed to other topics"
+    UNSUBSCRIBED = "member unsubscribed"
+
+
+ADMINISTERED = {
+    "delete-group: NONE": Situation.GROUP_DELETED,
+    "delete-offsets: NONE": Situation.OFFSETS_DELETED,
+    "reset: NONE": Situation.OFFSETS_RESET,
+    "commit: ILLEGAL_GENERATION": Situation.OLD_EPOCH_REFUSED,
+    "commit: STALE_MEMBER_EPOCH": Situation.OLD_EPOCH_REFUSED,
+    "commit: OFFSET_METADATA_TOO_LARGE": Situation.PARTIAL_ERROR,
+    "static member replaced": Situation.REPLACED_MEMBER,
+    "member subscribes again": Situation.RESUBSCRIBED,
+    "member unsubscribes": Situation.UNSUBSCRIBED,
+}
+"""Situations by what the administered workload counts."""
+
+
+class _SessionRequest(TypedDict):
+    privileged: bool
+    uses_topic_ids: bool
+    now_ms: float
+    fresh_id: int
+
+
+@contextlib.contextmanager
+def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
+    """Counts the situations of brokers during the block."""
+    propose, start_over = Replica._propose, SegmentedLog._replace_all
+    open_session, prefer = FetchSessionCache.open, ListenerHints.preferred_read_replica
+
+    def counting_propose(
+        self: Replica, isr: tuple[BrokerId, ...], *, joining: BrokerId, eligible: Mapping[BrokerId, int]
+    ) -> IsrProposal:
+        if joining != NO_BROKER and len(self.state.isr) <= self.effective_min_isr:
+            counts[Situation.ADMISSION_AT_MINIMUM] += 1
+        return propose(self, isr, joining=joining, eligible=eligible)
+
+    def counting_start_over(self: SegmentedLog, fresh: LogSegment, offset: int, log_start_offset: int) -> None:
+        counts[Situation.LOG_STARTED_OVER] += 1
+        start_over(self, fresh, offset, log_start_offset)
+
+    def counting_open(
+        self: FetchSessionCache,
+        session_id: int,
+        epoch: int,
+        partitions: Sequence[FetchPartition],
+        forgotten: Sequence[PartitionKey],
+        **rest: Unpack[_SessionRequest],
+    ) -> FetchContext:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            if forgotten:
+                counts[Situation.SESSION_SHRANK] += 1
+            if any(partition.key not in session.partitions for partition in partitions):
+                counts[Situation.SESSION_GREW] += 1
+        return open_session(self, session_id, epoch, partitions, forgotten, **rest)
+
+    def counting_prefer(self: ListenerHints, partition: Partition, rack_id: str, fetch_offset: int) -> int:
+        replica = prefer(self, partition, rack_id, fetch_offset)
+        if replica >= 0:
+            counts[Situation.FOLLOWER_READ] += 1
+        return replica
+
+    replacements: tuple[tuple[type, str, Callable[..., object]], ...] = (
+        (Replica, "_propose", counting_propose),
+        (SegmentedLog, "_replace_all", counting_start_over),
+        (FetchSessionCache, "open", counting_open),
+        (ListenerHints, "preferred_read_replica", counting_prefer),
+    )
+    former = [(owner, name, vars(owner)[name]) for owner, name, _ in replacements]
+    try:
+        for owner, name, replacement in replacements:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, original in former:
+            setattr(owner, name, original)

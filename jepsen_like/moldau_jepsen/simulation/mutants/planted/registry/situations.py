@@ -1,0 +1,109 @@
+"""The planted bugs that only rare situations show, and those of the administration of groups."""
+
+from __future__ import annotations
+
+from moldau_jepsen.simulation.campaign.profiles import IMPATIENT, REPLICATION
+from moldau_jepsen.simulation.mutants.mutant import Mutant
+from moldau_jepsen.simulation.mutants.planted import administration, situations
+from moldau_jepsen.simulation.mutants.pressed import (
+    ADMINISTRATION,
+    LATE_PACKETS,
+    NEAR_READERS,
+    POWER_CUTS,
+    SHORT_SEQUENCES,
+    STARTED_OVER,
+)
+
+SITUATIONS = (
+    Mutant(
+        name="error-hidden-by-next-partition",
+        area="client",
+        text="a commit reports the code of its last partition only",
+        patches=administration.error_hidden_by_next_partition,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="group-deleted-with-members",
+        area="groups",
+        text="a group with members is deleted",
+        patches=administration.group_deleted_with_members,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="offsets-deleted-while-read",
+        area="groups",
+        text="offsets of topics that members read are deleted",
+        patches=administration.offsets_deleted_while_read,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="second-offset-not-deleted",
+        area="groups",
+        text="an OffsetDelete for several partitions deletes one offset only",
+        patches=administration.deleted_offsets_kept,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="former-generation-commits",
+        area="groups",
+        text="a member may commit for a generation before its present one",
+        patches=administration.any_generation_commits,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="reset-with-members",
+        area="groups",
+        text="a commit that names no member is accepted while the group has members",
+        patches=administration.reset_with_members,
+        profile=ADMINISTRATION,
+    ),
+    Mutant(
+        name="late-end-believed",
+        area="transactions",
+        text="a late EndTxn of a former transaction ends the open one",
+        patches=situations.late_end_believed,
+        profile=LATE_PACKETS,
+    ),
+    Mutant(
+        name="epochs-kept-when-log-starts-over",
+        area="log",
+        text="a log that begins at another offset keeps the leader epochs of the one before",
+        patches=situations.epochs_kept_when_log_starts_over,
+        profile=STARTED_OVER,
+    ),
+    Mutant(
+        name="transaction-index-called-durable",
+        area="log",
+        text="the index of aborted transactions counts as durable without a sync",
+        patches=situations.transaction_index_called_durable,
+        profile=POWER_CUTS,
+    ),
+    Mutant(
+        name="wake-up-lost",
+        area="replication",
+        text="every fourth advance of a high watermark wakes no produce",
+        patches=situations.wake_up_lost,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="uncertain-batch-renumbered",
+        area="client",
+        text="a batch whose fate is unknown gets new sequence numbers under the next epoch",
+        patches=situations.uncertain_batch_renumbered,
+        profile=IMPATIENT,
+    ),
+    Mutant(
+        name="sequence-numbers-go-on",
+        area="client",
+        text="a producer goes on behind the last sequence number instead of at 0",
+        patches=situations.sequence_numbers_go_on,
+        profile=SHORT_SEQUENCES,
+    ),
+    Mutant(
+        name="follower-watermark-is-log-end",
+        area="replication",
+        text="a follower serves consumers up to its log end",
+        patches=situations.follower_watermark_is_log_end,
+        profile=NEAR_READERS,
+    ),
+)
