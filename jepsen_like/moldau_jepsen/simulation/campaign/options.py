@@ -63,7 +63,9 @@ class RunOptions:
     pipe: bool | None = None
     """Whether an exactly-once pipe works beside the others; drawn if None."""
     pipe_options: PipeOptions = field(
-        default_factory=lambda: PipeOptions(consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500})
+        default_factory=lambda: PipeOptions(
+            records_per_second=12.0, consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500}
+        )
     )
     topics: bool | None = False
     """Whether a client deletes a topic and makes it again, all the while; drawn if None, as campaigns have it."""
