@@ -32,6 +32,8 @@ def test_the_index_names_each_finding_under_its_tags():
     for number, tags in sorted(entries().items()):
         for tag in tags:
             wanted.setdefault(tag, []).append(number)
+    tags = [tag for tag, _ in ROW.findall(FINDINGS)]
+    assert sorted(tags) == sorted(set(tags)), "a tag has two rows, perhaps since a merge"
     found = {tag: [int(number) for number in re.findall(r"\[(\d+)\]", row)] for tag, row in ROW.findall(FINDINGS)}
     rows = "\n".join(
         f"| `{tag}` | " + " ".join(f"[{number}](#f{number})" for number in numbers) + " |"
