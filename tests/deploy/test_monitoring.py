@@ -43,6 +43,7 @@ WELL = {
     'kafka_controller_kafkacontroller_offlinepartitionscount{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_underminisrpartitioncount{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "0+0x60",
+    'kafka_controller_controllerstats_uncleanleaderelections_total{instance="a"}': "2+0x60",
     'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
     'moldau_broker_fenced{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
@@ -69,6 +70,9 @@ FAULTS = {
     },
     "MoldauOfflinePartitions": {'kafka_controller_kafkacontroller_offlinepartitionscount{instance="a"}': "2+0x60"},
     "MoldauUnderMinIsr": {'kafka_server_replicamanager_underminisrpartitioncount{instance="a"}': "1+0x60"},
+    "MoldauUncleanElection": {
+        'kafka_controller_controllerstats_uncleanleaderelections_total{instance="a"}': "0x20 1+0x40",
+    },
     "MoldauUnderReplicated": {'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "1+0x60"},
     "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
     "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},

@@ -247,7 +247,11 @@ class LocalCluster:
         return killed
 
     def shut_down(self) -> None:
-        """Kills all processes at once: for the end of a test whose data is not needed any more."""
+        """Kills all processes at once: for the end of a test whose data is not needed any more.
+
+        That includes processes that others, such as a console, have started since.
+        """
+        self._reread()
         for node in self.nodes:
             process.send_signal(node, signal.SIGKILL)
         for node in self.nodes:
@@ -417,6 +421,17 @@ class LocalCluster:
             raise LauncherError(
                 f"node {node.node_id} (process {node.pid}) did not {what} within {timeout_ms / 1000:g} s"
             )
+
+    def _reread(self) -> None:
+        """Takes the processes that ``cluster.json`` names; each change of a process is written to it at once."""
+        path = self.directory / FILE_NAME
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            return  # the file is gone, or was never written: only this object knows processes
+        for found in from_json(text, str(path)):
+            node = self.node(found.node_id)
+            node.pid, node.started = found.pid, found.started
 
     def _save(self) -> None:
         target = self.directory / FILE_NAME

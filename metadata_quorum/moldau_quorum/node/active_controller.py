@@ -46,6 +46,7 @@ from moldau_quorum.controller.context import (
 )
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
 from moldau_quorum.controller.entities.tokens import remove_expired
+from moldau_quorum.controller.unclean_elections import unclean_elections
 from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
 from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.metadata.image import RESOURCE_BROKER
@@ -132,6 +133,7 @@ class ActiveStatistics:
     refused_busy: int
     queue_length: int
     brokers_fenced: int
+    unclean_elections: int
 
 
 class ActiveController:
@@ -181,7 +183,7 @@ class ActiveController:
         self._live = LiveBrokers(environment, settings, self._log, self._wake)
         self._sessions = self._live.sessions
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
-        self._decisions = self._commands = self._refused_busy = self._fenced = 0
+        self._decisions = self._commands = self._refused_busy = self._fenced = self._unclean = 0
         machine.on_leadership(self._leadership_changed)
 
     @property
@@ -198,6 +200,7 @@ class ActiveController:
             refused_busy=self._refused_busy,
             queue_length=len(self._queue),
             brokers_fenced=self._fenced,
+            unclean_elections=self._unclean,
         )
 
     async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
@@ -486,6 +489,9 @@ class ActiveController:
             return
         position = proposal.position
         image = editor.finish_image(offset=position.index, epoch=position.epoch)
+        for name, partition, leader in unclean_elections(records, self._projection):
+            self._unclean += 1
+            self._log.warning("unclean-election", topic=name, partition=partition, leader=leader)
         self._machine.expect(self._projection, image)
         self._projection = image
         self._sequence += 1

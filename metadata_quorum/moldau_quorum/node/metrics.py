@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.telemetry.metrics import Registry
+    from moldau_quorum.node.active_controller import ActiveController
     from moldau_quorum.node.server import ControllerNode
 
 _CONTROLLER = "kafka_controller_kafkacontroller_"
@@ -71,6 +72,7 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
         "Requests that wait for their decision.",
         lambda: float(active.statistics().queue_length),
     )
+    _register_unclean_elections(registry, active)
     gauge(_RAFT + "current_leader", "Id of the leader; -1 unknown.", lambda: float(log.leadership.leader_id))
     gauge(_RAFT + "current_epoch", "Epoch of the quorum.", lambda: float(log.leadership.epoch))
     gauge(_RAFT + "high_watermark", "Last committed offset known here.", lambda: float(log.high_watermark))
@@ -81,3 +83,15 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
         registry.histogram(
             "moldau_metadata_log_sync_ms", "Milliseconds until entries of the metadata log were durable (fsync)."
         ).attach(sync_times)
+
+
+def _register_unclean_elections(registry: Registry, active: ActiveController) -> None:
+    unclean = registry.counter(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "Elections, decided here, of a leader that may lack acknowledged records.",
+    ).labels()
+
+    def update() -> None:
+        unclean.value = active.statistics().unclean_elections
+
+    registry.on_expose(update)

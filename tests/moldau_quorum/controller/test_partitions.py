@@ -172,7 +172,7 @@ def test_after_lost_state_only_the_last_known_leader_leads() -> None:
     controller.beat(first)
     partition = controller.partition("t")
     assert (partition.leader, partition.isr, partition.last_known_elr) == (first, (first,), ())
-    assert partition.leader_recovery_state == 1
+    assert (partition.leader_recovery_state, controller.unclean) == (1, 1)
     assert controller.alter("t", [first], recovery=0).error_code == 0
     assert controller.partition("t").leader_recovery_state == 0
     assert controller.alter("t", [first], recovery=1).error_code == ErrorCode.INVALID_REQUEST
@@ -200,6 +200,7 @@ def test_without_elr_the_last_member_stays_in_the_isr() -> None:
     assert controller.partition("t").leader == -1
     controller.join(first)
     assert controller.partition("t").leader == first
+    assert controller.unclean == 0
 
 
 def test_unclean_election_needs_permission_or_a_request() -> None:
@@ -209,6 +210,7 @@ def test_unclean_election_needs_permission_or_a_request() -> None:
     controller.fence(first)
     assert controller.partition("t").leader == -1
     assert elect(controller, 0) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert controller.unclean == 0
     resource = AlterConfigsResource(
         resource_type=2,
         resource_name="t",
@@ -218,6 +220,7 @@ def test_unclean_election_needs_permission_or_a_request() -> None:
     assert response.error_code == 0
     partition = controller.partition("t")
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (second, (second,), 1)
+    assert controller.unclean == 1
 
 
 def test_an_unclean_election_on_request_takes_any_live_replica() -> None:
@@ -227,7 +230,7 @@ def test_an_unclean_election_on_request_takes_any_live_replica() -> None:
     assert elect(controller, 1) == ErrorCode.ELECTION_NOT_NEEDED
     controller.fence(first, second)
     assert elect(controller, 1) == ErrorCode.NONE
-    assert controller.partition("t").leader == third
+    assert (controller.partition("t").leader, controller.unclean) == (third, 1)
     controller.fence(third)
     controller.apply([])
     assert controller.partition("t").leader == -1
@@ -244,7 +247,7 @@ def test_preferred_election_gives_the_leadership_back() -> None:
     assert elect(controller, 0) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     assert controller.alter("t", [1, 2, 3]).error_code == 0
     assert elect(controller, 0) == ErrorCode.NONE
-    assert controller.partition("t").leader == first
+    assert (controller.partition("t").leader, controller.unclean) == (first, 0)
     assert elect(controller, 0) == ErrorCode.ELECTION_NOT_NEEDED
     everything = controller.handle(ElectLeadersRequest(election_type=0, topic_partitions=None))
     assert list(everything.replica_election_results) == []

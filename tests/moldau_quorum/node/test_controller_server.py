@@ -547,6 +547,7 @@ def test_metrics_of_brokers_partitions_and_the_quorum() -> None:
         assert value(prefix + "activebrokercount") == 2
         assert value(prefix + "offlinepartitionscount") == 0
         assert value(prefix + "preferredreplicaimbalancecount") == 2
+        assert value("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
 
     run_world(main, 83)
 

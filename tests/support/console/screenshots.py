@@ -138,7 +138,7 @@ def main() -> int:
         finally:
             console.terminate()
             console.wait(30)
-            open_cluster(cluster.directory).shut_down()  # the console has started one of the processes again
+            cluster.shut_down()
     if len(ended) > 1:
         print(f"more nodes than the killed controller have ended: {ended}", file=sys.stderr)
         return 1

@@ -1,0 +1,51 @@
+"""Goal: the end of a cluster leaves no process behind. Method: sleeping processes stand for nodes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from moldau_jepsen.launcher import open_cluster
+from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
+from moldau_jepsen.launcher.spec import FILE_NAME, Node, to_json
+
+
+@pytest.fixture
+def sleep():
+    """Starts sleeping processes; kills those that a test leaves behind."""
+    started = []
+
+    def start():
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        started.append(process)
+        return process.pid, start_mark(process.pid)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def node_of(pid, mark):
+    node = Node(node_id=1, role="broker", port=1, directory="", config="", log="")
+    node.pid, node.started = pid, mark
+    return node
+
+
+def test_a_process_that_another_command_started_ends_too(tmp_path, sleep):
+    """The script of the console's pictures left a broker behind that the console had started again."""
+    first, second = sleep(), sleep()
+    (tmp_path / FILE_NAME).write_text(to_json([node_of(*first)]), encoding="utf-8")
+    cluster = open_cluster(tmp_path)
+    (tmp_path / FILE_NAME).write_text(to_json([node_of(*second)]), encoding="utf-8")
+    cluster.shut_down()
+    assert state_of(*second) is ProcessState.STOPPED
+
+
+def test_a_cluster_without_its_file_ends_the_processes_that_it_knows(tmp_path, sleep):
+    known = sleep()
+    (tmp_path / FILE_NAME).write_text(to_json([node_of(*known)]), encoding="utf-8")
+    cluster = open_cluster(tmp_path)
+    (tmp_path / FILE_NAME).unlink()
+    cluster.shut_down()
+    assert state_of(*known) is ProcessState.STOPPED
