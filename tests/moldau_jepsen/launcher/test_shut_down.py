@@ -42,7 +42,7 @@ def test_a_process_that_another_command_started_ends_too(tmp_path, sleep):
     assert state_of(*second) is ProcessState.STOPPED
 
 
-def test_a_cluster_without_its_file_ends_the_processes_that_it_knows(tmp_path, sleep):
+def test_without_the_file_known_processes_end(tmp_path, sleep):
     known = sleep()
     (tmp_path / FILE_NAME).write_text(to_json([node_of(*known)]), encoding="utf-8")
     cluster = open_cluster(tmp_path)
