@@ -15,7 +15,7 @@ from moldau.share.core.deliveries import Deliveries, ShareKey, batches_of, offse
 from moldau.share.core.session import FINAL_EPOCH, ShareSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from moldau.cluster.client import ClusterClient
@@ -124,7 +124,12 @@ class ShareNode:
                 ],
             )
             response = await self._exchange(
-                fetching.ShareFetchResponse, request, taken, limits.max_wait_ms + limits.request_timeout_ms
+                fetching.ShareFetchResponse,
+                request,
+                taken,
+                limits.max_wait_ms + limits.request_timeout_ms,
+                reads=[partition for _, partition in wanted],
+                wait_ms=limits.max_wait_ms,
             )
             self.session.fetched(keys)
         arrived: list[tuple[ShareKey, fetching.PartitionData]] = []
@@ -206,8 +211,13 @@ class ShareNode:
         request: fetching.ShareFetchRequest | acknowledging.ShareAcknowledgeRequest,
         taken: Taken,
         timeout_ms: float,
+        *,
+        reads: Sequence[TopicPartition] = (),
+        wait_ms: float = 0.0,
     ) -> R:
         """Sends a request; if it fails, reports that for its acknowledgements.
+
+        The broker may hold the request for ``wait_ms``, until it has records of the partitions ``reads``.
 
         Raises:
             KafkaError: the broker refused the request as a whole.
@@ -215,9 +225,13 @@ class ShareNode:
         """
         is_answered = False
         try:
-            response = await self._client.request(
-                self.node_id, response_class, request, timeout_ms=timeout_ms, purpose=PURPOSE
-            )
+            connection = await self._client.connection(self.node_id, PURPOSE)
+            watch, partitions = self._client.silence, dict.fromkeys([*reads, *(partition for _, partition in taken)])
+            awaited = watch.sent(connection, self.node_id, self._epochs(partitions), wait_ms=wait_ms)
+            try:
+                response = await connection.request_as(response_class, request, None, timeout_ms)
+            finally:
+                watch.ended(awaited)
             is_answered = True
         finally:
             if not is_answered:  # lost, refused by the client's version check, or cancelled
@@ -232,6 +246,11 @@ class ShareNode:
                 self.lose(refused)
             raise refused
         return response
+
+    def _epochs(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, int]]:
+        """Returns the partitions with their leader epochs, as far as the client knows them."""
+        known = ((partition, self._client.cluster_metadata.partition_info(partition)) for partition in partitions)
+        return [(partition, info.leader_epoch) for partition, info in known if info is not None]
 
     def lose(self, error: KafkaError) -> None:
         """Ends the session on this side: what came in it belongs to the group again."""

@@ -356,3 +356,25 @@ def test_configuration():
         ShareConsumer({**valid, "share.acknowledgement.mode": "both"})
     with pytest.raises(TypeError, match="on_acknowledged"):
         ShareConsumer(valid, on_acknowledged=3)
+
+
+def test_reading_goes_on_when_the_leader_is_cut_off(run):
+    """Packets disappear and connections stay open: the fetch waited for request.timeout.ms, 30 seconds."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        await produce(cluster, b"before")
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            assert [record.value for record in await polled(member, 1)] == [b"before"]
+            others = ["client", "c101", *(f"b{each}" for each in cluster.broker_ids if each != leader)]
+            cluster.world.network.cut_between([f"b{leader}"], others)
+            begun = trio.current_time()
+            successor = await cluster.leader("t", other_than=leader)
+            now_ms = int(cluster.client_environment.clock.wall_ms())
+            await cluster.client(successor).produce("t", batch(b"after", timestamp=now_ms))
+            # The member had not accepted the first record yet, so the new leader delivers it again.
+            assert [record.value for record in await polled(member, 2)] == [b"before", b"after"]
+            assert trio.current_time() - begun < 8
+
+    run(scenario, brokers=3, replicas=3)
