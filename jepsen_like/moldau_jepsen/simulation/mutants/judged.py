@@ -111,6 +111,10 @@ ALONE: dict[str, Trial] = {
     "epochs-in-log": _trial("epochs-kept-when-log-starts-over"),
     "wait-ends": _trial("wake-up-lost"),
     "group-administration": _trial("second-offset-not-deleted"),
+    "share-two-holders": _trial("share-acquires-acquired"),
+    "share-delivered-again": _trial("share-state-not-written"),
+    "share-count": _trial("share-delivery-count-kept"),
+    "share-lost": _trial("share-released-is-done"),
     "compacted-key": _trial("tombstones-dropped-at-once"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -27,6 +27,7 @@ from moldau_jepsen.simulation.mutants.planted.registry.quorum import QUORUM
 from moldau_jepsen.simulation.mutants.planted.registry.quotas import QUOTAS
 from moldau_jepsen.simulation.mutants.planted.registry.replication import REPLICATED
 from moldau_jepsen.simulation.mutants.planted.registry.security import SECURITY
+from moldau_jepsen.simulation.mutants.planted.registry.shares import SHARES
 from moldau_jepsen.simulation.mutants.planted.registry.situations import SITUATIONS
 
 if TYPE_CHECKING:
@@ -34,5 +35,16 @@ if TYPE_CHECKING:
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *SECURITY, *QUOTAS, *OTHERS, *SITUATIONS)
+    for mutant in (
+        *QUORUM,
+        *CONTROLLER,
+        *REPLICATED,
+        *LOG,
+        *COORDINATORS,
+        *SHARES,
+        *SECURITY,
+        *QUOTAS,
+        *OTHERS,
+        *SITUATIONS,
+    )
 }
