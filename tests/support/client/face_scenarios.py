@@ -1,5 +1,6 @@
 """Scenarios for the clients of each face; one takes a face and a topic of its own."""
 
+import os
 from typing import Any
 
 import pytest
@@ -22,7 +23,18 @@ from moldau.processing import RetryTopics, failure_of
 from moldau.producer import OutputRecord
 from moldau.serialization import AvroSerde, JsonSerde, SchemaRegistry, StringSerde
 from moldau.tracing import Tracing
-from support.client.three_faces import LIMIT_MS, Face, created, done, inner, iterated, opened, processed, reading
+from support.client.three_faces import (
+    ELSEWHERE,
+    LIMIT_MS,
+    Face,
+    created,
+    done,
+    inner,
+    iterated,
+    opened,
+    processed,
+    reading,
+)
 from support.schema_registry import schema_registry
 
 
@@ -131,8 +143,11 @@ async def admin_serves_share_groups(face: Face, topic: str) -> None:
             await admin.delete_share_group_offsets(group, [topic, "nowhere"])
         assert await admin.list_share_group_offsets(group) == {}
         await admin.delete_share_groups([group])
-        with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
-            await admin.list_share_group_offsets(group)
+        with pytest.raises(AdminError, match=f"{group}: GROUP_ID_NOT_FOUND"):
+            await admin.describe_share_groups([group])
+        if ELSEWHERE not in os.environ:  # brokers of Kafka answer that there are no offsets
+            with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
+                await admin.list_share_group_offsets(group)
 
 
 async def admin_serves_what_kafkas_does(face: Face, topic: str) -> None:
@@ -445,7 +460,8 @@ async def share_consumers_deliver_until_accepted(face: Face, topic: str) -> None
         await done(consumer.subscribe([topic]))
         assert await consumer.poll(500) == []
     async with face.make("Admin") as admin:
-        assert (await admin.list_share_group_offsets(group))[topic, 0].start_offset == 4
+        start_offset = (await admin.list_share_group_offsets(group))[topic, 0].start_offset
+        assert start_offset == 4 or (ELSEWHERE in os.environ and 0 <= start_offset < 4)  # Kafka stores it with a lag
 
 
 SCENARIOS = [
