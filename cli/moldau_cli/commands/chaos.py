@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "topics", "spark", "all")
+WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "share", "topics", "spark", "all")
 NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
 

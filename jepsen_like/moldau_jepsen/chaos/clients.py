@@ -18,7 +18,7 @@ from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.register import ConfigRegister
-from moldau_jepsen.workloads.share import LOCK_KEY, ShareOptions, ShareWorkload
+from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload, settings_of
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -111,7 +111,7 @@ class ClientOptions:
     @property
     def settings(self) -> dict[str, str]:
         """Configuration of nodes that the workloads need."""
-        return {LOCK_KEY: str(self.share.lock_ms)} if self.works(Workload.SHARE) else {}
+        return settings_of(self.share) if self.works(Workload.SHARE) else {}
 
     @property
     def promised(self) -> CheckOptions:

@@ -44,7 +44,6 @@ UNKNOWN = frozenset(
 FETCH_WAIT_MS = 200
 RETRY_S = 0.2
 DELIVERY_COUNT_MAX = 10
-LOCK_KEY = "group.share.record.lock.duration.ms"
 POLL_MS = 500.0
 Member = ShareConsumer[bytes, bytes]
 
@@ -63,7 +62,9 @@ class ShareOptions:
     crash_share: float = 0.6
     """Of the lives: those that end like the death of a process."""
     lock_ms: int = 15_000
-    """The lock of the group. Brokers have it in ``LOCK_KEY``, since a group may have none below 15 s."""
+    """The lock of the group. Brokers are given it (``settings_of``), since a group may have none below 15 s."""
+    session_ms: int = 6_000
+    """Session timeout of the group: members that crashed keep their partitions from others for so long."""
     request_timeout_ms: int = 3_000
     """Of the members: the shorter, the better is it known when a record was acquired."""
     dawdle_share: float = 0.2
@@ -78,6 +79,11 @@ class ShareOptions:
     )
 
     @property
+    def quiet_ms(self) -> int:
+        """If nothing has come for so long, nothing is left: sessions and locks of dead members have ended."""
+        return 2 * self.lock_ms + self.session_ms
+
+    @property
     def hosts(self) -> list[str]:
         """Names of the machines on which members live."""
         return [f"sharer-{slot}" for slot in range(self.slots)]
@@ -86,11 +92,11 @@ class ShareOptions:
 def settings_of(options: ShareOptions) -> dict[str, str]:
     """Returns settings of brokers with which a group of these options works within a run of some seconds."""
     return {
-        LOCK_KEY: str(options.lock_ms),
+        "group.share.record.lock.duration.ms": str(options.lock_ms),
         "group.share.min.session.timeout.ms": "500",
-        "group.share.session.timeout.ms": "2000",
+        "group.share.session.timeout.ms": str(options.session_ms),
         "group.share.min.heartbeat.interval.ms": "100",
-        "group.share.heartbeat.interval.ms": "500",
+        "group.share.heartbeat.interval.ms": str(options.session_ms // 4),
     }
 
 
@@ -255,7 +261,7 @@ class ShareWorkload:
     async def final_read(self, environment: Environment, seconds: float) -> None:
         """Accepts whatever is left; sets ``stuck`` if that does not end within ``seconds`` and twice the lock."""
         try:
-            await self.drain(environment, seconds + 2 * self._options.lock_ms / 1000)
+            await self.drain(environment, seconds + self._options.quiet_ms / 1000)
         except trio.TooSlowError:
             self.stuck = f"share group {self._options.group} did not come to its end within {seconds:g} s"
 
@@ -267,7 +273,7 @@ class ShareWorkload:
         ]
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:
-        """Accepts whatever comes, until nothing has come for longer than the lock.
+        """Accepts whatever comes, until nothing has come for longer than lock and session.
 
         Raises:
             trio.TooSlowError: records still came after ``timeout_s``.
@@ -277,7 +283,7 @@ class ShareWorkload:
             async with self._consumer(environment) as member:
                 member.subscribe([self._options.topic])
                 quiet_ms = self.now_ms()
-                while self.now_ms() - quiet_ms < 2 * self._options.lock_ms:
+                while self.now_ms() - quiet_ms < self._options.quiet_ms:
                     for record in await self._poll(member, number, 20):
                         quiet_ms = self.now_ms()
                         await self._acknowledge(member, number, record, AcknowledgeType.ACCEPT)

@@ -41,7 +41,13 @@ SHARING = Profile(
         transactions=False,
         sharing=True,
         share_options=ShareOptions(
-            slots=3, sends_per_second=20.0, life_s=6.0, lock_ms=3_000, dawdle_share=0.3, request_timeout_ms=600
+            slots=3,
+            sends_per_second=20.0,
+            life_s=6.0,
+            lock_ms=3_000,
+            session_ms=2_000,
+            dawdle_share=0.3,
+            request_timeout_ms=600,
         ),
         config_changes_per_second=0.2,
         fault_scope=FaultScope.ALL,

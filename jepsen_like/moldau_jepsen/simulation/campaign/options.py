@@ -98,7 +98,7 @@ class RunOptions:
     """Whether a share group works beside the others; drawn if None, as campaigns have it."""
     share_options: ShareOptions = field(
         default_factory=lambda: ShareOptions(
-            slots=2, sends_per_second=8.0, life_s=5.0, lock_ms=3_000, request_timeout_ms=1_000
+            slots=2, sends_per_second=8.0, life_s=5.0, lock_ms=3_000, session_ms=2_000, request_timeout_ms=1_000
         )
     )
     administration: bool | None = False
