@@ -53,6 +53,18 @@ def test_a_wrong_line_aborts_its_transaction(shell):
     assert shell("consume", "aborted", "-e", "--isolation-level", "read_committed").stdout == ""
 
 
+def test_topics_are_chosen_by_an_expression(shell):
+    for name in ("chosen-1", "chosen-2", "unchosen-1"):
+        shell("topics", "create", name, "--partitions", "1")
+    listed = shell.json("topics", "list", "--include", "chosen-[0-9]")["topics"]
+    assert [one["topic"] for one in listed] == ["chosen-1", "chosen-2"]
+    described = shell.json("topics", "describe", "--include", ".*chosen-1")["partitions"]
+    assert [one["topic"] for one in described] == ["chosen-1", "unchosen-1"]
+    assert shell.json("topics", "describe", "--include", "none")["partitions"] == []
+    assert "is not a regular expression" in shell("topics", "list", "--include", "(", code=2).stderr
+    assert "exclude each other" in shell("topics", "describe", "chosen-1", "--include", "x", code=2).stderr
+
+
 def test_offsets_by_time_and_kind(shell):
     shell("topics", "create", "timed", "--partitions", "2")
     lines = "".join(json.dumps({"value": str(at), "timestamp": at, "partition": 0}) + "\n" for at in (1000, 9000, 5000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -15,12 +15,15 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from moldau import Admin, TopicPartition
     from moldau.admin import CreatedTopic, TopicDescription, TopicListing
 
 Internal = Annotated[bool, typer.Option("--internal/--exclude-internal", help="Show internal topics too.")]
+Include = Annotated[
+    str | None, typer.Option("--include", metavar="REGEX", help="Only topics whose whole name matches.")
+]
 IfExists = Annotated[bool, typer.Option("--if-exists", help="A topic that does not exist is not an error.")]
 
 
@@ -32,6 +35,16 @@ class Described:
     min_isr: Mapping[str, int] = field(default_factory=dict)
     adding: Mapping[tuple[str, int], int] = field(default_factory=dict)
     brokers: frozenset[int] = frozenset()
+
+
+class Chosen(NamedTuple):
+    """The topics that the user asks about."""
+
+    names: list[str]
+    """Empty: all that match."""
+    matches: Callable[[str], bool]
+    if_exists: bool
+    internal: bool
 
 
 commands = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
@@ -100,13 +113,16 @@ def create(
 
 @commands.command("list")
 def list_topics(
+    include: Include = None,
     internal: Internal = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List topics."""
 
+    wanted = _pattern(include)
+
     async def work(admin: Admin) -> list[TopicListing]:
-        return await admin.list_topics(include_internal=internal)
+        return [one for one in await admin.list_topics(include_internal=internal) if wanted(one.name)]
 
     topics = with_admin(bootstrap_server, work)
     output.answer_rows(
@@ -144,6 +160,7 @@ def describe(
     overrides: Annotated[
         bool, typer.Option("--topics-with-overrides", help="Only topics with a configuration of their own, and that.")
     ] = False,
+    include: Include = None,
     if_exists: IfExists = False,
     internal: Internal = False,
     bootstrap_server: BootstrapServer = None,
@@ -160,13 +177,16 @@ def describe(
     wanted = [trouble for trouble, is_given in flags.items() if is_given]
     if len(wanted) + overrides > 1:
         raise UsageError("the filters of partitions and --topics-with-overrides exclude each other")
+    if names and include is not None:
+        raise UsageError("names and --include exclude each other")
     trouble = wanted[0] if wanted else None
+    chosen = Chosen(names or [], _pattern(include), if_exists, internal)
 
     async def work(admin: Admin) -> Described:
-        return await _described(admin, names or [], if_exists=if_exists, internal=internal, configured=bool(trouble))
+        return await _described(admin, chosen, configured=bool(trouble))
 
     if overrides:
-        _answer_overrides(names or [], bootstrap_server, if_exists=if_exists, internal=internal)
+        _answer_overrides(chosen, bootstrap_server)
         return
     found = with_admin(bootstrap_server, work)
     output.answer_rows(
@@ -197,13 +217,30 @@ def describe(
     )
 
 
-async def _described(admin: Admin, names: list[str], *, if_exists: bool, internal: bool, configured: bool) -> Described:
+def _pattern(include: str | None) -> Callable[[str], bool]:
+    """Returns whether a name matches an expression as a whole; every name does without one.
+
+    Raises:
+        UsageError: it is no regular expression.
+    """
+    import re
+
+    try:
+        pattern = re.compile(".*" if include is None else include)
+    except re.error as error:
+        raise UsageError(f"--include: {include!r} is not a regular expression: {error}") from error
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Described:
     """Describes topics, and with ``configured`` what the filters need to know of them."""
     from moldau.admin import ConfigResource, ResourceType
 
+    names = chosen.names
     if not names:
-        names = [topic.name for topic in await admin.list_topics(include_internal=internal)]
-    elif if_exists:
+        listed = await admin.list_topics(include_internal=chosen.internal)
+        names = [topic.name for topic in listed if chosen.matches(topic.name)]
+    elif chosen.if_exists:
         names = await _existing(admin, names)
     topics = await admin.describe_topics(names) if names else {}
     if not configured or not topics:
@@ -224,12 +261,12 @@ async def _existing(admin: Admin, names: list[str]) -> list[str]:
     return [name for name in names if name in known]
 
 
-def _answer_overrides(names: list[str], bootstrap_server: str | None, *, if_exists: bool, internal: bool) -> None:
+def _answer_overrides(chosen: Chosen, bootstrap_server: str | None) -> None:
     async def work(admin: Admin) -> list[dict[str, output.Json]]:
         from moldau.admin import ConfigResource, ResourceType
         from moldau.runtime.config import ConfigSource
 
-        found = await _described(admin, names, if_exists=if_exists, internal=internal, configured=False)
+        found = await _described(admin, chosen, configured=False)
         resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in sorted(found.topics)]
         configs = await admin.describe_configs(resources) if resources else {}
         own = {
