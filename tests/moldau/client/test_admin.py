@@ -495,7 +495,7 @@ def test_misuse_is_refused():
 
 
 def test_share_offsets_without_an_answer_are_failures():
-    """Brokers of Kafka 4.1 answer so, without an error, if the group does not exist or has members."""
+    """Brokers of Kafka 4.1 lose the topics of the request and answer without an error."""
 
     def answer(broker, request):
         (topic,) = request.topics

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _SHARE = "share"
 _NOT_ANSWERED = (
-    "the broker's answer leaves this partition out, so its offset is as before; brokers of Kafka 4.1 answer so if the "
-    "group does not exist or has members"
+    "the broker's answer leaves this partition out, so its offset is as before; brokers of Kafka 4.1 lose the topics "
+    "of this request and change nothing, later ones do not"
 )
 
 
