@@ -522,6 +522,7 @@ def test_nodes_are_paused_killed_and_restarted(shell):
     def judged():
         """Whether the dead broker has left the ISRs; topics of other tests may be offline too."""
         document = shell.json("cluster", "status", "-b", shell.started["bootstrap"], code=None)
+        assert len(document["cluster_id"]) == 22
         found = {problem["problem"] for problem in document["problems"]}
         return document["verdict"] != "healthy" and found >= {"broker-down", "under-replicated"}
 

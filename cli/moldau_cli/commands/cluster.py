@@ -179,6 +179,7 @@ def _report_health(bootstrap_server: str) -> None:
     if output.wants_json():
         document: dict[str, output.Json] = {
             "verdict": found,
+            "cluster_id": seen.cluster.cluster_id,
             "brokers": brokers,
             "topics": topics,
             "partitions": partitions,
