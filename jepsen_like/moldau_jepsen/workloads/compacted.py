@@ -220,7 +220,7 @@ class CompactedWorkload:
         number = len(self.writes)
         is_tombstone = draw.random() < options.tombstone_share
         value = None if is_tombstone else b"%d of %s " % (number, key.encode()) + b"." * options.padding_bytes
-        write = KeyWrite(partition=partition, key=key, value=value)
+        write = KeyWrite(partition=partition, key=key, value=value, begun=self._tick())
         self.writes.append(write)
         writes.append(write)
         return await producer.send(
@@ -276,7 +276,7 @@ class CompactedWorkload:
                 log_start = max(log_start, (await consumer.beginning_offsets([partition]))[partition])
         except KafkaError:
             return False
-        self.reads.append(KeyRead(number, begun, self._tick(), log_start, tuple(records), judges_absence))
+        self.reads.append(KeyRead(number, begun, self._tick(), log_start, tuple(records), end, judges_absence))
         return True
 
     async def _delete_again_and_again(self) -> None:

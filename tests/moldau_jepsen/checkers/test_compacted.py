@@ -34,7 +34,7 @@ A0, A1, B2, B3, B4, C5, A6 = (
 
 
 def read(*records, begun=10, ended=12, log_start=0, judges_absence=True):
-    return KeyRead(0, begun, ended, log_start, records, judges_absence)
+    return KeyRead(0, begun, ended, log_start, records, judges_absence=judges_absence)
 
 
 def test_sound_reads_are_acquitted():
@@ -86,6 +86,18 @@ def test_a_write_that_was_read_once_is_known():
     assert wrong == "partition 0 lost write 5 of c, known to be committed at 7: the key is absent"
     meanwhile = replace_begun(after, 11)
     assert check_compacted(WRITES, [before, meanwhile], tombstones_stay=False) == []
+
+
+def test_a_write_behind_the_end_may_have_superseded():
+    """Found by seed 920004: a read ended before a newer value, whose arrival let the cleaner drop the older one."""
+    newer = [*WRITES, KeyWrite(partition=0, key="a", value=b"7", fate=COMMITTED, offset=13, begun=11, known_at=20)]
+    short = read(B4)._replace(end=12)
+    assert check_compacted(newer, [short], tombstones_stay=False) == []
+    late = [*newer[:-1], replace(newer[-1], begun=13)]
+    assert check_compacted(late, [short], tombstones_stay=False), "it began after the read had ended"
+    before = [*newer[:-1], replace(newer[-1], offset=11)]
+    assert check_compacted(before, [short], tombstones_stay=False), "it lies in what was read"
+    assert check_compacted([*newer[:-1], replace(newer[-1], fate=ABORTED)], [short], tombstones_stay=False)
 
 
 def replace_begun(of, begun):

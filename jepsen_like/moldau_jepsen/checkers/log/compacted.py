@@ -4,7 +4,8 @@ The model of a key is the committed write with the greatest offset that a client
 acknowledged before, or returned by a read that had ended before. A read of a partition from its beginning, up to an
 offset behind all of these, must return that write or a later one of the key. A key whose last write is a tombstone may
 be absent, but no older value of it may be there: it would be back from the dead. A key is also absent if retention or
-DeleteRecords has moved the log start offset beyond its last write.
+DeleteRecords has moved the log start offset beyond its last write. A write behind the end of the read, which began
+before that, excuses everything: the cleaner may have dropped the values before it while the read went on.
 
 Beside that, an offset always holds the same record, exactly as it was written; offsets rise; and no record of an
 aborted transaction is returned.
@@ -42,6 +43,8 @@ class KeyWrite:
     fate: Fate = Fate.UNKNOWN
     offset: int = NEVER
     """Of an acknowledged record whose transaction is committed."""
+    begun: int = NEVER
+    """The tick at which its client began it."""
     known_at: int = NEVER
     """The tick at which its client learned of the commit."""
 
@@ -67,6 +70,8 @@ class KeyRead(NamedTuple):
     log_start: int
     """The largest log start offset that was reported at the begin and at the end of the read."""
     records: tuple[KeyRecord, ...]
+    end: int = NEVER
+    """The offset at which it ended (exclusive), if it is known."""
     judges_absence: bool = True
     """False if the log start offset may have moved and come back meanwhile."""
 
@@ -130,6 +135,8 @@ def _check_keys(
         record = newest.get(key)
         if record is not None and (record.offset >= offset or offset < read.log_start):
             continue  # a record below the log start may have been deleted while the read went on
+        if _may_be_superseded(writes, read, key):
+            continue
         what = f"write {number} of {key}, known to be committed at {offset}"
         is_tombstone = 0 <= number < len(writes) and writes[number].value is None
         if record is not None:
@@ -138,6 +145,17 @@ def _check_keys(
         elif read.judges_absence and offset >= read.log_start and (tombstones_stay or not is_tombstone):
             found.append(f"partition {read.partition} lost {what}: the key is absent")
     return found
+
+
+def _may_be_superseded(writes: Sequence[KeyWrite], read: KeyRead, key: str) -> bool:
+    """Whether a write behind the end of the read may have let the cleaner drop those that the read looked for."""
+    return read.end != NEVER and any(
+        (write.partition, write.key) == (read.partition, key)
+        and write.fate is not Fate.ABORTED
+        and write.begun < read.ended
+        and (write.offset == NEVER or write.offset >= read.end)
+        for write in writes
+    )
 
 
 def _check_offsets(writes: Sequence[KeyWrite], reads: Iterable[KeyRead]) -> list[str]:
