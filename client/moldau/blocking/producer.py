@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import trio
+from sniffio import thread_local as running
 
 from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
@@ -130,17 +131,15 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             and headers == ()
             and (partition is None or partition.__class__ is int)
             and (timestamp is None or timestamp.__class__ is int)
-            and not trio.lowlevel.in_trio_run()
+            and len(handover.queue) < HANDOVER_RECORDS_MAX
+            # Trio sets the name while it runs; ``in_trio_run`` is exact, but dear where the answer is no.
+            and (running.name is None or not trio.lowlevel.in_trio_run())
         ):
             delivery = BlockingDelivery(self)
             record: Any = (topic, value, key, (), partition, timestamp, delivery)
-            queue = handover.queue
-            if len(queue) < HANDOVER_RECORDS_MAX:  # what ``put`` does, without its calls
-                queue.append(record)
-                if not handover.is_called or handover.is_ended:
-                    handover.appended(token)
-            else:
-                handover.put(record, token)
+            handover.queue.append(record)  # what ``put`` does, without its calls
+            if not handover.is_called or handover.is_ended:
+                handover.appended(token)
             return delivery
         given = tuple(arguments.headers("send", headers))
         if not self._trio_producer.interceptors:
