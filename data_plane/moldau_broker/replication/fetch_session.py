@@ -243,13 +243,13 @@ class FetchSessionCache:
     """The sessions of one broker; at most ``slots_max`` with at most ``partitions_max`` partitions together."""
 
     __slots__ = (
-        "_ended",
         "_eviction_ms",
         "_index",
         "_partition_count",
         "_partitions_max",
         "_sessions",
         "_slots_max",
+        "ended",
         "evictions",
     )
 
@@ -263,7 +263,8 @@ class FetchSessionCache:
     ) -> None:
         """``index`` receives which sessions name which partitions."""
         self._index = SessionIndex() if index is None else index
-        self._ended: list[FetchSession] = []
+        self.ended: list[FetchSession] = []
+        """Sessions that have ended since ``take_ended``."""
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._eviction_ms = eviction_ms
@@ -352,9 +353,7 @@ class FetchSessionCache:
 
     def take_ended(self) -> list[FetchSession]:
         """Returns the sessions that have ended since the last call; fetches that wait in them must be answered."""
-        if not self._ended:
-            return []
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def _open_new(
@@ -428,4 +427,4 @@ class FetchSessionCache:
             for key in session.partitions:
                 self._index.remove(key, session)
             session.look_at_all()  # a fetch that waits in it hears of no change from now on
-            self._ended.append(session)
+            self.ended.append(session)

@@ -387,8 +387,9 @@ class BrokerConnection:
             # Where a consumer should read in its rack may change at any time.
             basis=object() if request.rack_id else None if rights is None else rights.basis,
         )
-        for ended in context.sessions.take_ended():
-            context.replicas.waits.end_session(ended)
+        if context.sessions.ended:
+            for ended in context.sessions.take_ended():
+                context.replicas.waits.end_session(ended)
         if session.error is not ErrorCode.NONE:
             return services.fetch.encode_error(version, correlation_id, session.error)
         denied: dict[int, ErrorCode] = {}

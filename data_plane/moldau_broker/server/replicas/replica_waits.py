@@ -140,7 +140,8 @@ class ReplicaWaits:
     def moved(self, partition: Partition, *, watermark: bool) -> None:
         """Completes the fetches for which the new log end, or the new high watermark, is enough."""
         key = partition.committed if watermark else partition.end
-        sessions = self.sessions.changed(partition.wire_key, partition.name_key)
+        index = self.sessions
+        sessions = index.changed(partition.wire_key, partition.name_key) if index.by_partition else ()
         purgatory = self.fetches.purgatory
         watched = purgatory.watched
         if not watched:
