@@ -1,6 +1,6 @@
 """The cost of one request for a broker between its frame and its answer, without sockets:
 
-    python -m benchmarks.broker.path [--requests N] [--case NAME] [--profile]
+    python -m benchmarks.broker.path [--requests N] [--case NAME] [--authorizer] [--profile]
 
 A broker and a controller run in this process, on real files in memory and real clocks. The program hands the frames of
 one connection to its handler in a loop, as the connection loop does, and reports the processor time, the calls of
@@ -32,6 +32,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.ports.real import real_environment
+from moldau.runtime.sasl.core.identity import Identity
 from moldau_broker.server import run_broker
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
@@ -86,7 +87,10 @@ class Driver:
     def __init__(self, context: BrokerContext) -> None:
         services = listener_services(context, "PLAINTEXT", api_table(BASE_APIS))
         connection: Any = SimpleNamespace(peer_address=("127.0.0.1", 1))
-        peer: Any = SimpleNamespace(identity=None)
+        identity = Identity(
+            principal="User:ANONYMOUS", host="127.0.0.1", listener_name="PLAINTEXT", security_protocol="PLAINTEXT"
+        )
+        peer: Any = SimpleNamespace(identity=identity)
         self.context = context
         self.handler = BrokerConnection(services, connection, peer)
 
@@ -117,8 +121,8 @@ class Driver:
 
         return run
 
-    def idle_session(self) -> Callable[[int], None]:
-        """Fetches in a session of many partitions, none of which has records behind the position."""
+    def idle_session(self, busy: int = 0) -> Callable[[int], None]:
+        """Fetches in a session of many partitions; ``busy`` of them have records behind the position."""
         replicas = self.context.replicas
         end = max(int(replicas.partitions[TOPIC, index].log.log_end_offset) for index in range(PARTITIONS))
         assert not end, "the case runs on empty partitions"
@@ -127,6 +131,8 @@ class Driver:
         data = b"".join(part for part in first if isinstance(part, bytes))
         _, opened = decode_response(FetchResponse, FETCH_VERSION, memoryview(data)[4:])
         epoch = [0]
+        if busy:
+            self.produce(busy, 16 * KIB)(busy)
 
         def run(count: int) -> None:
             for _ in range(count):
@@ -169,7 +175,9 @@ def measure(name: str, run: Callable[[int], None], options: argparse.Namespace) 
 async def in_one_process(options: argparse.Namespace, directory: str) -> None:
     """Starts the two nodes, makes the topic, measures."""
     controller_port, broker_port = free_ports(2)
+    security = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
     common = {
+        **(security if options.authorizer else {}),
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"101@127.0.0.1:{controller_port}",
     }
@@ -208,6 +216,7 @@ async def in_one_process(options: argparse.Namespace, directory: str) -> None:
         driver = Driver(running.context)
         cases: dict[str, Callable[[], Callable[[int], None]]] = {
             "idle session": driver.idle_session,
+            "busy session": lambda: driver.idle_session(busy=1),
             "produce 16 KiB": lambda: driver.produce(1, 16 * KIB),
             "produce 1 KiB": lambda: driver.produce(1, KIB),
             "produce 16 KiB, 100 partitions": lambda: driver.produce(PARTITIONS, 16 * KIB),
@@ -225,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=5_000)
     parser.add_argument("--case", default=None)
+    parser.add_argument("--authorizer", action="store_true", help="check the rights of each request")
     parser.add_argument("--profile", action="store_true", help="show where each case spends its time")
     parser.add_argument("--directory", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
     options = parser.parse_args()

@@ -26,8 +26,8 @@ machine than seconds do. The benchmark writes this page and the plot.
 
 A broker keeps one file of each log open, and a second one for a log with aborted transactions. Raise the limit of open
 files (`ulimit -n`, `LimitNOFILE=` in the unit) to at least twice the number of its logs: a broker refuses further logs
-at about nine sixteenths of the limit. The machine of these runs allowed 20,000, and a loaded log took three files then:
-brokers created 6,667 logs each and refused to start again. Rows that lack the last steps ended there.
+at about nine sixteenths of the limit. The machine of these runs allowed 20,000 files, so that a broker could have
+11,250 logs: 10,000 partitions with three replicas fit, 20,000 do not.
 
 With one replica, no other broker can lead: the failover is the time until clients see the partitions without a leader.
 
