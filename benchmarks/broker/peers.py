@@ -39,6 +39,8 @@ JVM_OPTIONS = (
     "-Djava.awt.headless=true",
 )
 LIBRARIES = tuple(f"org.apache.kafka:{artifact}:{KAFKA_VERSION}" for artifact in ("kafka_2.13", "kafka-tools"))
+DEPLOYED = {"node.watchdog.ms": "2000"}
+"""The default of a deployed node, which local clusters for tests switch off."""
 
 
 class PeerError(Exception):
@@ -81,6 +83,7 @@ class MoldauPeer:
 
     def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
         begin = time.perf_counter()
+        settings = {**DEPLOYED, **settings}
         self.cluster = start_cluster(directory, ClusterSpec(controllers=1, brokers=brokers, settings=settings))
         self.started_s = time.perf_counter() - begin
         self.bootstrap = self.cluster.bootstrap
