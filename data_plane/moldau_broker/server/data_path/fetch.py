@@ -240,7 +240,7 @@ class FetchService:
                 or partition.error is not ErrorCode.NONE
                 or wanted.sent_high_watermark
                 != wanted.fetch_offset  # ``confirmed`` compares it with the high watermark
-                or wanted.sent_log_start_offset != partition.log.log_start_offset
+                or wanted.sent_log_start_offset != partition.log.storage.log_start_offset
                 or wanted.agreed_epoch != wanted.current_leader_epoch
                 or not partition.replica.confirmed(
                     follower,
@@ -282,7 +282,7 @@ class FetchService:
             if (
                 partition is None
                 or partition.check_access(wanted.current_leader_epoch, leader_only=True) is not ErrorCode.NONE
-                or wanted.fetch_offset < partition.log.log_start_offset
+                or wanted.fetch_offset < partition.log.storage.log_start_offset
                 or not self._agrees(partition, wanted)
             ):
                 has_all = False
@@ -324,7 +324,9 @@ class FetchService:
         """
         last_epoch = wanted.last_fetched_epoch
         log = partition.log
-        if last_epoch < 0 or (last_epoch == log.latest_epoch and wanted.fetch_offset <= log.log_end_offset):
+        if last_epoch < 0:
+            return None
+        if last_epoch == log.epochs.latest_epoch and wanted.fetch_offset <= log.storage.log_end_offset:
             return None
         end = log.end_offset_for_epoch(last_epoch)
         if end.end_offset < 0 or end.leader_epoch < 0:
@@ -400,7 +402,7 @@ class FetchService:
             partition is not None
             and _unchanged(partition, wanted)
             # If an idle partition's leader epoch has no record, the follower's last fetched epoch stays lower.
-            and (wanted.last_fetched_epoch == partition.log.latest_epoch or self._agrees(partition, wanted))
+            and (wanted.last_fetched_epoch == partition.log.epochs.latest_epoch or self._agrees(partition, wanted))
         )
 
     def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
@@ -530,7 +532,7 @@ class FetchService:
             ErrorCode.OFFSET_OUT_OF_RANGE,
             partition.replica.high_watermark,
             partition.log.last_stable_offset,
-            partition.log.log_start_offset,
+            partition.log.storage.log_start_offset,
         )
 
     def _absent(self, query: FetchQuery, wanted: FetchPartition) -> Result:

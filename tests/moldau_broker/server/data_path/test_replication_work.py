@@ -14,7 +14,7 @@ import trio
 from support.cluster.broker_cluster import batch, run_cluster
 
 ROUNDS = 20
-CALLS = 720
+CALLS = 705
 """Of Moldau's functions, for one produce: two followers fetch it, and their next fetches acknowledge it."""
 STEPS = 10
 """Of tasks: reader and writer of three connections, the two fetchers, and the client."""
