@@ -34,6 +34,8 @@ PREFIX = "matched-"
 LAST = f"{PREFIX}last"
 """A topic that is created when all faults are over, and the member has long been at rest."""
 BEAT_S = 0.4
+DEFAULT_REPLICAS = -1
+"""Lets the cluster choose: its default is three replicas, if it has as many brokers."""
 TOPICS_MAX = 3
 TOPIC_EVERY_S = 4.0
 _METADATA_VERSION = 12
@@ -110,7 +112,8 @@ class RegexMember:
 
     async def _create(self, name: str) -> None:
         """Asks for a topic; metadata show the outcome."""
-        topic = CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+        # One replica could be placed on a broker that is about to stay outside of the core which is healed first.
+        topic = CreatableTopic(name=name, num_partitions=2, replication_factor=DEFAULT_REPLICAS)
         request = CreateTopicsRequest(timeout_ms=TIMEOUT_MS, topics=[topic])
         await self._questions.ask(self._any_broker(), CreateTopicsResponse, request)
 
