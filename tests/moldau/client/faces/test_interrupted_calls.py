@@ -22,13 +22,26 @@ class Interrupt(Exception):
     """The signal handler raises this, as it would KeyboardInterrupt."""
 
 
+ARRIVED = threading.Event()
+"""The signal handler has run."""
+
+
 def interrupt_main() -> None:
+    """Interrupts the main thread, and returns when the signal handler has run.
+
+    A signal that comes just before the main thread waits for a lock only marks the handler as due: Python runs it when
+    the wait ends. So the signal is sent again until the handler has run.
+    """
+    ARRIVED.clear()
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    while not ARRIVED.wait(1.0):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
 
 @pytest.fixture
 def _interrupts():
     def handler(*_: object) -> None:
+        ARRIVED.set()
         raise Interrupt
 
     before = signal.signal(signal.SIGUSR1, handler)
