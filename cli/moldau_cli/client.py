@@ -253,8 +253,9 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True
             await _check_reachable(bootstrap)
         return await work()
 
+    # An interrupt that came while Python ran a callback of its own, as in an import, would be lost (F277).
     try:
-        return trio.run(main, strict_exception_groups=True)
+        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True, strict_exception_groups=True)
     except BaseException as error:
         causes = list(leaves(error))
         first = next((cause for cause in causes if not isinstance(cause, trio.Cancelled)), error)

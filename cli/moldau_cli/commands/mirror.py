@@ -217,7 +217,7 @@ def _run(main: Callable[[], Awaitable[R]]) -> R:
     from moldau.runtime.tasks.exceptions import leaves
 
     try:
-        return trio.run(main)
+        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseException as error:
         found = list(leaves(error))
         first = next((each for each in found if not isinstance(each, trio.Cancelled)), error)

@@ -114,7 +114,7 @@ def run_chaos(options: ChaosOptions, report: Callable[[Progress], None] = lambda
         raise LauncherUsageError(f"cannot make {options.directory}: {error.strerror}") from error
     if options.bootstrap is not None:
         options = replace(options, clients=with_own_names(options.clients, new_mark()))
-    return trio.run(_Run(options, report).main)
+    return trio.run(_Run(options, report).main, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
 class _Run:

@@ -209,7 +209,7 @@ def first_of(transaction):
 @pytest.mark.parametrize(
     ("bug", "seed", "poll_share", "kinds"),
     [
-        ("last-stable-offset-ignored", 7, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
+        ("last-stable-offset-ignored", 1, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
         ("newest-transaction-holds-back", 1, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
     ],
 )

@@ -92,7 +92,7 @@ def test_waiting_fetch_ends_with_the_leadership() -> None:
         (delayed,) = {
             each for key in waits.fetches.purgatory._watchers for each in waits.fetches.purgatory.watchers(key)
         }
-        assert delayed.operation.names(partition)
+        assert delayed.operation._wanted(partition) is not None
         waits.end(partition)
         assert delayed.operation.finished
 

@@ -22,6 +22,8 @@ from moldau_jepsen.world.world import run_world
 
 UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
+RARE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
+"""They strike packets that a cut has stopped, and a log that is truncated."""
 OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
 """They strike at calls of a disk, and an idle cluster hardly uses its disks."""
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
@@ -76,7 +78,7 @@ async def all_can_be_affected(world):
 def test_each_kind_that_strikes_counts():
     affected, begun = run_world(all_can_be_affected, 5)
     assert begun == Counter(kind.value for kind in SIMULATED_KINDS)
-    others = (*UNDER_LOAD, FaultKind.ELECT)  # the preferred leaders lead already
+    others = (*UNDER_LOAD, *RARE, FaultKind.ELECT)  # the preferred leaders lead already
     assert affected == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
 
 
