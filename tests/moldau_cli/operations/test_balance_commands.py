@@ -63,7 +63,10 @@ def throttles(moldau, *nodes):
 def interrupted(local, moldau, *arguments):
     """Runs a command in a process of its own, and interrupts it once a move is in progress."""
     command = [sys.executable, "-m", "moldau_cli", *arguments, "-b", local.bootstrap]
+    # A shell without job control starts tests in the background with SIGINT ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=moldau.directory, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             wait_until(lambda: moldau("reassign", "status")["reassignments"], "a move is in progress")
             process.send_signal(signal.SIGINT)
