@@ -306,7 +306,7 @@ class AdministeredWorkload:
         values = {partition: self._number() for partition in PARTITIONS}
         bad = self._environment.random.choice(PARTITIONS)
         begun_ms = self._now_ms()
-        hidden: TopicPartition | None = bad
+        hidden: TopicPartition | None = None
         try:
             with trio.fail_after(READ_S):
                 await consumer.commit(
@@ -317,15 +317,16 @@ class AdministeredWorkload:
                         for partition, value in values.items()
                     }
                 )
+            hidden = bad
         except KafkaError as error:
-            hidden = None
             self.counts["partial error reported by the consumer"] += error.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
         except trio.TooSlowError:
-            hidden = None
-        rest = tuple((partition, value) for partition, value in values.items() if partition != bad)
-        self.operations.append(
-            GroupOperation(act=Act.COMMIT, begun_ms=begun_ms, ended_ms=OPEN, values=rest, oversized=hidden)
-        )
+            pass  # the outcome is unknown, as it is noted
+        finally:  # also if the member's life ends meanwhile
+            rest = tuple((partition, value) for partition, value in values.items() if partition != bad)
+            self.operations.append(
+                GroupOperation(act=Act.COMMIT, begun_ms=begun_ms, ended_ms=OPEN, values=rest, oversized=hidden)
+            )
 
     def _number(self, *, is_reset: bool = False) -> int:
         self._numbers += 1
