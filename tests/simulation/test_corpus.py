@@ -33,6 +33,7 @@ LONG = {
     "first-server-silent",
     "first-write-of-a-coordinator-fails",
     "peers-out-of-reach",
+    "share-release-at-shutdown",
     "slow-disks-in-elections",
     "voters-change-while-controllers-die",
 }

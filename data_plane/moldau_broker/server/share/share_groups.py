@@ -79,6 +79,7 @@ class ShareGroups:
         self.persister = persister
         self._logger = logger
         self._nursery: trio.Nursery | None = None
+        self._is_over = False
         self._armed = Signal()
         self._sleeping_until_ms = 0.0
         self._led: dict[PartitionKey, dict[str, LedPartition]] = {}  # by partition, then by group
@@ -90,7 +91,13 @@ class ShareGroups:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await self._run_timers()
+            try:
+                await self._run_timers()
+            finally:
+                # Connections close after this, and their members release records: nothing would write that any more.
+                self._is_over = True
+                for led in self._all():
+                    self._end(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def _run_timers(self) -> None:
         sweep_ms = self._clock.monotonic_ms() + SWEEP_MS
@@ -141,6 +148,9 @@ class ShareGroups:
         if led is None:
             assert self._nursery is not None, "``run`` has not begun"
             led = LedPartition(key, partition, partition.replica.state.leader_epoch)
+            if self._is_over:
+                led.failure = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                return led
             groups[group_id] = led
             self._nursery.start_soon(self._load, led)
         led.touched_ms = self._clock.monotonic_ms()
