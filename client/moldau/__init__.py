@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from moldau.lazy import lazy_names
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -79,46 +80,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AbortableTransactionError": "moldau.producer",
-    "AcknowledgeType": "moldau.share",
-    "Admin": "moldau.admin",
-    "AdminError": "moldau.admin",
-    "CommitFailedError": "moldau.consumer",
-    "CommittedOffset": "moldau.consumer",
-    "ConfigError": "moldau.runtime.config",
-    "ConsumedBatch": "moldau.consumer",
-    "ConsumedRecord": "moldau.consumer",
-    "Consumer": "moldau.consumer",
-    "ConsumerInterceptor": "moldau.cluster.interceptors",
-    "ErrorCode": "moldau.protocol.errors",
-    "FatalTransactionError": "moldau.producer",
-    "KafkaError": "moldau.protocol.errors",
-    "NewTopic": "moldau.admin",
-    "Producer": "moldau.producer",
-    "ProducerFencedError": "moldau.producer",
-    "ProducerInterceptor": "moldau.cluster.interceptors",
-    "Record": "moldau.records",
-    "RecordDeserializationError": "moldau.serialization",
-    "RecordMetadata": "moldau.producer",
-    "SerializationError": "moldau.serialization",
-    "ShareConsumer": "moldau.share",
-    "ShareRecord": "moldau.share",
-    "TopicPartition": "moldau.cluster.metadata",
-    "TransactionAbortedError": "moldau.producer",
-    "TransactionError": "moldau.producer",
+    "AbortableTransactionError": "producer",
+    "AcknowledgeType": "share",
+    "Admin": "admin",
+    "AdminError": "admin",
+    "CommitFailedError": "consumer",
+    "CommittedOffset": "consumer",
+    "ConfigError": "runtime.config",
+    "ConsumedBatch": "consumer",
+    "ConsumedRecord": "consumer",
+    "Consumer": "consumer",
+    "ConsumerInterceptor": "cluster.interceptors",
+    "ErrorCode": "protocol.errors",
+    "FatalTransactionError": "producer",
+    "KafkaError": "protocol.errors",
+    "NewTopic": "admin",
+    "Producer": "producer",
+    "ProducerFencedError": "producer",
+    "ProducerInterceptor": "cluster.interceptors",
+    "Record": "records",
+    "RecordDeserializationError": "serialization",
+    "RecordMetadata": "producer",
+    "SerializationError": "serialization",
+    "ShareConsumer": "share",
+    "ShareRecord": "share",
+    "TopicPartition": "cluster.metadata",
+    "TransactionAbortedError": "producer",
+    "TransactionError": "producer",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads a client when it is first named (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet, and the module's own."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

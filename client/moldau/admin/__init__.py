@@ -6,8 +6,9 @@ longer to load than a command such as ``moldau topics list`` takes to run.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
     from moldau.admin.admin import Admin
@@ -96,7 +97,7 @@ __all__ = [
     "UserCredential",
 ]
 
-_HOMES = {
+_HOMES = dict.fromkeys(__all__, "values") | {
     "Acl": "calls.acls",
     "AclFilter": "calls.acls",
     "Admin": "admin",
@@ -114,16 +115,4 @@ _HOMES = {
     "UserCredential": "calls.users",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads the module of a name when it is first used (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'values')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet, and the module's own."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -16,8 +16,9 @@ Importing the package loads no client; each is loaded at its first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
     from moldau.blocking.admin import Admin
@@ -37,17 +38,4 @@ _HOMES = {
     "process": "processing",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads a client when it is first named (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet, and the module's own."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ A name is loaded at its first use: most programs need no statistics, and few nee
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
     from moldau.producer.core.output import OutputRecord
@@ -60,17 +61,4 @@ _HOMES = {
     "partition_for_key": "core.partitioner",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads a name at its first use (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet, and the module's own."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -13,8 +13,9 @@ A serde works both ways. Importing the package loads no library; each format loa
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
     from moldau.serialization.avro import AvroSerde
@@ -69,7 +70,7 @@ __all__ = [
     "UUIDSerde",
 ]
 
-_MODULES = {
+_HOMES = dict.fromkeys(__all__, "core.plain") | {
     "AvroSerde": "avro",
     "JsonSchemaSerde": "json_schema",
     "ModelSerde": "models",
@@ -86,16 +87,4 @@ _MODULES = {
     "Serializer": "core.values",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads a name at its first use (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'core.plain')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet, and the module's own."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,9 +9,9 @@ otherwise. A schema is loaded when it is first named: clients need not declare t
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from moldau.lazy import lazy_names
 from moldau.runtime.config.declaration import (
     REQUIRED,
     Config,
@@ -172,12 +172,4 @@ _HOMES = {
     "with_dynamic": "dynamic",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Loads a module when one of its names is first used (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__, _ = lazy_names(__name__, _HOMES)
