@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +10,23 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.groups.positions import (
+    AllTopics,
+    ByDuration,
+    Create,
+    DryRun,
+    ToDatetime,
+    ToOffset,
+    earliest_ms,
+    held_offsets,
+    named_partitions,
+    offsets_since,
+)
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from moldau import Admin, TopicPartition
     from moldau.admin import GroupDescription, GroupListing
@@ -206,17 +217,11 @@ def reset(
             "--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.", autocompletion=names.topics
         ),
     ] = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")
-    ] = False,
+    all_topics: AllTopics = False,
     to: Annotated[ResetTo | None, typer.Option("--to", help="Where the group continues.")] = None,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Continue at this offset.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="First record since 2026-03-01T12:00:00 (UTC).")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="DURATION", help="First record of the last 1h30m.")
-    ] = None,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", help="Skip so many records, or go back (below 0).")
     ] = None,
@@ -224,8 +229,8 @@ def reset(
         Path | None, typer.Option("--from-file", help="Lines topic,partition,offset, as --export writes them.")
     ] = None,
     export: Annotated[Path | None, typer.Option("--export", help="Write the new offsets to this file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")] = False,
+    dry_run: DryRun = False,
+    create: Create = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Move the committed offsets of a group: to an offset, a time, by a number of records, or as a file says."""
@@ -242,9 +247,7 @@ def reset(
     wanted = [plans.parse_topic(topic) for topic in topics or []]
     listed = {} if from_file is None else plans.parse_offsets(_read(from_file), str(from_file))
     wanted += [(one.topic, [one.partition]) for one in listed]
-    since_ms = None if to_datetime is None else plans.parse_time_ms(to_datetime)
-    if by_duration is not None:
-        since_ms = time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
+    since_ms = earliest_ms(to_datetime, by_duration)
 
     async def work(admin: Admin) -> tuple[dict[TopicPartition, plans.Held], dict[TopicPartition, int]]:
         if not create:
@@ -255,8 +258,7 @@ def reset(
         if shift_by is not None:
             targets = plans.shifted(held, shift_by)
         elif since_ms is not None and partitions:
-            found = await admin.list_offsets(dict.fromkeys(partitions, max(0, since_ms)))
-            targets = {one: at if at >= 0 else held[one].end for one, (at, _) in found.items()}
+            targets = await offsets_since(admin, partitions, since_ms, held)
         elif to is not None:
             targets = {one: _named(to, at) for one, at in held.items()}
         else:
@@ -356,41 +358,6 @@ async def _living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[To
     """Leaves out the partitions of deleted topics."""
     counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
     return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
-
-
-async def named_partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) -> list[TopicPartition]:
-    """Returns the partitions that the user named.
-
-    Raises:
-        UsageError: a topic does not have a partition.
-    """
-    from moldau import TopicPartition
-
-    described = await admin.describe_topics([name for name, _ in wanted]) if wanted else {}
-    found: list[TopicPartition] = []
-    for name, numbers in wanted:
-        known = [part.partition for part in described[name].partitions]
-        for number in known if numbers is None else numbers:
-            if number not in known:
-                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
-            found.append(TopicPartition(name, number))
-    return list(dict.fromkeys(found))
-
-
-async def held_offsets(
-    admin: Admin, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, Held]:
-    """Returns what is known of partitions: the ends of their logs, and the group's committed offsets."""
-    from moldau.admin import EARLIEST, LATEST
-    from moldau_cli.plans.offsets import Held
-
-    if not partitions:
-        return {}
-    begins = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    return {
-        one: Held(begin=begins[one][0], end=ends[one][0], committed=committed.get(one)) for one in sorted(partitions)
-    }
 
 
 def _named(to: ResetTo, held: Held) -> int:

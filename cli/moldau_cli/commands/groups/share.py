@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import enum
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.groups.positions import (
+    AllTopics,
+    ByDuration,
+    Create,
+    DryRun,
+    ToDatetime,
+    ToOffset,
+    earliest_ms,
+    held_offsets,
+    named_partitions,
+    offsets_since,
+)
 from moldau_cli.errors import UsageError
 from moldau_cli.group_types import GroupType
 
@@ -102,23 +113,16 @@ def reset_offsets(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="NAME[:0,1]", help="Topic, or some of its partitions.")
     ] = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")
-    ] = False,
+    all_topics: AllTopics = False,
     to: Annotated[ResetTo | None, typer.Option("--to", help="Where the group continues.")] = None,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="Continue at this offset.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="First record since 2026-03-01T12:00:00 (UTC).")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="DURATION", help="First record of the last 1h30m.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")] = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    dry_run: DryRun = False,
+    create: Create = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Set the start offsets of a share group; records behind them are delivered again."""
-    from moldau_cli.commands.groups.consumer import held_offsets, named_partitions
     from moldau_cli.plans import offsets as plans
 
     if sum(one is not None for one in (to, to_offset, to_datetime, by_duration)) != 1:
@@ -126,9 +130,7 @@ def reset_offsets(
     if bool(topics) == all_topics:
         raise UsageError("give --topic, or --all-topics")
     wanted = [plans.parse_topic(topic) for topic in topics or []]
-    since_ms = None if to_datetime is None else plans.parse_time_ms(to_datetime)
-    if by_duration is not None:
-        since_ms = time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
+    since_ms = earliest_ms(to_datetime, by_duration)
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
         if not create:
@@ -139,8 +141,7 @@ def reset_offsets(
             partitions = await named_partitions(admin, wanted)
         held = await held_offsets(admin, partitions, {})
         if since_ms is not None and partitions:
-            found = await admin.list_offsets(dict.fromkeys(partitions, max(0, since_ms)))
-            targets = {one: at if at >= 0 else held[one].end for one, (at, _) in found.items()}
+            targets = await offsets_since(admin, partitions, since_ms, held)
         elif to is not None:
             targets = {one: at.begin if to is ResetTo.EARLIEST else at.end for one, at in held.items()}
         else:

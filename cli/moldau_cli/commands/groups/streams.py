@@ -8,6 +8,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.groups.positions import DryRun, held_offsets, named_partitions
 from moldau_cli.errors import UsageError
 from moldau_cli.group_types import GroupType
 
@@ -65,7 +66,6 @@ def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
 @commands.command()
 def offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     """Show committed offset and lag of each partition that a streams group reads."""
-    from moldau_cli.commands.groups.consumer import held_offsets
 
     async def work(admin: Admin) -> list[dict[str, output.Json]]:
         await STREAMS.existing(admin, group)
@@ -95,14 +95,13 @@ def reset(
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, help="Continue at this offset; by default at the earliest.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
+    dry_run: DryRun = False,
     delete_internal_topics: Annotated[
         bool, typer.Option("--delete-internal-topics", help="Also delete repartition and changelog topics.")
     ] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Set the offsets from which a stopped application reads its input topics again."""
-    from moldau_cli.commands.groups.consumer import held_offsets, named_partitions
     from moldau_cli.plans import offsets as plans
 
     wanted = [plans.parse_topic(topic) for topic in topics]

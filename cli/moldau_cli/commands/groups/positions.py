@@ -1,0 +1,83 @@
+"""The offsets that commands about groups set and show: their options, and what the cluster knows of the partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau import Admin, TopicPartition
+    from moldau_cli.plans.offsets import Held
+
+AllTopics = Annotated[bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="Continue at this offset.")]
+ToDatetime = Annotated[
+    str | None, typer.Option("--to-datetime", metavar="TIME", help="First record since 2026-03-01T12:00:00 (UTC).")
+]
+ByDuration = Annotated[
+    str | None, typer.Option("--by-duration", metavar="DURATION", help="First record of the last 1h30m.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")]
+
+
+def earliest_ms(to_datetime: str | None, by_duration: str | None) -> int | None:
+    """Returns the time at which a group continues, in ms since 1970; None if the user named none.
+
+    Raises:
+        UsageError: a text is no time, or no duration.
+    """
+    from moldau_cli.plans import offsets as plans
+
+    if by_duration is not None:
+        return time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
+    return None if to_datetime is None else plans.parse_time_ms(to_datetime)
+
+
+async def offsets_since(
+    admin: Admin, partitions: list[TopicPartition], since_ms: int, held: Mapping[TopicPartition, Held]
+) -> dict[TopicPartition, int]:
+    """Returns the offset of the first record since a time; the log end offset where there is none."""
+    found = await admin.list_offsets(dict.fromkeys(partitions, max(0, since_ms)))
+    return {one: at if at >= 0 else held[one].end for one, (at, _) in found.items()}
+
+
+async def named_partitions(admin: Admin, wanted: list[tuple[str, list[int] | None]]) -> list[TopicPartition]:
+    """Returns the partitions that the user named.
+
+    Raises:
+        UsageError: a topic does not have a partition.
+    """
+    from moldau import TopicPartition
+
+    described = await admin.describe_topics([name for name, _ in wanted]) if wanted else {}
+    found: list[TopicPartition] = []
+    for name, numbers in wanted:
+        known = [part.partition for part in described[name].partitions]
+        for number in known if numbers is None else numbers:
+            if number not in known:
+                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
+            found.append(TopicPartition(name, number))
+    return list(dict.fromkeys(found))
+
+
+async def held_offsets(
+    admin: Admin, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Held]:
+    """Returns what is known of partitions: the ends of their logs, and the group's committed offsets."""
+    from moldau.admin import EARLIEST, LATEST
+    from moldau_cli.plans.offsets import Held
+
+    if not partitions:
+        return {}
+    begins = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    return {
+        one: Held(begin=begins[one][0], end=ends[one][0], committed=committed.get(one)) for one in sorted(partitions)
+    }
