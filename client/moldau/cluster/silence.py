@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import ClusterMetadata, TopicPartition
 
 PATIENCE_MS: Final = 1_000.0
-"""Time without an answer after which other brokers are asked who leads, and time between two such questions."""
+"""Time without an answer after which other brokers are asked who leads."""
+ASK_INTERVAL_MS: Final = 500.0
+"""Time between two such questions."""
 
 K = TypeVar("K")
 
@@ -85,7 +87,7 @@ class Silence(Generic[K]):
         for awaited in due:
             if awaited.key not in cut and awaited.ask_ms <= now_ms:
                 doubted[awaited.node_id] = None
-                awaited.ask_ms = now_ms + PATIENCE_MS
+                awaited.ask_ms = now_ms + ASK_INTERVAL_MS
         next_ms = min((awaited.ask_ms for awaited in self._awaited), default=math.inf)
         return Look(cut=list(cut), doubted=list(doubted), next_ms=next_ms)
 

@@ -98,6 +98,8 @@ class Settings:
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: float = 9_000.0
     broker_session_grace_ms: float = 250.0
+    broker_session_unreachable_ms: float = 3_000.0
+    """How long a silent broker whose host answers no connection stays unfenced; 0: for the whole session timeout."""
     broker_takeover_ms: float = 5_000.0
     """How long a new controller waits for the first heartbeat of a broker before it fences the broker. A broker learns
     of a new controller when its connection breaks, from the metadata that it follows, or, if the old controller's
@@ -124,6 +126,7 @@ class Settings:
             unclean_leader_election_enable=config.get_bool("unclean.leader.election.enable"),
             broker_session_timeout_ms=config.get_int("broker.session.timeout.ms"),
             broker_session_grace_ms=config.get_int("broker.session.grace.ms"),
+            broker_session_unreachable_ms=config.get_int("broker.session.unreachable.ms"),
             broker_takeover_ms=min(
                 config.get_int("broker.session.timeout.ms"),
                 max(1_000, config.get_int("broker.session.timeout.ms") / 3)

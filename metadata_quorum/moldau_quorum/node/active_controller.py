@@ -180,7 +180,7 @@ class ActiveController:
         self._work = Signal()
         self._woken = False
         self._records_in_turn = 0
-        self._live = LiveBrokers(environment, settings, self._log, self._wake)
+        self._live = LiveBrokers(environment, settings, self._log, wake=self._wake, image=lambda: self._projection)
         self._sessions = self._live.sessions
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = self._unclean = 0
@@ -313,7 +313,7 @@ class ActiveController:
     async def run(self) -> None:
         """Decides until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._live.probes.run)
+            nursery.start_soon(self._live.run)
             await self._decide_forever()
 
     async def _decide_forever(self) -> None:

@@ -1,8 +1,10 @@
-"""The brokers that the active controller believes alive: their sessions, and probes of those that went silent."""
+"""The brokers that the active controller believes alive: their sessions, and connection attempts to silent ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -11,6 +13,7 @@ from moldau.runtime.net.layers import plain_environment
 from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.node.broker_probe import BrokerProbes
+from moldau_quorum.node.host_watch import HostWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,27 +26,72 @@ if TYPE_CHECKING:
 
 
 class LiveBrokers:
-    """Sessions and probes of one controller. ``probes.run`` must be running."""
+    """Sessions and probes of one controller. ``run`` must be running."""
 
     def __init__(
-        self, environment: Environment, settings: Settings, logger: EventLogger, wake: Callable[[], None]
+        self,
+        environment: Environment,
+        settings: Settings,
+        logger: EventLogger,
+        *,
+        wake: Callable[[], None],
+        image: Callable[[], MetadataImage],
     ) -> None:
-        """``wake`` is called when a session ended before its deadline."""
+        """``wake`` is called when a session ended before its deadline; ``image`` returns the registered brokers."""
         self.sessions = BrokerSessions(
             timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
         )
-        self.probes = BrokerProbes(plain_environment(environment))
+        network = plain_environment(environment)
+        self._probes = BrokerProbes(network)
+        self._hosts = HostWatch(
+            network,
+            self.sessions,
+            unreachable_ms=settings.broker_session_unreachable_ms,
+            address=self._address,
+            lost=self._lost,
+        )
+        self._unreachable_ms = settings.broker_session_unreachable_ms
+        self._image = image
         self._takeover_ms = settings.broker_takeover_ms
         self._clock = environment.clock
         self._logger = logger
         self._wake = wake
 
+    async def run(self) -> None:
+        """Makes connection attempts to silent brokers until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probes.run)
+            nursery.start_soon(self._hosts.run)
+
     def begin_controller_epoch(self, image: MetadataImage, now_ms: float) -> None:
-        """Starts a session for each unfenced broker; it lasts long enough for the broker to find this controller."""
+        """Starts a session for each unfenced broker; it lasts long enough for the broker to find this controller.
+
+        The election has taken a part of the time that an unreachable broker has.
+        """
         self.sessions.clear()
         for _, broker in sorted(image.brokers.items()):
             if not broker.fenced:
-                self.sessions.start(broker.broker_id, broker.broker_epoch, now_ms + self._takeover_ms)
+                self.sessions.start(
+                    broker.broker_id,
+                    broker.broker_epoch,
+                    now_ms + self._takeover_ms,
+                    now_ms - self._unreachable_ms / 2,
+                )
+        self._hosts.sessions_began()
+
+    def _address(self, broker_id: BrokerId) -> tuple[str, int] | None:
+        broker = self._image().brokers.get(broker_id)
+        return (broker.endpoints[0].host, broker.endpoints[0].port) if broker is not None and broker.endpoints else None
+
+    def _lost(self, broker_id: BrokerId) -> None:
+        """Ends the session of a broker that cannot be reached."""
+        session = self.sessions.get(broker_id)
+        if session is not None:
+            now_ms = self._clock.monotonic_ms()
+            silent_ms = round(now_ms - session.heard_ms)
+            self._logger.warning("broker-unreachable", broker=broker_id, silent_ms=silent_ms)
+            self.sessions.end(broker_id, session.broker_epoch, now_ms)
+            self._wake()
 
     def connection_closed(self, connection: object, image: MetadataImage) -> None:
         """Gives the brokers whose session lived on the connection the grace period, and probes them."""
@@ -65,7 +113,7 @@ class LiveBrokers:
             self.sessions.end(broker_id, broker_epoch, self._clock.monotonic_ms())
             self._wake()
 
-        self.probes.start(
+        self._probes.start(
             endpoint.host,
             endpoint.port,
             is_silent=lambda: self.sessions.silent(broker_id, broker_epoch, self._clock.monotonic_ms()),
@@ -92,6 +140,7 @@ class LiveBrokers:
         if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
             if response.error_code == ErrorCode.NONE:
                 self.sessions.touch(BrokerId(request.broker_id), response.broker_epoch, now_ms, connection=connection)
+                self._hosts.sessions_began()
         elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
             session = self.sessions.get(BrokerId(request.broker_id))
             broker = image.brokers.get(request.broker_id)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from moldau import Consumer, Producer, TopicPartition
 from moldau.cluster.metadata import BrokerNode, ClusterMetadata, PartitionInfo, TopicInfo
-from moldau.cluster.silence import PATIENCE_MS, Silence
+from moldau.cluster.silence import ASK_INTERVAL_MS, PATIENCE_MS, Silence
+from moldau.runtime.config import BROKER_CONFIG
 from moldau.values import ZERO_UUID
 from support.cluster.broker_cluster import run_cluster
 
@@ -51,7 +52,7 @@ def test_only_a_newer_leader_elsewhere_cuts_the_connection(leader, epoch, is_cut
     look = silence.look(PATIENCE_MS, metadata((leader, epoch)))
     assert list(look.cut) == (["a"] if is_cut else [])
     assert list(look.doubted) == ([] if is_cut else [1])
-    assert (len(silence), look.next_ms) == ((0, math.inf) if is_cut else (1, 2 * PATIENCE_MS))
+    assert (len(silence), look.next_ms) == ((0, math.inf) if is_cut else (1, PATIENCE_MS + ASK_INTERVAL_MS))
 
 
 def test_a_broker_that_answers_in_time_is_not_doubted():
@@ -122,12 +123,77 @@ def cut_off(cluster, leader):
     cluster.world.network.cut_between([f"b{leader}"], others)
 
 
-def run(scenario):
+def run(scenario, *, controllers=1, **settings):
     async def prepared(cluster):
         await cluster.client(1).create_topic("t", replicas=3, min_insync_replicas="2")
         await scenario(cluster, await cluster.leader("t"))
 
-    run_cluster(prepared, brokers=3, controllers=1, broker_session_timeout_ms=str(SESSION_MS))
+    settings = {"broker_session_timeout_ms": str(SESSION_MS), **settings}
+    run_cluster(prepared, brokers=3, controllers=controllers, **settings)
+
+
+DEFAULTS = {
+    key.replace(".", "_"): str(BROKER_CONFIG.keys[key].default)
+    for key in ("broker.session.timeout.ms", "broker.heartbeat.interval.ms", "broker.session.unreachable.ms")
+}
+
+
+@pytest.mark.parametrize("with_controller", [False, True])
+def test_a_cut_leader_is_replaced_within_the_default_times(with_controller):
+    """The cut comes just after a heartbeat, which is the worst time; in one case it also hits the active controller."""
+    steps = {}
+
+    async def scenario(cluster, leader):
+        servers = ",".join(f"b{broker}:9092" for broker in cluster.broker_ids)
+        config = {"bootstrap.servers": servers, "acks": "all"}
+        session = cluster.running[leader]._session
+        async with Producer(config, environment=cluster.client_environment) as producer, trio.open_nursery() as nursery:
+            await (await producer.send("t", b"0", partition=0)).wait()
+            await trio.sleep(3)
+            heard_ms = session.last_contact_ms
+            await cluster.until(lambda: session.last_contact_ms > heard_ms)
+            lost = [f"b{leader}", *([f"c{session._client.active_controller_id}"] if with_controller else [])]
+            names = ["client", *(f"c{each}" for each in cluster.controller_ids)]
+            names += [f"b{each}" for each in cluster.broker_ids]
+            cluster.world.network.cut_between(lost, [name for name in names if name not in lost])
+            begun = trio.current_time()
+
+            async def note(step, condition):
+                await cluster.until(condition)
+                steps[step] = round((trio.current_time() - begun) * 1000)
+
+            def known():
+                found = producer._client.cluster_metadata.leader(T0)
+                return found is not None and found[0] != leader
+
+            nursery.start_soon(note, "fenced", lambda: cluster.image().brokers[leader].fenced)
+            nursery.start_soon(note, "led", lambda: cluster._leader("t", 0, leader) is not None)
+            nursery.start_soon(note, "known", known)
+            await (await producer.send("t", b"1", partition=0)).wait()
+            steps["acknowledged"] = round((trio.current_time() - begun) * 1000)
+
+    run(scenario, controllers=3, **DEFAULTS)
+
+    assert steps["fenced"] < 3_400, steps
+    assert steps["led"] - steps["fenced"] < 50, steps
+    assert steps["known"] - steps["led"] < ASK_INTERVAL_MS + 100, steps
+    assert steps["acknowledged"] < 4_000, steps
+
+
+def test_a_leader_that_is_paused_for_a_moment_stays():
+    """Default settings: a pause that is shorter than the watchdog's patience moves no leadership."""
+
+    async def scenario(cluster, leader):
+        epoch = cluster.partition_image("t").leader_epoch
+        await trio.sleep(3)
+        cluster.world.node(f"b{leader}").pause()
+        await trio.sleep(4)
+        cluster.world.node(f"b{leader}").resume()
+        await trio.sleep(4)
+        assert cluster.partition_image("t").leader_epoch == epoch
+        assert not cluster.image().brokers[leader].fenced
+
+    run(scenario, **DEFAULTS)
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

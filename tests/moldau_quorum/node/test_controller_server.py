@@ -111,11 +111,13 @@ def test_a_cut_off_broker_gets_the_grace_period() -> None:
         await cluster.start_brokers(1, 2, 3)
         active = await cluster.wait_active()
         hosts = [controller.node.name for controller in cluster.controllers.values()]
+        observer = cluster.brokers[1].follower
+        with trio.fail_after(10):
+            await observer.wait_until(lambda image: not image.brokers[2].fenced)
         for host in hosts:
             world.network.reset_connections(cluster.brokers[2].node.name, host)
         world.network.cut_between([cluster.brokers[2].node.name], hosts)
         broken = trio.current_time()
-        observer = cluster.brokers[1].follower
         with trio.fail_after(10):
             await observer.wait_until(lambda image: image.brokers[2].fenced)
         assert 0.25 <= trio.current_time() - broken < 0.6

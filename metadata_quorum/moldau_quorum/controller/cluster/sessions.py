@@ -3,12 +3,15 @@
 A session lasts ``broker.session.timeout.ms`` from the last heartbeat. When the connection that carried the heartbeat
 breaks, the rest of the session is cut to ``broker.session.grace.ms``: the connections of a dead process break, and a
 live process reconnects and sends a heartbeat within that time. If the broker's host meanwhile refuses connections to
-its listener, the process is dead and the session ends at once (``moldau_quorum.node.broker_probe``). Safety never
-depends on sessions; they only decide when the controller asks for records that fence a broker.
+its listener, the process is dead and the session ends at once (``moldau_quorum.node.broker_probe``). A silent broker
+whose host answers no connection loses its session after ``broker.session.unreachable.ms``
+(``moldau_quorum.node.host_watch``). Safety never depends on sessions; they only decide when the controller asks for
+records that fence a broker.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,8 @@ class Session:
     broker_epoch: int
     deadline_ms: float
     """Time at which the controller fences the broker unless a heartbeat arrives first."""
+    heard_ms: float
+    """Time of the last heartbeat. For a broker that this controller has not heard yet, ``start`` sets it."""
     connection: object | None = None
     """The connection that carried the last heartbeat; compared by identity."""
     metadata_offset: int = -1
@@ -48,14 +53,18 @@ class BrokerSessions:
         """Removes all sessions."""
         self._sessions.clear()
 
-    def start(self, broker_id: BrokerId, broker_epoch: int, deadline_ms: float) -> None:
-        """Starts a session for a registered broker that has not yet sent this controller a heartbeat."""
-        self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=deadline_ms)
+    def start(self, broker_id: BrokerId, broker_epoch: int, deadline_ms: float, heard_ms: float) -> None:
+        """Starts a session for a registered broker that has not yet sent this controller a heartbeat.
+
+        ``heard_ms`` is the time from which its silence counts.
+        """
+        self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=deadline_ms, heard_ms=heard_ms)
 
     def extend(self, delay_ms: float) -> None:
         """Extends all sessions by a time in which this process was stalled and could not receive heartbeats."""
         for session in self._sessions.values():
             session.deadline_ms += delay_ms
+            session.heard_ms += delay_ms
 
     def touch(
         self,
@@ -69,8 +78,9 @@ class BrokerSessions:
         """Renews a session after a heartbeat or a registration."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
-            session = self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=0)
+            session = self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=0, heard_ms=now_ms)
         session.deadline_ms = now_ms + self._timeout_ms
+        session.heard_ms = now_ms
         session.connection = connection
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
@@ -98,6 +108,19 @@ class BrokerSessions:
             and session.connection is None
             and session.deadline_ms > now_ms
         )
+
+    def unheard(self, since_ms: float) -> list[BrokerId]:
+        """Returns the brokers without a heartbeat since a time, sorted."""
+        return sorted(broker for broker, session in self._sessions.items() if session.heard_ms <= since_ms)
+
+    def latest_heard(self, count_max: int) -> list[BrokerId]:
+        """Returns the brokers with the newest heartbeats, at most ``count_max``, the newest first."""
+        order = heapq.nlargest(count_max, self._sessions.items(), key=lambda item: (item[1].heard_ms, -item[0]))
+        return [broker for broker, _ in order]
+
+    def earliest_heard_ms(self) -> float | None:
+        """Returns the time of the oldest last heartbeat; None if there is no session."""
+        return min((session.heard_ms for session in self._sessions.values()), default=None)
 
     def end(self, broker_id: BrokerId, broker_epoch: int, now_ms: float) -> None:
         """Ends the session of a broker whose process is dead, unless the broker has registered again."""

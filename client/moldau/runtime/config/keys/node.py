@@ -303,6 +303,19 @@ QUORUM_KEYS = (
         ),
     ),
     integer(
+        name="broker.session.unreachable.ms",
+        default=3000,
+        group="Metadata quorum",
+        is_own=True,
+        minimum=0,
+        doc=(
+            "How long a broker without heartbeats stays unfenced if its host does not answer the controller's "
+            "connection attempts either, while other brokers' hosts do, in milliseconds; 0: for the whole session "
+            "timeout. The host of a paused or overloaded process answers. Set it above broker.heartbeat.interval.ms "
+            "by a second, so that the controller makes no attempts in ordinary times."
+        ),
+    ),
+    integer(
         name="initial.broker.registration.timeout.ms",
         default=60000,
         group="Metadata quorum",
