@@ -77,7 +77,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "elect": Entry("administration.replicas", "elect", "Move leadership back to the preferred replicas."),
     "balance": Entry("operations.balance", "commands", "Even out replicas, bytes, racks and leaders over the brokers."),
     "brokers": Entry("operations.brokers", "commands", "List, drain and unregister brokers."),
-    "logdirs": Entry("administration.replicas", "logdirs", "Inspect log directories."),
+    "logdirs": Entry("administration.logdirs", "commands", "Inspect log directories, move replicas between them."),
     "quorum": Entry(
         "administration.quorum", "commands", "Inspect the metadata quorum, and change its voters and its leader."
     ),

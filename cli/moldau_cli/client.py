@@ -288,6 +288,7 @@ def _from_kafka(error: Exception) -> CommandError:
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ErrorCode.INVALID_CONFIG,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.INVALID_GROUP_ID,
         ErrorCode.MESSAGE_TOO_LARGE,

@@ -7,19 +7,23 @@ no leader. ``degraded`` means that one more failure may have such an effect.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.admin import QuorumDescription, QuorumReplica, TopicDescription
+    from moldau.admin import LogDirDescription, QuorumDescription, QuorumReplica, TopicDescription
 
 FAILING: Final = ("no-quorum-leader", "offline", "under-min-isr")
 VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
 VOTER_SILENCE_MS_MAX: Final = 3_000
 """A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
-KINDS: Final = (*FAILING, "voter-down", "voter-lags", "broker-down", "under-replicated")
+KINDS: Final = (*FAILING, "voter-down", "voter-lags", "broker-down", "log-dir-failed", "under-replicated")
+_NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ def judge(
     quorum: QuorumDescription,
     brokers: Sequence[int],
     fenced: Sequence[int] = (),
+    log_dirs: Mapping[int, Sequence[LogDirDescription]] = _NONE,
 ) -> list[Problem]:
     """Returns the problems, ordered by ``KINDS``.
 
@@ -46,6 +51,7 @@ def judge(
         quorum: The controllers.
         brokers: The brokers in service.
         fenced: Brokers that are registered and not in service, as far as the cluster names them.
+        log_dirs: The log directories of the brokers that describe them.
     """
     problems = _of_quorum(quorum)
     missing: dict[int, int] = dict.fromkeys(fenced, 0)
@@ -66,6 +72,11 @@ def judge(
     for broker, count in sorted(missing.items()):
         detail = f"is down or fenced, and has {count} replicas"
         problems.append(Problem(kind="broker-down", subject=f"broker {broker}", detail=detail))
+    for broker, directories in sorted(log_dirs.items()):
+        for directory in directories:
+            if directory.error is not ErrorCode.NONE:
+                detail = f"{directory.path}: {directory.error.name.lower()}; the broker goes on without its replicas"
+                problems.append(Problem(kind="log-dir-failed", subject=f"broker {broker}", detail=detail))
     return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import trio
+
+from moldau.protocol.errors import KafkaError
 from moldau_cli.health import judge, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import ClusterDescription, QuorumDescription, TopicDescription
+    from moldau.admin import ClusterDescription, LogDirDescription, QuorumDescription, TopicDescription
     from moldau_cli.health import Problem
+
+LOG_DIRS_S: Final = 2.0
+"""How long a broker may take to describe its log directories; the verdict goes without those of a late one."""
+BROKERS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,5 +62,24 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     configs = await admin.describe_configs(short) if short else {}
     min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
     brokers = [broker.node_id for broker in cluster.brokers]
-    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced)
+    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, await _log_dirs(admin, brokers))
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics)
+
+
+async def _log_dirs(admin: Admin, brokers: Sequence[int]) -> dict[int, list[LogDirDescription]]:
+    """Returns the log directories of the brokers that answer in time."""
+    found: dict[int, list[LogDirDescription]] = {}
+    limit = trio.CapacityLimiter(BROKERS_AT_ONCE)
+
+    async def ask(broker: int) -> None:
+        async with limit:
+            with trio.move_on_after(LOG_DIRS_S):
+                try:
+                    found.update(await admin.describe_log_dirs([broker]))
+                except KafkaError:
+                    return  # a broker that has just gone; its partitions say so
+
+    async with trio.open_nursery() as nursery:
+        for broker in brokers:
+            nursery.start_soon(ask, broker)
+    return found

@@ -245,6 +245,15 @@ def test_the_command_line(node, tmp_path):
     assert confluent_read(node, "carol", "m-1", "m-group") == b"v"
     removed = json.loads(run("acls", "remove", *who, "--operation", "Write", "--topic", "m-1", "--json").stdout)
     assert [each["operation"] for each in removed["removed"]] == ["write"]
+    owners = ("--user-principal", "User:carol", "--delegation-token", "*")
+    tokens = run("acls", "add", *who, *owners, "--json")
+    assert [(each["resource"], each["name"]) for each in json.loads(tokens.stdout)["added"]] == [
+        ("delegation-token", "*"),
+        ("user", "User:carol"),
+    ]
+    kept = json.loads(run("acls", "list", "--user-principal", "User:carol", "--json").stdout)["acls"]
+    assert [(each["principal"], each["operation"]) for each in kept] == [("User:carol", "all")]
+    assert len(json.loads(run("acls", "remove", *owners, "--json").stdout)["removed"]) == 2
     without_principal = run("acls", "add", "--topic", "m-1")
     assert (without_principal.returncode, without_principal.stderr.count("\n")) == (2, 1)
     wrong = run("acls", "add", *who, "--topic", "m-1", "--operation", "fly")

@@ -61,6 +61,13 @@ def test_topics_are_chosen_by_an_expression(shell):
     described = shell.json("topics", "describe", "--include", ".*chosen-1")["partitions"]
     assert [one["topic"] for one in described] == ["chosen-1", "unchosen-1"]
     assert shell.json("topics", "describe", "--include", "none")["partitions"] == []
+    altered = shell.json("topics", "alter", "--include", "chosen-.", "--partitions", "3")["topics"]
+    assert altered == [{"topic": name, "partitions": 3} for name in ("chosen-1", "chosen-2")]
+    assert shell.json("topics", "delete", "--include", "chosen-.")["deleted"] == ["chosen-1", "chosen-2"]
+    assert [one["topic"] for one in shell.json("topics", "list", "--include", ".*chosen.*")["topics"]] == ["unchosen-1"]
+    assert shell.json("topics", "delete", "--include", "chosen-.")["deleted"] == []
+    assert "either names or --include" in shell("topics", "delete", "unchosen-1", "--include", "x", code=2).stderr
+    assert "either names or --include" in shell("topics", "alter", "--partitions", "4", code=2).stderr
     assert "is not a regular expression" in shell("topics", "list", "--include", "(", code=2).stderr
     assert "exclude each other" in shell("topics", "describe", "chosen-1", "--include", "x", code=2).stderr
 
@@ -165,3 +172,26 @@ def test_top_fills_a_terminal(local, shell, monkeypatch):
     assert written.getvalue().startswith("\x1b[?1049h"), "the alternate screen"
     assert "all partitions in sync; 1 brokers" in written.getvalue()
     assert written.getvalue().rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in written.getvalue()
+
+
+def test_apis_of_brokers_are_shown(shell):
+    rows = {row["api"]: row for row in shell.json("brokers", "api-versions")["api_versions"]}
+    assert rows["Produce"]["broker"] == 1
+    assert (rows["Fetch"]["key"], rows["Fetch"]["used"]) == (1, rows["Fetch"]["max"])
+    assert "ListTransactions" in shell("brokers", "api-versions", "--broker", "1").stdout
+    assert "no live broker 7" in shell("brokers", "api-versions", "--broker", "7", code=1).stderr
+
+
+def test_directories_are_filtered_by_topic(shell):
+    shell("topics", "create", "kept", "--partitions", "2")
+    (row,) = shell.json("logdirs", "describe", "--topic", "kept")["log_dirs"]
+    assert (row["state"], row["partitions"]) == ("online", 2)
+    parts = shell.json("logdirs", "describe", "--topic", "kept", "--partitions")["partitions"]
+    assert [(part["topic"], part["partition"]) for part in parts] == [("kept", 0), ("kept", 1)]
+    assert "nowhere" in shell("logdirs", "describe", "--topic", "nowhere", code=2).stderr
+    assert (
+        "has no log directory /nowhere; it has"
+        in shell("logdirs", "move", "kept", "--broker", "1", "--to", "/nowhere", code=2).stderr
+    )
+    missing = shell("logdirs", "move", "kept", "--broker", "1", "--partition", "5", "--to", row["path"], code=2)
+    assert "broker 1 has no replica of kept-5" in missing.stderr

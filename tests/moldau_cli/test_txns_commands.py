@@ -61,6 +61,10 @@ def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
         (row,) = moldau.json("txns", "list", "--state", "Ongoing")["transactions"]
         assert (row["transactional_id"], row["state"], row["coordinator"]) == ("mover", "Ongoing", 1)
         assert moldau.json("txns", "list", "--state", "Empty")["transactions"] == []
+        assert moldau.json("txns", "list", "--transactional-id-pattern", "m.*r")["transactions"] == [row]
+        assert moldau.json("txns", "list", "--transactional-id-pattern", "move")["transactions"] == []
+        wrong = moldau("txns", "list", "--transactional-id-pattern", "(", code=2).stderr
+        assert "INVALID_REGULAR_EXPRESSION" in wrong
         assert "no transaction state Nonsense" in moldau("txns", "list", "--state", "Nonsense", code=2).stderr
         described = moldau.json("txns", "describe", "mover")
         assert described["partitions"] == ["moves-0"]

@@ -1,7 +1,8 @@
 """Goal: a process with two log directories lives on when one of them is gone, and has everything when it is back.
 
-Method: one real node of both roles; the directory is renamed away under it, as a volume that is unmounted, so that its
-next segment cannot be begun; later it is renamed back, and the node restarted. With both gone, it ends with one line.
+Method: one real node of both roles. A replica moves from one directory to the other and back. Then the directory is
+renamed away under it, as a volume that is unmounted, so that its next segment cannot be begun; later it is renamed
+back, and the node restarted. With both gone, it ends with one line.
 """
 
 import os
@@ -12,15 +13,17 @@ import sys
 import pytest
 
 from moldau import KafkaError
-from moldau.admin import NewTopic
+from moldau.admin import ConfigResource, NewTopic, ResourceType
 from moldau.blocking import Admin, Producer
 from moldau.protocol.errors import ErrorCode
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
+from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
 
+BROKER = ConfigResource(type=ResourceType.BROKER, name="1")
 CONFIG = """
 process.roles=broker,controller
 node.id=1
@@ -134,6 +137,14 @@ def test_a_lost_directory_takes_only_its_own_partitions(node, tmp_path):
     values = [b"%d" % number * 50 for number in range(100, 130)]
     acknowledged = {index: produce(node, index, values) for index in (lost, kept)}
     assert acknowledged == {lost: values, kept: values}
+
+    moving = ("logdirs", "move", "t", "--broker", "1", "--partition", str(lost), "-b", f"127.0.0.1:{node.port}")
+    assert run_command(*moving, "--to", str(tmp_path / "d1"), "--throttle", "1000000").returncode == 0
+    assert [entry.topic_partition.partition for entry in node.directories()["d1"].partitions].count(lost) == 1
+    assert run_command(*moving, "--to", str(tmp_path / "d2")).returncode == 0
+    with node.admin() as admin:
+        limit = admin.describe_configs([BROKER])[BROKER]["replica.alter.log.dirs.io.max.bytes.per.second"]
+    assert limit.is_default, "the throttle is lifted"
 
     (tmp_path / "d2").rename(tmp_path / "away")
     again = produce(node, lost, values, HASTY)

@@ -236,12 +236,7 @@ async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Descr
     """Describes topics, and with ``configured`` what the filters need to know of them."""
     from moldau.admin import ConfigResource, ResourceType
 
-    names = chosen.names
-    if not names:
-        listed = await admin.list_topics(include_internal=chosen.internal)
-        names = [topic.name for topic in listed if chosen.matches(topic.name)]
-    elif chosen.if_exists:
-        names = await _existing(admin, names)
+    names = await _names(admin, chosen)
     topics = await admin.describe_topics(names) if names else {}
     if not configured or not topics:
         return Described(topics=topics)
@@ -254,6 +249,26 @@ async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Descr
         adding={(one.topic, one.partition): len(move.adding) for one, move in moves.items()},
         brokers=frozenset(broker.node_id for broker in (await admin.describe_cluster()).brokers),
     )
+
+
+def _chosen(names: list[str], include: str | None, *, if_exists: bool) -> Chosen:
+    """Returns the topics of a command that changes some: by name, or by an expression.
+
+    Raises:
+        UsageError: neither or both are given, or the expression is wrong.
+    """
+    if bool(names) == (include is not None):
+        raise UsageError("give either names or --include")
+    return Chosen(names, _pattern(include), if_exists, internal=False)
+
+
+async def _names(admin: Admin, chosen: Chosen) -> list[str]:
+    """Returns the names of the chosen topics."""
+    if not chosen.names:
+        return [
+            one.name for one in await admin.list_topics(include_internal=chosen.internal) if chosen.matches(one.name)
+        ]
+    return await _existing(admin, chosen.names) if chosen.if_exists else chosen.names
 
 
 async def _existing(admin: Admin, names: list[str]) -> list[str]:
@@ -295,45 +310,58 @@ def _answer_overrides(chosen: Chosen, bootstrap_server: str | None) -> None:
 
 @commands.command()
 def alter(
-    name: Annotated[str, typer.Argument(autocompletion=completed.topics)],
     partitions: Annotated[int, typer.Option(min=1, help="New number of partitions; it can only grow.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Topic; not with --include.", autocompletion=completed.topics)
+    ] = None,
+    include: Include = None,
     replica_assignment: Annotated[
         str | None, typer.Option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each new partition.")
     ] = None,
     if_exists: IfExists = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Add partitions to a topic. (Configuration: ``moldau configs alter``.)"""
+    """Add partitions to a topic, or to all that match. (Configuration: ``moldau configs alter``.)"""
     from moldau_cli.plans.partitions import parse_assignment
 
-    placed = None if replica_assignment is None else {name: list(parse_assignment(replica_assignment).values())}
+    chosen = _chosen([name] if name is not None else [], include, if_exists=if_exists)
+    placed = None if replica_assignment is None else list(parse_assignment(replica_assignment).values())
 
-    async def work(admin: Admin) -> bool:
-        if if_exists and not await _existing(admin, [name]):
-            return False
-        await admin.create_partitions({name: partitions}, assignments=placed)
-        return True
+    async def work(admin: Admin) -> list[str]:
+        names = await _names(admin, chosen)
+        if names:
+            assignments = None if placed is None else dict.fromkeys(names, placed)
+            await admin.create_partitions(dict.fromkeys(names, partitions), assignments=assignments)
+        return names
 
-    if not with_admin(bootstrap_server, work):
+    changed = with_admin(bootstrap_server, work)
+    if include is not None:
+        output.answer_rows(
+            "topics", ["topic", "partitions"], [{"topic": one, "partitions": partitions} for one in changed]
+        )
+    elif not changed:
         output.answer({"topic": name, "partitions": None}, f"there is no topic {name}")
-        return
-    output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
+    else:
+        output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
 
 
 @commands.command()
 def delete(
     names: Annotated[
-        list[str], typer.Argument(help="Topics to delete, with all their records.", autocompletion=completed.topics)
-    ],
+        list[str] | None,
+        typer.Argument(help="Topics to delete, with all their records.", autocompletion=completed.topics),
+    ] = None,
+    include: Include = None,
     if_exists: IfExists = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Delete topics."""
-    if len(set(names)) != len(names):
+    """Delete topics: those that are named, or all that match. Internal topics never match."""
+    if len(set(names or [])) != len(names or []):
         raise UsageError("a topic is named twice")
+    chosen = _chosen(names or [], include, if_exists=if_exists)
 
     async def work(admin: Admin) -> list[str]:
-        wanted = await _existing(admin, names) if if_exists else names
+        wanted = await _names(admin, chosen)
         if wanted:
             await admin.delete_topics(wanted)
         return wanted

@@ -30,13 +30,20 @@ def list_transactions(
     running_longer_than: Annotated[
         int, typer.Option("--running-longer-than", metavar="MS", help="Only transactions open for longer.")
     ] = -1,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--transactional-id-pattern", metavar="REGEX", help="Only ids that match as a whole (RE2)."),
+    ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List transactional ids with their state."""
 
     async def work(admin: Admin) -> list[TransactionListing]:
         return await admin.list_transactions(
-            states=state or (), producer_ids=producer_id or (), min_duration_ms=running_longer_than
+            states=state or (),
+            producer_ids=producer_id or (),
+            min_duration_ms=running_longer_than,
+            id_pattern=pattern,
         )
 
     output.answer_rows(

@@ -13,7 +13,7 @@ from moldau.lazy import lazy_names
 if TYPE_CHECKING:
     from moldau.admin.admin import Admin
     from moldau.admin.calls.acls import Acl, AclFilter
-    from moldau.admin.calls.quorum import FeatureDescription
+    from moldau.admin.calls.quorum import ApiVersion, FeatureDescription
     from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaName
     from moldau.admin.calls.tokens import DelegationToken
     from moldau.admin.calls.transactions import (
@@ -61,6 +61,7 @@ __all__ = [
     "AclFilter",
     "Admin",
     "AdminError",
+    "ApiVersion",
     "ClientQuota",
     "ClusterDescription",
     "ConfigAlteration",
@@ -102,6 +103,7 @@ _HOMES = dict.fromkeys(__all__, "values") | {
     "AclFilter": "calls.acls",
     "Admin": "admin",
     "AdminError": "failures",
+    "ApiVersion": "calls.quorum",
     "ClientQuota": "calls.quotas",
     "DelegationToken": "calls.tokens",
     "FeatureDescription": "calls.quorum",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.admin.calls.acls import Acl, AclFilter
-    from moldau.admin.calls.quorum import FeatureDescription
+    from moldau.admin.calls.quorum import ApiVersion, FeatureDescription
     from moldau.admin.calls.quotas import ClientQuota, QuotaAlteration, QuotaEntity
     from moldau.admin.calls.tokens import DelegationToken
     from moldau.admin.calls.transactions import (
@@ -261,6 +261,14 @@ class Admin(AsyncOnly):
             KafkaError: the broker answered with an error.
         """
         return await self._calls.quorum.describe_features()
+
+    async def describe_api_versions(self, broker_ids: Iterable[int]) -> dict[int, list[ApiVersion]]:
+        """Returns the APIs of brokers with the versions that they serve, by API key.
+
+        Raises:
+            KafkaError: a broker is not alive or answered with an error.
+        """
+        return await self._calls.quorum.describe_api_versions(broker_ids)
 
     async def update_features(
         self,
@@ -627,15 +635,24 @@ class Admin(AsyncOnly):
     # --- transactions
 
     async def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        min_duration_ms: int = -1,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Returns the transactional ids of all coordinators that pass every filter, by id.
 
+        ``id_pattern`` is a regular expression of RE2 that the whole id must match.
+
         Raises:
-            KafkaError: INVALID_REQUEST for an unknown state, or a coordinator that is still loading.
+            KafkaError: INVALID_REQUEST for an unknown state, INVALID_REGULAR_EXPRESSION for a wrong pattern,
+                UNSUPPORTED_VERSION for a pattern where brokers are older than Kafka 4.1, or a coordinator that is
+                still loading.
         """
         return await self._calls.transactions.list_transactions(
-            states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+            states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms, id_pattern=id_pattern
         )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:

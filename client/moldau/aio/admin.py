@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.admin import (
+        ApiVersion,
         ClusterDescription,
         ConfigAlteration,
         ConfigEntry,
@@ -288,6 +289,14 @@ class Admin(AioClient):
         """Returns the features that a broker supports, with the finalized levels."""
         return await self._portal.call_async(self._admin.describe_features)
 
+    async def describe_api_versions(self, broker_ids: Iterable[int]) -> dict[int, list[ApiVersion]]:
+        """Returns the APIs of brokers with the versions that they serve, by API key.
+
+        Raises:
+            KafkaError: a broker is not alive or answered with an error.
+        """
+        return await self._portal.call_async(self._admin.describe_api_versions, broker_ids)
+
     async def update_features(
         self,
         levels: Mapping[str, int],
@@ -317,7 +326,12 @@ class Admin(AioClient):
         return await self._portal.call_async(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     async def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        min_duration_ms: int = -1,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Returns the transactional ids of all coordinators.
 
@@ -325,7 +339,11 @@ class Admin(AioClient):
             KafkaError: the broker or the client reports an error.
         """
         return await self._portal.call_async(
-            self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+            self._admin.list_transactions,
+            states=states,
+            producer_ids=producer_ids,
+            min_duration_ms=min_duration_ms,
+            id_pattern=id_pattern,
         )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:

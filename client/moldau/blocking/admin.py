@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.admin import (
+        ApiVersion,
         ClusterDescription,
         ConfigAlteration,
         ConfigEntry,
@@ -280,6 +281,14 @@ class Admin(PortalClient):
         """Returns the features that a broker supports, with the finalized levels."""
         return self._portal.call(self._admin.describe_features)
 
+    def describe_api_versions(self, broker_ids: Iterable[int]) -> dict[int, list[ApiVersion]]:
+        """Returns the APIs of brokers with the versions that they serve, by API key.
+
+        Raises:
+            KafkaError: a broker is not alive or answered with an error.
+        """
+        return self._portal.call(self._admin.describe_api_versions, broker_ids)
+
     def update_features(
         self,
         levels: Mapping[str, int],
@@ -309,7 +318,12 @@ class Admin(PortalClient):
         return self._portal.call(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        min_duration_ms: int = -1,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Returns the transactional ids of all coordinators.
 
@@ -317,7 +331,11 @@ class Admin(PortalClient):
             KafkaError: the broker or the client reports an error.
         """
         return self._portal.call(
-            self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+            self._admin.list_transactions,
+            states=states,
+            producer_ids=producer_ids,
+            min_duration_ms=min_duration_ms,
+            id_pattern=id_pattern,
         )
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:

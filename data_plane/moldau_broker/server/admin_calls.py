@@ -92,7 +92,10 @@ METHODS: Final = {
 }
 """Kafka's methods, and the calls that do their work here, or would."""
 
-OWN: Final = frozenset({"end_transaction"})
+OWN: Final = {
+    "describe_api_versions": "returns the APIs and versions that brokers advertise",
+    "end_transaction": "ends a transaction that a producer has handed over",
+}
 """Calls that Kafka's ``Admin`` does not have."""
 
 APIS: Final = {
@@ -142,8 +145,8 @@ def _row(method: str) -> str:
 def document() -> str:
     """Returns the page."""
     rows = "".join(_row(method) for method in METHODS)
-    own = ", ".join(f"`{call}`" for call in sorted(OWN))
-    return f"{_INTRODUCTION}{rows}\nMoldau's own: {own} ends a transaction that a producer has handed over.\n"
+    own = ", ".join(f"`{call}` {effect}" for call, effect in OWN.items())
+    return f"{_INTRODUCTION}{rows}\nMoldau's own: {own}.\n"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from uuid import UUID
 
-from moldau.admin import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
+from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
+from moldau.protocol.errors import ErrorCode
 from moldau_cli.health import VOTER_SILENCE_MS_MAX, judge, verdict
 
 
@@ -69,3 +70,16 @@ def test_a_registered_broker_without_replicas_is_missed():
     assert [problem.detail for problem in both if problem.kind == "broker-down"] == [
         "is down or fenced, and has 1 replicas"
     ]
+
+
+def test_a_failed_directory_is_named_before_the_replicas_it_held():
+    held = [(ErrorCode.NONE, "/d1"), (ErrorCode.KAFKA_STORAGE_ERROR, "/d2")]
+    directories = [
+        LogDirDescription(path=path, error=error, total_bytes=-1, usable_bytes=-1, partitions=())
+        for error, path in held
+    ]
+    found = judge(topic(partition(0, 1, (1, 2))), {"t": 2}, quorum(), [1, 2, 3], (), {3: directories})
+    assert kinds(found) == ["log-dir-failed", "under-replicated"]
+    assert found[0].subject == "broker 3"
+    assert found[0].detail == "/d2: kafka_storage_error; the broker goes on without its replicas"
+    assert verdict(found) == "degraded"

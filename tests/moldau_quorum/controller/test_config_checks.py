@@ -6,8 +6,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import incremental_alter_configs as incremental
-from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, DynamicScope, topic_config
-from moldau.runtime.config.keys.served import REFUSED
+from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, topic_config
 from moldau_quorum.metadata.records import ConfigRecord
 from support.controller.model import CONFIG, ModelController
 
@@ -119,24 +118,6 @@ def test_earlier_wrong_values_block_no_change(controller):
     wrong = {"max.connections.per.ip.overrides": "10.0.0.1:5,localhost:9"}
     assert alter(controller, (BROKER, "", wrong))[0][0] == ErrorCode.INVALID_CONFIG
     assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": None}))[0][0] == ErrorCode.NONE
-
-
-def test_keys_refused_at_the_start_are_refused_later_too(controller):
-    """The controller refuses the keys and values that a node refuses at its start."""
-    before = controller.image
-    tried = 0
-    for name in sorted(REFUSED & set(BROKER_CONFIG.keys)):
-        key = BROKER_CONFIG.key(name)
-        value = "1" if key.default != 1 else "2"
-        for broker in ("", "1"):
-            code = alter(controller, (BROKER, broker, {name: value}))[0][0]
-            if key.dynamic is DynamicScope.READ_ONLY or (key.dynamic is DynamicScope.PER_BROKER and not broker):
-                assert code == ErrorCode.INVALID_REQUEST, name
-            else:
-                assert code == ErrorCode.INVALID_CONFIG, name
-                tried += 1
-    assert tried >= 1
-    assert controller.image is before
 
 
 def test_read_only_keys_are_refused_but_may_be_removed(controller):

@@ -22,9 +22,9 @@ from moldau.protocol.refusals import refusal
 from moldau.protocol.schema import Request, Response
 from moldau.records import iterate_batches, set_base_offset
 from moldau.runtime.tasks.sync import Signal
-from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group_core import GroupCore
+from moldau_broker.coordinator.regexes import compile_regex
 from moldau_broker.coordinator.runtime.effects import (
     Answer,
     Append,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="List, add and remove ACLs: who may do what.", rich_markup_mode=None)
 COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 
+NO_RESOURCE = "name a resource: --topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
+
 
 class Pattern(enum.StrEnum):
     """How names of resources are compared."""
@@ -47,6 +49,12 @@ Operations = Annotated[list[str] | None, typer.Option("--operation", help="e.g. 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Topic, or * for all.")]
 Groups = Annotated[list[str] | None, typer.Option("--group", help="Consumer group, or * for all.")]
 TransactionalIds = Annotated[list[str] | None, typer.Option("--transactional-id", help="Or * for all.")]
+Tokens = Annotated[
+    list[str] | None, typer.Option("--delegation-token", metavar="ID", help="Delegation token, or * for all.")
+]
+Users = Annotated[
+    list[str] | None, typer.Option("--user-principal", metavar="TYPE:NAME", help="Owner of tokens, e.g. User:alice.")
+]
 OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 OfPattern = Annotated[Pattern, typer.Option("--resource-pattern-type")]
 Searched = Annotated[FilterPattern, typer.Option("--resource-pattern-type")]
@@ -61,13 +69,21 @@ def list_acls(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: Tokens = None,
+    user_principal: Users = None,
     cluster: OfCluster = False,
     principal: Principal = None,
     resource_pattern_type: Searched = FilterPattern.ANY,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List ACLs: all, or those of resources and principals."""
-    filters = list(_filters(_named(topic, group, transactional_id, cluster=cluster), principal, resource_pattern_type))
+    filters = list(
+        _filters(
+            _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
+            principal,
+            resource_pattern_type,
+        )
+    )
 
     async def work(admin: Admin) -> list[Acl]:
         found = {acl for wanted in filters for acl in await admin.describe_acls(wanted)}
@@ -86,6 +102,8 @@ def add(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: Tokens = None,
+    user_principal: Users = None,
     cluster: OfCluster = False,
     resource_pattern_type: OfPattern = Pattern.LITERAL,
     producer: AsProducer = False,
@@ -97,7 +115,7 @@ def add(
     if not allow_principal and not deny_principal:
         raise UsageError("name a principal: --allow-principal or --deny-principal")
     rights = _rights(
-        _named(topic, group, transactional_id, cluster=cluster),
+        _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
         operation,
         producer=producer,
         consumer=consumer,
@@ -129,14 +147,16 @@ def remove(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: Tokens = None,
+    user_principal: Users = None,
     cluster: OfCluster = False,
     resource_pattern_type: Searched = FilterPattern.LITERAL,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Remove the ACLs of resources; all of them, or those of principals and operations."""
-    resources = _named(topic, group, transactional_id, cluster=cluster)
+    resources = _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster)
     if not resources:
-        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+        raise UsageError(NO_RESOURCE)
     filters = [
         replace(wanted, permission=permission, operation=each)
         for permission, principals in _permissions(allow_principal, deny_principal)
@@ -160,12 +180,20 @@ def _permissions(allowed: list[str] | None, denied: list[str] | None) -> Iterato
 
 
 def _named(
-    topics: list[str] | None, groups: list[str] | None, transactional_ids: list[str] | None, *, cluster: bool
+    topics: list[str] | None,
+    groups: list[str] | None,
+    transactional_ids: list[str] | None,
+    tokens: list[str] | None,
+    users: list[str] | None,
+    *,
+    cluster: bool,
 ) -> list[tuple[str, str]]:
     """Returns kind and name of the resources of the options."""
     found = [("topic", name) for name in topics or ()]
     found += [("group", name) for name in groups or ()]
     found += [("transactional-id", name) for name in transactional_ids or ()]
+    found += [("delegation-token", name) for name in tokens or ()]
+    found += [("user", name) for name in users or ()]
     return [*found, ("cluster", CLUSTER_NAME)] if cluster else found
 
 
@@ -192,7 +220,7 @@ def _rights(
     """Returns entries without their principals."""
     if not producer and not consumer:
         if not resources:
-            raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+            raise UsageError(NO_RESOURCE)
         wanted = [_operation(each) for each in operations or ["all"]]
         return [_right(kind, name, each) for kind, name in resources for each in wanted]
     if operations:

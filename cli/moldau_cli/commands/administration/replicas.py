@@ -1,4 +1,4 @@
-"""``moldau reassign``, ``moldau elect`` and ``moldau logdirs``: placement and leadership of replicas."""
+"""``moldau reassign`` and ``moldau elect``: placement and leadership of replicas."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin, TopicPartition
-    from moldau.admin import LogDirDescription, PartitionReassignment
+    from moldau.admin import PartitionReassignment
 
 reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
-logdirs = typer.Typer(help="Inspect log directories.", rich_markup_mode=None)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=names.topics)]
 Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="File written by plan.")]
@@ -219,58 +218,3 @@ def elect(
         ["topic", "partition"],
         [{"topic": one.topic, "partition": one.partition} for one in sorted(changed)],
     )
-
-
-@logdirs.command()
-def describe(
-    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers.")] = None,
-    partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
-    bootstrap_server: BootstrapServer = None,
-) -> None:
-    """Show the log directories of brokers, with sizes."""
-
-    async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
-        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
-        return await admin.describe_log_dirs(broker or known)
-
-    found = with_admin(bootstrap_server, work)
-    if partitions:
-        output.answer_rows(
-            "partitions",
-            ["broker", "topic", "partition", "size_bytes", "offset_lag"],
-            [
-                {
-                    "broker": node,
-                    "topic": part.topic_partition.topic,
-                    "partition": part.topic_partition.partition,
-                    "size_bytes": part.size_bytes,
-                    "offset_lag": part.offset_lag,
-                    "path": one.path,
-                }
-                for node, directories in sorted(found.items())
-                for one in directories
-                for part in sorted(one.partitions, key=lambda each: each.topic_partition)
-            ],
-        )
-        return
-    output.answer_rows(
-        "log_dirs",
-        ["broker", "path", "state", "partitions", "size_bytes", "usable_bytes"],
-        [
-            {
-                "broker": node,
-                "path": one.path,
-                "state": "online" if one.error == 0 else one.error.name.lower(),
-                "partitions": len(one.partitions),
-                "size_bytes": sum(part.size_bytes for part in one.partitions),
-                "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
-            }
-            for node, directories in sorted(found.items())
-            for one in directories
-        ],
-    )
-
-
-@logdirs.callback()
-def group() -> None:
-    """Keeps ``describe`` a subcommand while it is the only one."""

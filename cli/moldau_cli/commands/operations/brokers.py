@@ -1,4 +1,4 @@
-"""``moldau brokers``: lists brokers, moves everything away from one, and removes its registration."""
+"""``moldau brokers``: lists brokers and their APIs, moves everything away from one, removes its registration."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin
+    from moldau.admin import ApiVersion
     from moldau_cli.operations.survey import Survey
 
 commands = typer.Typer(help="List, drain and unregister brokers.", rich_markup_mode=None)
@@ -55,6 +56,38 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
     ]
     columns = ["broker", "address", "rack", "state", "replicas", "out_of_sync", "leaders", "preferred", "bytes"]
     output.answer_rows("brokers", columns, rows)
+
+
+@commands.command("api-versions")
+def api_versions(
+    broker: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only these brokers; default: all in service.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the APIs of each broker: first and last version, and the version in which this client would send it."""
+
+    async def work(admin: Admin) -> dict[int, list[ApiVersion]]:
+        return await admin.describe_api_versions(
+            broker or [one.node_id for one in (await admin.describe_cluster()).brokers]
+        )
+
+    output.answer_rows(
+        "api_versions",
+        ["broker", "key", "api", "min", "max", "used"],
+        [
+            {
+                "broker": node,
+                "key": api.key,
+                "api": api.name,
+                "min": api.version_min,
+                "max": api.version_max,
+                "used": api.used,
+            }
+            for node, apis in sorted(with_admin(bootstrap_server, work).items())
+            for api in apis
+        ],
+    )
 
 
 @commands.command()

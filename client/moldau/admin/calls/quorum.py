@@ -28,16 +28,18 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from moldau.runtime.net.served_versions import UnsupportedApiError
+from moldau.runtime.net.served_versions import ServedVersions, UnsupportedApiError, name_of_api
 from moldau.values import ZERO_UUID
+from moldau.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from moldau.admin.requester import Requester
 
 
+_API_VERSIONS = ApiVersionsRequest(client_software_name="moldau", client_software_version=VERSION)
 _METADATA_TOPIC = "__cluster_metadata"
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
@@ -52,6 +54,19 @@ class FeatureDescription:
     level_min: int
     level_max: int
     level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersion:
+    """An API that a broker advertises."""
+
+    key: int
+    name: str
+    """Kafka's name, or ``API`` and the number if this client does not know the API."""
+    version_min: int
+    version_max: int
+    used: int | None
+    """The version in which this client would send it; None: it never would."""
 
 
 class Quorum:
@@ -171,8 +186,7 @@ class Quorum:
 
     async def describe_features(self) -> list[FeatureDescription]:
         """Implements ``Admin.describe_features``."""
-        request = ApiVersionsRequest(client_software_name="moldau", client_software_version="1")
-        response = await self._requester.ask(ApiVersionsResponse, request)
+        response = await self._requester.ask(ApiVersionsResponse, _API_VERSIONS)
         raise_error(response.error_code, None)
         levels = {each.name: each.max_version_level for each in response.finalized_features}
         return [
@@ -184,6 +198,26 @@ class Quorum:
             )
             for each in sorted(response.supported_features, key=lambda each: each.name)
         ]
+
+    async def describe_api_versions(self, broker_ids: Iterable[int]) -> dict[int, list[ApiVersion]]:
+        """Implements ``Admin.describe_api_versions``."""
+        found: dict[int, list[ApiVersion]] = {}
+        for node_id in arguments.integers("describe_api_versions", "broker_ids", broker_ids):
+            await self._requester.ensure_broker_known(node_id)
+            response = await self._requester.ask(ApiVersionsResponse, _API_VERSIONS, node_id=node_id)
+            raise_error(response.error_code, f"broker {node_id}")
+            served = ServedVersions(response)
+            found[node_id] = [
+                ApiVersion(
+                    key=each.api_key,
+                    name=name_of_api(each.api_key),
+                    version_min=each.min_version,
+                    version_max=each.max_version,
+                    used=served.best_version(each.api_key),
+                )
+                for each in sorted(response.api_keys, key=lambda each: each.api_key)
+            ]
+        return found
 
     async def update_features(
         self,

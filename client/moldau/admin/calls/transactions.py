@@ -25,6 +25,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _TERMINATION_TIMEOUT_MS = 60_000
 END_WITH_EPOCH_VERSION = 4
 """Later versions of EndTxn belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
+_PATTERN_VERSION = NeededVersion(2, "lists of transactions by a pattern (KIP-1152, Kafka 4.1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +96,21 @@ class Transactions:
         self._topics = topics
 
     async def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        min_duration_ms: int = -1,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Implements ``Admin.list_transactions``."""
         request = ListTransactionsRequest(
             state_filters=arguments.texts("list_transactions", "states", states),
             producer_id_filters=arguments.integers("list_transactions", "producer_ids", producer_ids),
             duration_filter=arguments.integer("list_transactions", "min_duration_ms", min_duration_ms),
+            transactional_id_pattern=None
+            if id_pattern is None
+            else arguments.text("list_transactions", "id_pattern", id_pattern),
         )
         found: dict[str, TransactionListing] = {}
         for node_id in await self._requester.fetch_brokers():
@@ -109,6 +119,7 @@ class Transactions:
                 request,
                 node_id=node_id,
                 code_of=lambda each: ErrorCode.of(each.error_code),
+                needed=None if id_pattern is None else _PATTERN_VERSION,
             )
             code = ErrorCode.of(response.error_code)
             if code is not ErrorCode.NONE:

@@ -13,7 +13,7 @@ from moldau.runtime.config.client_schemas import (
     SERIALIZER_CONFIG,
 )
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
-from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
+from moldau.runtime.config.keys.served import WITHOUT_EFFECT
 from moldau.runtime.config.schemas import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
@@ -64,9 +64,7 @@ def _default(key: ConfigKey) -> str:
 
 def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
     doc = ("*Moldau.* " if key.is_own else "") + key.doc
-    if is_server and key.name in REFUSED:
-        doc = "*Not served yet; refused.* " + doc
-    elif is_server and (key.name in WITHOUT_EFFECT or key.name in NOT_GONE_BY):
+    if is_server and (key.name in WITHOUT_EFFECT or key.name in NOT_GONE_BY):
         doc = "*Without effect yet.* " + doc
     if key.synonyms:
         doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."

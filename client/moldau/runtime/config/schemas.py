@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigKey, ConfigSchema, Value
+from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigSchema, Value
 from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
 from moldau.runtime.config.keys.groups.group import (
     CLIENT_METRICS_KEYS,
@@ -23,7 +23,6 @@ from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
-from moldau.runtime.config.keys.served import REFUSED
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import (
     check_server,
@@ -47,20 +46,6 @@ from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def not_served(key: ConfigKey, value: Value) -> bool:
-    """Whether this version would ignore ``value`` of ``key``, on which a user would rely."""
-    return key.name in REFUSED and value != key.default
-
-
-def _check_served(config: Config) -> list[str]:
-    """Refuses what this version does not do but a user would rely on."""
-    return [
-        f"{name}: this version of Moldau does not serve it; leave it out"
-        for name in config.explicit()
-        if not_served(config.schema.key(name), config.get(name))
-    ]
 
 
 def _check_connections(config: Config) -> list[str]:
@@ -124,12 +109,12 @@ BROKER_CONFIG = ConfigSchema.of(
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_served, _check_connections, _check_protocols, _check_topic_defaults, check_processes),
+    (check_server, _check_connections, _check_protocols, _check_topic_defaults, check_processes),
     listener_prefix="listener.name.",
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,
 )
-TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served))
+TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic,))
 GROUP_CONFIG = ConfigSchema.of("group", GROUP_CONFIG_KEYS, (check_group,))
 CLIENT_METRICS_CONFIG = ConfigSchema.of("client metrics", CLIENT_METRICS_KEYS, (check_client_metrics,))
 

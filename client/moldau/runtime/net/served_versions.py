@@ -69,7 +69,7 @@ class UnsupportedApiError(KafkaError):
 
     def __init__(self, api_key: int, detail: str) -> None:
         """``detail`` names the versions of both ends."""
-        super().__init__(ErrorCode.UNSUPPORTED_VERSION, f"{_name_of(api_key)}: {detail}")
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, f"{name_of_api(api_key)}: {detail}")
 
 
 class ControllerPeerError(UnsupportedApiError):
@@ -100,6 +100,11 @@ class ServedVersions:
         """Whether the peer serves an API in a version known here."""
         known = APIS.get(api_key)
         return known is not None and self._common_version(api_key, known.versions) is not None
+
+    def best_version(self, api_key: int) -> int | None:
+        """Returns the highest version of an API that both ends know; None if there is none."""
+        known = APIS.get(api_key)
+        return None if known is None else self._common_version(api_key, known.versions)
 
     @property
     def _are_of_a_controller(self) -> bool:
@@ -149,7 +154,7 @@ class ServedVersions:
             raise UnsupportedApiError(message.__api_key__, f"{offered}; {needed.feature} needs version {needed.first}")
 
 
-def _name_of(api_key: int) -> str:
-    """Kafka's name of an API, or its number."""
+def name_of_api(api_key: int) -> str:
+    """Returns Kafka's name of an API, or its number."""
     api = APIS.get(api_key)
     return f"API {api_key}" if api is None else api.name

@@ -31,6 +31,7 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.coordinator.regexes import compile_regex
 from moldau_broker.coordinator.runtime.completion import Combined, Completion
 from moldau_broker.coordinator.runtime.effects import SendMarkers
 from moldau_broker.coordinator.runtime.partitioning import partition_for
@@ -196,7 +197,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         """Accepts a transaction request and returns the completion of its answer.
 
         The requests are InitProducerId (with a transactional id), AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
-        DescribeTransactions and ListTransactions (versions 0 and 1). The caller has authorized the request. The answer
+        DescribeTransactions and ListTransactions (versions 0 to 2). The caller has authorized the request. The answer
         is ready by its own deadline at the latest, or when leadership ends.
 
         Raises:
@@ -306,6 +307,12 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         """Lists the transactions of all partitions led by this broker; an error if one of them is not loaded yet."""
         states: list[ListedTransaction] = []
         unknown = unknown_states(request)
+        matches = None
+        if request.transactional_id_pattern:
+            try:
+                matches = compile_regex(request.transactional_id_pattern)
+            except KafkaError as error:
+                return Completion(ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown))
         for _, shard in sorted(self._shards.items()):
             code = shard.refusal
             if code is ErrorCode.NOT_COORDINATOR:
@@ -314,5 +321,5 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
                 return Completion(ListTransactionsResponse(error_code=code))
             response = shard.submit(request, version, None).response()
             assert isinstance(response, ListTransactionsResponse)
-            states += response.transaction_states
+            states += [one for one in response.transaction_states if matches is None or matches(one.transactional_id)]
         return Completion(ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states))

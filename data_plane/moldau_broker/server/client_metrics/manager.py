@@ -14,7 +14,7 @@ from moldau.records.compression import Compression, decompress
 from moldau.records.errors import CorruptRecordError, OversizedRecordsError
 from moldau.runtime.config import CLIENT_METRICS_CONFIG
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_broker.coordinator.group.consumer.regexes import compile_regex
+from moldau_broker.coordinator.regexes import compile_regex
 from moldau_broker.server.client_metrics.core.instances import Instances, Push, Subscription
 from moldau_quorum.metadata.image import RESOURCE_CLIENT_METRICS
 

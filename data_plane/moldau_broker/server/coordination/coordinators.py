@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.streams.core.state import STREAMS_TYPE
+from moldau_broker.coordinator.regexes import compile_regex
 from moldau_broker.coordinator.share.coordinator import ShareCoordinator
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator

@@ -320,7 +320,7 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         DESCRIBE.on(TRANSACTIONAL_ID),
         DESCRIBE.on(TOPIC),
     ),
-    served(ListTransactionsRequest, transactions.handle_transaction_request, DESCRIBE.on(TRANSACTIONAL_ID), last=1),
+    served(ListTransactionsRequest, transactions.handle_transaction_request, DESCRIBE.on(TRANSACTIONAL_ID)),
     served(
         OffsetForLeaderEpochRequest,
         offsets.handle_offset_for_leader_epoch,
@@ -401,7 +401,6 @@ OLDER_VERSIONS: Mapping[str, str] = {
     "DescribeLogDirs": f"5 {_CORDONED}",
     "DeleteGroups": "3 adds a text to each error",
     "BrokerHeartbeat": f"2 {_CORDONED}",
-    "ListTransactions": "2 filters by a pattern of transactional ids; clients filter by themselves",
 }
 """The additions of the newest version of an API in Kafka 4.4, where a lower one is the last that is served here."""
 

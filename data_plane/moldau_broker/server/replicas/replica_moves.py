@@ -3,6 +3,9 @@
 AlterReplicaLogDirs creates a future log. This task fills it from the current log, a bounded piece at a time, and syncs
 it outside the event loop. When it has caught up, it replaces the current log between two requests.
 
+``replica.alter.log.dirs.io.max.bytes.per.second`` limits what a broker copies for all its moves together. The limit may
+change during a move.
+
 Before that, the controller records the new directory (KIP-858). A broker that crashes in between finds the future log
 in the recorded directory and the current log in the old one, and continues the move.
 """
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from moldau.protocol.errors import KafkaError
+from moldau_broker.log.directories.moves import COPY_BYTES
 from moldau_broker.log.errors import LogStorageError
 
 if TYPE_CHECKING:
@@ -21,9 +25,38 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import TopicPartition, Work
     from moldau_broker.server.handlers.context import BrokerContext
 
+RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 LOOK_MS = 1_000.0
+WAIT_MS_MIN = 1.0
+"""Shorter waits are left for the next piece, which makes them longer."""
 CONFIRM_MS = 20.0
 """Period of the check whether the controller has recorded a move; the copy continues meanwhile."""
+
+
+class CopyThrottle:
+    """Limits the bytes that moves copy a second: each piece is a debt, which time pays off. Pure."""
+
+    def __init__(self) -> None:
+        """Nothing is copied."""
+        self._debt_bytes = 0.0
+        self._since_ms = 0.0
+
+    def piece_bytes(self, rate: int) -> int:
+        """Returns the greatest number of bytes to copy at once: no more than a tenth of a second's worth."""
+        return max(1, min(COPY_BYTES, rate // 10))
+
+    def copied(self, count: int) -> None:
+        """Notes a piece; a batch may be larger than ``piece_bytes``, and a truncation gives nothing back."""
+        self._debt_bytes += max(0, count)
+
+    def wait_ms(self, now_ms: float, rate: int) -> float:
+        """Returns how long to wait before the next piece; at most ``LOOK_MS``, because the rate may change."""
+        elapsed_ms, self._since_ms = now_ms - self._since_ms, now_ms
+        self._debt_bytes = max(0.0, self._debt_bytes - rate * elapsed_ms / 1000)
+        if rate == 0:
+            return LOOK_MS
+        wait_ms = self._debt_bytes * 1000 / rate
+        return min(LOOK_MS, wait_ms) if wait_ms >= WAIT_MS_MIN else 0.0
 
 
 class Offload(Protocol):
@@ -37,11 +70,12 @@ class Offload(Protocol):
 async def move_replicas(context: BrokerContext, offload: Offload, logger: EventLogger) -> None:
     """Moves replicas until cancelled."""
     limiter = trio.CapacityLimiter(1)
+    throttle = CopyThrottle()
     while True:
         await trio.sleep(LOOK_MS / 1000)
         for key in list(context.logs.future_logs):
             try:
-                await _move(context, key, offload, limiter, logger)
+                await _move(context, key, offload, limiter, throttle, logger)
             except LogStorageError as error:
                 context.replicas.directory_failed(error)
             except KafkaError as error:
@@ -49,12 +83,25 @@ async def move_replicas(context: BrokerContext, offload: Offload, logger: EventL
 
 
 async def _move(
-    context: BrokerContext, key: TopicPartition, offload: Offload, limiter: trio.CapacityLimiter, logger: EventLogger
+    context: BrokerContext,
+    key: TopicPartition,
+    offload: Offload,
+    limiter: trio.CapacityLimiter,
+    throttle: CopyThrottle,
+    logger: EventLogger,
 ) -> None:
     logs, clock = context.logs, context.environment.clock
     synced = False
     while key in logs.future_logs and key in logs.logs:
-        caught_up = logs.copy_to_future(key, clock.wall_ms())
+        rate = context.config.get_int(RATE_KEY)
+        wait_ms = throttle.wait_ms(clock.monotonic_ms(), rate)
+        if wait_ms > 0:
+            await trio.sleep(wait_ms / 1000)
+            continue
+        future = logs.future_logs[key]
+        present = future.size_bytes
+        caught_up = logs.copy_to_future(key, clock.wall_ms(), throttle.piece_bytes(rate))
+        throttle.copied(future.size_bytes - present)
         if not caught_up:
             await trio.lowlevel.checkpoint()
         elif not synced:

@@ -20,7 +20,6 @@ from moldau.runtime.config import (
     ConfigError,
     DynamicScope,
     group_config,
-    not_served,
     topic_defaults,
     usable_topic_config,
     with_dynamic,
@@ -169,11 +168,9 @@ def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | N
     if value is None:
         return
     try:
-        parsed = BROKER_CONFIG.parse_value(name, value)
+        BROKER_CONFIG.parse_value(name, value)
     except ConfigError as error:
         raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    if not_served(key, parsed):
-        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name}: this version of Moldau does not serve it; leave it out")
 
 
 def _check_topics(

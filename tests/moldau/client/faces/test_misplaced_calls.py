@@ -106,6 +106,7 @@ CALLS = {
         "add_voter": (1, "h", 1),
         "remove_voter": (1,),
         "describe_features": (),
+        "describe_api_versions": ([1],),
         "update_features": ({},),
         "list_groups": (),
         "describe_groups": (["g"],),

@@ -27,7 +27,7 @@ from moldau.runtime.config import (
     topic_config,
 )
 from moldau.runtime.config.file import read_server_config
-from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
+from moldau.runtime.config.keys.served import WITHOUT_EFFECT
 
 SCHEMAS = [BROKER_CONFIG, TOPIC_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG]
 
@@ -175,19 +175,9 @@ def test_listener_prefix_reaches_known_keys_only():
     assert config.get_int("listener.name.plaintext.max.connections") == 5
 
 
-def test_unserved_keys_are_refused_or_without_effect():
-    """A node refuses keys of an authorizer or quota that it does not have; it accepts tuning keys without effect."""
-    assert set(BROKER_CONFIG.keys) | set(TOPIC_CONFIG.keys) >= REFUSED
+def test_keys_without_effect_are_accepted():
+    """A node accepts the tuning keys of Kafka that change nothing here."""
     assert set(BROKER_CONFIG.keys) >= WITHOUT_EFFECT
-    assert not REFUSED & WITHOUT_EFFECT
-    for name in sorted(REFUSED & set(BROKER_CONFIG.keys)):
-        key = BROKER_CONFIG.keys[name]
-        default = key.format(key.default)
-        assert default is None or server(f"{name}={default}\n").text(name) == default, "the default may be stated"
-        if not key.choices and key.type is ConfigType.STRING:
-            assert problems(server, f"{name}=set\n") == [
-                f"{name}: this version of Moldau does not serve it; leave it out"
-            ]
     for name in sorted(WITHOUT_EFFECT):
         assert server(f"{name}={BROKER_CONFIG.keys[name].format(BROKER_CONFIG.keys[name].default)}\n").is_set(name)
 

@@ -19,11 +19,11 @@ from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+from moldau_broker.coordinator.regexes import compile_regex
 from support.coordinator.group_world import (
     Consumer,
     CoreDriver,

@@ -34,9 +34,9 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.schema import Request, Response
-from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.regexes import compile_regex
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.runtime.partitioning import java_string_hash, partition_for
 from support.coordinator.group_world import (

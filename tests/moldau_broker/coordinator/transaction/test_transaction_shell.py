@@ -272,5 +272,14 @@ def test_listing_over_all_partitions() -> None:
         assert isinstance(listing, ListTransactionsResponse)
         assert sorted(state.transactional_id for state in listing.transaction_states) == sorted(names)
         assert listing.unknown_state_filters == ["Odd"]
+        chosen = await broker.ask(ListTransactionsRequest(transactional_id_pattern="id-1.?"), 2)
+        assert isinstance(chosen, ListTransactionsResponse)
+        assert sorted(one.transactional_id for one in chosen.transaction_states) == ["id-1", "id-10", "id-11"]
+        everything = await broker.ask(ListTransactionsRequest(transactional_id_pattern=""), 2)
+        assert isinstance(everything, ListTransactionsResponse)
+        assert len(everything.transaction_states) == len(names)
+        refused = await broker.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
+        assert isinstance(refused, ListTransactionsResponse)
+        assert (refused.error_code, refused.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, ())
 
     run(scenario)

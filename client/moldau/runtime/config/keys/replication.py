@@ -147,7 +147,7 @@ REPLICATION_KEYS = (
         group="Replication",
         dynamic=PER_BROKER,
         minimum=0,
-        doc="Bytes a second that moving replicas between directories takes.",
+        doc="Bytes a second that a broker copies to move replicas between its log directories; 0 halts the moves.",
     ),
     integer(
         name="replication.quota.window.num",

@@ -1,18 +1,10 @@
 """Which declared keys this version does not serve yet. Keys leave these lists when the code that reads them arrives.
 
-Declaring them anyway keeps their names, types and defaults in one place and files written for Kafka readable. What
-would give a false sense of safety is refused when it is set to anything but its default; what merely tunes is accepted
-and documented as having no effect.
+Declaring them anyway keeps their names, types and defaults in one place and files written for Kafka readable. All of
+them merely tune, so they are accepted and documented as having no effect.
 """
 
 from __future__ import annotations
-
-REFUSED = frozenset(
-    {
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
-"""Keys of brokers and topics that raise an error when they are set to something else than their default."""
 
 WITHOUT_EFFECT = frozenset(
     {

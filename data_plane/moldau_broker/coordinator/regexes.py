@@ -1,4 +1,4 @@
-"""The regular expressions of subscriptions, in RE2 syntax, as Kafka defines it (KIP-848).
+"""Regular expressions that clients send, in RE2 syntax, as Kafka defines it (KIP-848, KIP-1152).
 
 RE2 matches in linear time, so no client can stop the coordinator with an expression. The library is an optional extra
 of the package; a broker without it refuses expressions with INVALID_REGULAR_EXPRESSION.
@@ -20,7 +20,7 @@ _MEMORY_BYTES_MAX = 1 << 20
 
 
 def compile_regex(expression: str) -> Callable[[str], bool]:
-    """Returns a test whether the expression matches a whole topic name.
+    """Returns a test whether the expression matches a whole name.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION.
@@ -45,6 +45,6 @@ def compile_regex(expression: str) -> Callable[[str], bool]:
     except re2.error as error:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{expression}` is not a valid regular expression of RE2: {error}.",
+            f"`{expression}` is not a valid regular expression of RE2: {error}.",
         ) from error
     return lambda name: pattern.fullmatch(name) is not None

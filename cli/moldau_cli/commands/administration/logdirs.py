@@ -1,0 +1,123 @@
+"""``moldau logdirs``: log directories of brokers, and moves between those of one broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.completion import names
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin
+    from moldau.admin import LogDirDescription
+
+commands = typer.Typer(
+    help="Inspect log directories, and move replicas between those of a broker.", rich_markup_mode=None
+)
+
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only replicas of these topics.", autocompletion=names.topics)
+]
+
+
+@commands.command()
+def describe(
+    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers.")] = None,
+    topic: Topics = None,
+    partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the log directories of brokers, with sizes."""
+
+    async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
+        if topic:
+            await admin.describe_topics(topic)  # fails for a name that is misspelt
+        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        return await admin.describe_log_dirs(broker or known)
+
+    found = [
+        (node, one, [part for part in one.partitions if not topic or part.topic_partition.topic in topic])
+        for node, directories in sorted(with_admin(bootstrap_server, work).items())
+        for one in directories
+    ]
+    if partitions:
+        output.answer_rows(
+            "partitions",
+            ["broker", "topic", "partition", "size_bytes", "offset_lag", "path"],
+            [
+                {
+                    "broker": node,
+                    "topic": part.topic_partition.topic,
+                    "partition": part.topic_partition.partition,
+                    "size_bytes": part.size_bytes,
+                    "offset_lag": part.offset_lag,
+                    "path": one.path,
+                    "future": part.is_future,
+                }
+                for node, one, parts in found
+                for part in sorted(parts, key=lambda each: each.topic_partition)
+            ],
+        )
+        return
+    output.answer_rows(
+        "log_dirs",
+        ["broker", "path", "state", "partitions", "size_bytes", "usable_bytes"],
+        [
+            {
+                "broker": node,
+                "path": one.path,
+                "state": "online" if one.error == 0 else one.error.name.lower(),
+                "partitions": len(parts),
+                "size_bytes": sum(part.size_bytes for part in parts),
+                "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+            }
+            for node, one, parts in found
+        ],
+    )
+
+
+@commands.command()
+def move(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=names.topics)],
+    broker: Annotated[int, typer.Option(min=0, help="The broker whose replicas move.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="One of its log.dirs, as `describe` shows it.")],
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only these partitions; default: all on the broker.")
+    ] = None,
+    throttle: Annotated[
+        int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Give up when nothing was copied for so many seconds.")] = 120,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Move replicas of a topic to another log directory of their broker.
+
+    Returns when the replicas are there and the throttle is lifted. If it is interrupted, the moves and the throttle
+    go on; the same command ends both.
+    """
+    from moldau_cli.operations.directories import move_to_directory
+
+    async def work(admin: Admin) -> list[tuple[str, int, int]]:
+        described = (await admin.describe_topics([topic]))[topic]
+        held = [(topic, part.partition, broker) for part in described.partitions if broker in part.replicas]
+        wanted = [replica for replica in held if not partition or replica[1] in partition]
+        absent = sorted(set(partition or ()) - {number for _, number, _ in held})
+        if absent:
+            raise UsageError(f"broker {broker} has no replica of {topic}-{absent[0]}")
+        if not wanted:
+            raise UsageError(f"broker {broker} has no replica of {topic}")
+        await move_to_directory(admin, wanted, to, throttle=throttle, stall_s=timeout)
+        return wanted
+
+    moved = with_admin(bootstrap_server, work)
+    document: dict[str, output.Json] = {
+        "topic": topic,
+        "broker": broker,
+        "path": to,
+        "partitions": [number for _, number, _ in moved],
+    }
+    output.answer(document, f"{len(moved)} replicas of {topic} on broker {broker} are in {to}")

@@ -1,0 +1,76 @@
+"""Goal: moves between log directories copy no more than the limit, which may change while they run.
+
+Method: the throttle alone with times made by hand, then one broker on two virtual disks in virtual time.
+"""
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau_broker.server.replicas.replica_moves import LOOK_MS, RATE_KEY, CopyThrottle
+from support.cluster.broker_cluster import batch, run_cluster
+from support.cluster.directory_stories import TWO, all_assigned, move, place, read_all
+
+BROKER, SET = 4, 0
+VALUES = [b"%d" % number * 1000 for number in range(100, 140)]
+"""Each is a batch of some 3,000 bytes, together about 120,000."""
+
+
+def test_a_debt_is_paid_off_by_time():
+    throttle = CopyThrottle()
+    assert throttle.wait_ms(0, 1000) == 0
+    throttle.copied(500)
+    assert throttle.wait_ms(0, 1000) == 500
+    assert throttle.wait_ms(300, 1000) == 200
+    assert throttle.wait_ms(500, 1000) == 0
+    throttle.copied(5000)
+    assert throttle.wait_ms(500, 1000) == LOOK_MS, "the rate may change meanwhile"
+    assert throttle.wait_ms(1500, 8000) == 0
+    throttle.copied(-100)
+    assert throttle.wait_ms(1500, 1000) == 0, "a truncation gives nothing back"
+
+
+def test_pieces_fit_the_rate():
+    throttle = CopyThrottle()
+    assert throttle.piece_bytes(10_000) == 1_000
+    assert throttle.piece_bytes(2**62) == 1024 * 1024
+    assert throttle.piece_bytes(1) == 1
+    assert throttle.wait_ms(0, 0) == LOOK_MS, "0 halts the moves"
+    throttle.copied(1024 * 1024)
+    assert throttle.wait_ms(0, 2**62) == 0, "a wait that the clock cannot measure is none"
+
+
+def test_a_move_keeps_to_the_rate_until_it_is_raised():
+    async def limit(cluster, rate):
+        client = cluster.client(1)
+        change = AlterableConfig(name=RATE_KEY, config_operation=SET, value=str(rate))
+        resource = AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=[change])
+        answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+        assert answer.responses[0].error_code == ErrorCode.NONE
+        client.close()
+        await cluster.until(lambda: cluster.running[1].context.config.get_int(RATE_KEY) == rate)
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=1, replicas=1)
+        await cluster.until(lambda: all_assigned(cluster, "t", 1))
+        for value in VALUES:
+            assert (await client.produce("t", batch(value))).error_code == ErrorCode.NONE
+        client.close()
+        target = "/d2" if place(cluster, 1, "t", 0) == "/d1" else "/d1"
+        await limit(cluster, 10_000)
+        begun_s = trio.current_time()
+        assert await move(cluster, 1, "t", 0, target) == ErrorCode.NONE
+        await trio.sleep(5)
+        copied = cluster.running[1].context.logs.future_logs["t", 0].size_bytes
+        assert 35_000 <= copied <= 55_000, "4 to 5 seconds of 10,000 bytes, and a batch"
+        await limit(cluster, 1_000_000)
+        await cluster.until(lambda: place(cluster, 1, "t", 0) == target)
+        assert trio.current_time() - begun_s < 9, "12 seconds at the first rate"
+        assert list(await read_all(cluster, "t", 0)) == VALUES
+
+    run_cluster(scenario, **TWO)
