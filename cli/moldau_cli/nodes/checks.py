@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.config import (
+    console_listener,
     listeners,
     log_dirs,
     metadata_log_dir,
@@ -79,6 +80,8 @@ async def check_ports(environment: Environment, config: Config) -> list[Finding]
     addresses = [(str(endpoint), endpoint.host, endpoint.port) for endpoint in listeners(config)]
     if (metrics := metrics_listener(config)) is not None:
         addresses.append((f"metrics {metrics[0]}:{metrics[1]}", *metrics))
+    if (console := console_listener(config)) is not None:
+        addresses.append((f"console {console[0]}:{console[1]}", *console))
     found: list[Finding] = []
     for subject, host, port in addresses:
         try:

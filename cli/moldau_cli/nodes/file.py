@@ -132,10 +132,13 @@ def _sections(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, lis
         durability.insert(0, ("default.replication.factor", "3", False))
         durability.append(("broker.rack", node.rack or "a", not node.rack))
     yield "--- durability and placement", durability
-    yield (
-        "--- supervision",
-        [("metrics.listener", node.metrics or "127.0.0.1:9644", not node.metrics), ("node.watchdog.ms", "2000", True)],
-    )
+    supervision = [
+        ("metrics.listener", node.metrics or "127.0.0.1:9644", not node.metrics),
+        ("node.watchdog.ms", "2000", True),
+    ]
+    if BROKER in node.roles:
+        supervision.append(("console.listener", "127.0.0.1:9080", True))
+    yield "--- supervision", supervision
     title = "--- encryption" + ("" if node.keystore else " (off: each listener speaks plain text)")
     yield title, list(_encryption(node))
 

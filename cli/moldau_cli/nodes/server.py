@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
     from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_cli.nodes.console import NodeConsole
     from moldau_cli.nodes.telemetry import NodeTelemetry
     from moldau_quorum.node.server import ControllerNode
 
@@ -68,6 +69,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         path = words.path
         config = _read_config(path)
         configs = _chosen(config, words)
+        console = _console_of(configs[0], path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
@@ -88,7 +90,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
     parent = os.getppid() if words.with_parent else None
     if len(configs) > 1:
         return _run_group(configs, words, parent, environment)
-    return _run_node(configs[0], words, parent, environment)
+    return _run_node(configs[0], words, parent, environment, console)
 
 
 class _Words(NamedTuple):
@@ -167,6 +169,20 @@ def _read_config(path: str) -> Config:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 
 
+def _console_of(config: Config, path: str) -> NodeConsole | None:
+    """Returns the console of the node, checked before the node starts; None if it has none."""
+    from moldau.runtime.config import ConfigError, console_listener
+
+    if console_listener(config) is None:
+        return None
+    from moldau_cli.nodes.console import NodeConsole
+
+    try:
+        return NodeConsole(config, os.environ)
+    except ConfigError as error:
+        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+
+
 def open_files(config: Config, path: str) -> list[str]:
     """Returns the files with keys and passwords of a node that every user of this machine may read."""
     from moldau.runtime.config import parse_config_text
@@ -231,7 +247,9 @@ def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, env
     return trio.run(run, strict_exception_groups=True)
 
 
-def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment) -> int:
+def _run_node(
+    config: Config, words: _Words, parent: int | None, environment: Environment, console: NodeConsole | None
+) -> int:
     import trio
 
     path = words.path if words.node_id is None else f"{words.path}: node {words.node_id}"
@@ -239,7 +257,7 @@ def _run_node(config: Config, words: _Words, parent: int | None, environment: En
     _raise_limits()
     _warn_of_open_files(config, words.path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)
-    node = _Node(environment, config, parent)
+    node = _Node(environment, config, parent, console)
     try:
         trio.run(node.run, strict_exception_groups=True)
     except BaseException as error:  # noqa: BLE001 - the process ends: every error is reported here
@@ -297,10 +315,13 @@ def _describe(error: BaseException) -> str:
 class _Node:
     """The roles of one process under one nursery, and the signals that end them."""
 
-    def __init__(self, environment: Environment, config: Config, parent: int | None) -> None:
+    def __init__(
+        self, environment: Environment, config: Config, parent: int | None, console: NodeConsole | None
+    ) -> None:
         self._environment = environment
         self._config = config
         self._parent = parent
+        self._console = console
         self.ready = False
         self.asked_to_stop = False
         self._broker_runs = False
@@ -362,6 +383,8 @@ class _Node:
                 broker: Broker = await nursery.start(self._run_broker, broker_ended)
                 if telemetry is not None:
                     telemetry.broker_started(broker)
+                if self._console is not None:
+                    watchers.start_soon(self._console.run, self._environment, broker.endpoints, log)
             gc.collect()
             gc.freeze()
             self.ready = True

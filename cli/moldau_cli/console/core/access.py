@@ -103,5 +103,5 @@ def refuse_change(method: str, headers: Mapping[str, str], csrf: str, *, read_on
     if not same_secret(headers.get(CSRF_HEADER, ""), csrf):
         return Refusal(status=403, reason=f"the header {CSRF_HEADER} is missing or wrong; reload the page")
     if read_only:
-        return Refusal(status=403, reason="the console was started with --read-only")
+        return Refusal(status=403, reason="the console is read-only")
     return None

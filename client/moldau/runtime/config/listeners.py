@@ -299,6 +299,23 @@ def metrics_listener(config: Config) -> tuple[str, int] | None:
         raise ConfigError([f"metrics.listener: {error}"]) from None
 
 
+def console_listener(config: Config) -> tuple[str, int] | None:
+    """Returns host and port of ``console.listener``; None where it is not set, or empty.
+
+    Raises:
+        ConfigError: it is not host:port, or this node is no broker.
+    """
+    given = config.get_str_or_none("console.listener")
+    if not given:
+        return None
+    if "broker" not in config.get_list("process.roles"):
+        raise ConfigError(["console.listener: process.roles lacks broker; the console asks a broker"])
+    try:
+        return parse_address(given)
+    except ValueError as error:
+        raise ConfigError([f"console.listener: {error}"]) from None
+
+
 def log_dirs(config: Config) -> tuple[str, ...]:
     """Returns the log directories: ``log.dirs``, or where that is not set ``log.dir``."""
     given = config.get("log.dirs")
@@ -320,6 +337,7 @@ def check_server(config: Config) -> list[str]:
         advertised = advertised_listeners(config)
         addresses(config, "controller.quorum.bootstrap.servers")
         metrics_listener(config)
+        console_listener(config)
     except ConfigError as error:
         return list(error.problems)
     names = {endpoint.listener_name: endpoint for endpoint in endpoints}

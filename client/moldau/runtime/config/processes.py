@@ -19,6 +19,7 @@ from moldau.runtime.config.listeners import (
     ListenerEndpoint,
     advertised_listeners,
     broker_listeners,
+    console_listener,
     listeners,
     log_dirs,
     metrics_listener,
@@ -86,6 +87,8 @@ def _process_config(config: Config, index: int) -> Config:
         changes["broker.rack"] = host
     if index > 0:
         changes["process.roles"] = ["broker"]
+        if console_listener(config) is not None:
+            changes["console.listener"] = ""  # the first process serves it
         changes["listeners"] = [_shifted(endpoint, index) for endpoint in broker_listeners(config)]
         if config.get("advertised.listeners") is not None:
             changes["advertised.listeners"] = [_shifted(endpoint, index) for endpoint in advertised_listeners(config)]
@@ -134,3 +137,5 @@ def _bound(config: Config) -> Iterator[tuple[str, str, int]]:
         yield f"listener {endpoint.listener_name}", endpoint.host, endpoint.port
     if (metrics := metrics_listener(config)) is not None:
         yield "metrics.listener", *metrics
+    if (console := console_listener(config)) is not None:
+        yield "console.listener", *console

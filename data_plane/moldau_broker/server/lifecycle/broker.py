@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.lifecycle.phases import Phase
     from moldau_broker.server.replicas.isr import IsrStatistics
     from moldau_quorum.metadata.image import MetadataDelta, MetadataImage
+    from moldau_quorum.metadata.records import Endpoint
 
 
 class Broker:
@@ -140,6 +141,11 @@ class Broker:
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and real port of each listener, by name; known once the broker has started."""
         return self._listening.addresses
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The advertised listeners with their real ports; known once the broker has started."""
+        return advertised_endpoints(self._config, self.addresses)
 
     @property
     def context(self) -> BrokerContext:
@@ -429,7 +435,7 @@ class Broker:
             broker_id=self.broker_id,
             incarnation_id=built.context.incarnation_id,
             cluster_id=follower.image.cluster_id,
-            endpoints=advertised_endpoints(config, self.addresses),
+            endpoints=self.endpoints,
             rack=config.get_str_or_none("broker.rack"),
             features=tuple((name, lowest, highest) for name, (lowest, highest) in sorted(self._features.items())),
             log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),

@@ -1,0 +1,105 @@
+"""Goal: a node with ``console.listener`` serves the web console beside itself, and is not hurt when the console is.
+
+Method: a real node of both roles and HTTP requests. The console's process is killed, and serves again; the node is
+killed, and its console ends. Configurations that cannot serve are refused in one line before the node starts.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.interop.clients import WAIT_S, wait_until
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+console.listener=127.0.0.1:{console}
+log.dirs={home}/data
+"""
+
+
+class Node:
+    def __init__(self, home):
+        broker, controller, console = take_free_ports(3)
+        self.url = f"http://127.0.0.1:{console}"
+        self.log = home / "log"
+        config = home / "server.properties"
+        config.write_text(CONFIG.format(home=home, broker=broker, controller=controller, console=console))
+        command = [sys.executable, "-m", "moldau_cli", "server", str(config)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"MOLDAU_PROFILE": "absent"}
+            )
+
+    def get(self, path, **headers):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10) as found:
+                return found.status, found.read(), found.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(), error.headers
+        except OSError:
+            return 0, b"", {}
+
+    def serves(self):
+        assert self.process.poll() is None, self.log.read_text()
+        return self.get("/")[0] == 200
+
+    def console_pids(self):
+        return [int(pid) for pid in re.findall(r"console-started .*pid=(\d+)", self.log.read_text())]
+
+
+@pytest.fixture
+def node(tmp_path):
+    running = Node(tmp_path)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as state:
+        return state.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_node_serves_the_console_and_survives_it(node):
+    wait_until(node.serves, "the console serves")
+    status, body, headers = node.get("/api/session")
+    assert status == 200
+    session = json.loads(body)
+    assert session["read_only"] is True, "unless the configuration says otherwise"
+    cookie = headers["set-cookie"].partition(";")[0]
+    wait_until(lambda: node.get("/api/overview", cookie=cookie)[0] == 200, "the console asks the node")
+    assert json.loads(node.get("/api/overview", cookie=cookie)[1])["brokers"] == 1
+
+    (first,) = node.console_pids()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: len(node.console_pids()) == 2 and node.serves(), "the console is started again")
+    assert re.search(r"restarting .*task=console .*exit code -9", node.log.read_text())
+
+    node.process.kill()
+    node.process.wait()
+    wait_until(lambda: not is_alive(node.console_pids()[1]), "the console ends with its node")
+
+
+def test_a_node_that_stops_ends_its_console(node):
+    wait_until(node.serves, "the console serves")
+    node.process.send_signal(signal.SIGTERM)
+    assert node.process.wait(WAIT_S) == 0, node.log.read_text()
+    assert not is_alive(node.console_pids()[0])
