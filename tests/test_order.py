@@ -48,10 +48,17 @@ class Item:
 
 def test_the_longest_go_first_and_equals_stay():
     corpus = "tests/simulation/test_corpus.py::test_kept_runs_end_as_they_must"
-    names = ["tests/a.py::b", "tests/a.py::a", "tests/processes/test_failover.py::x", "tests/interop/test_kcat.py::x"]
-    names += [f"{corpus}[other]", f"{corpus}[first-server-silent]"]
+    names = ["tests/a.py::b", "tests/a.py::a", f"{corpus}[other]", f"{corpus}[first-server-silent]", "tests/b.py::a"]
     ordered = [item.nodeid for item in longest_first([Item(name) for name in names])]
-    assert ordered == [names[2], names[3], names[5], names[4], names[0], names[1]]
+    assert ordered == [names[3], names[2], names[0], names[1], names[4]]
+
+
+def test_waiting_portions_are_spread_among_computing_ones():
+    waiting = [f"tests/processes/test_{number}.py::x" for number in range(4)]
+    computing = [f"tests/test_{number}.py::x" for number in range(12)]
+    ordered = [item.nodeid for item in longest_first([Item(name) for name in computing + waiting])]
+    assert [ordered.index(name) for name in waiting] == [0, 4, 8, 12]
+    assert [name for name in ordered if name in computing] == computing
 
 
 def test_shared_resources_end_with_the_last_test():

@@ -27,17 +27,22 @@ from moldau_jepsen.simulation.campaign.corpus import read_corpus
 CASES = read_corpus(Path(__file__).parent / "corpus")
 LONG = {
     "acknowledged-as-the-device-goes",
+    "controllers-asleep",
     "epoch-without-a-record-moved",
     "expelled-while-joining",
     "failed-directory-under-coordinators",
+    "failed-log-directory",
     "first-server-silent",
     "first-write-of-a-coordinator-fails",
+    "offsets-cleaned-after-a-pause",
     "peers-out-of-reach",
+    "power-lost-everywhere",
+    "repeated-batches-after-snapshot",
     "share-release-at-shutdown",
     "slow-disks-in-elections",
     "voters-change-while-controllers-die",
 }
-"""Cases that take more than 5 s of processor time. ``make test-proof`` and ``make sim-corpus`` run them."""
+"""Cases that take more than 3 s of processor time. ``make test-proof`` and ``make sim-corpus`` run them."""
 
 
 def reported(verdict: CaseVerdict) -> str:

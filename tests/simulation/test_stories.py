@@ -14,6 +14,7 @@ import trio
 from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.protocol.errors import KafkaError
 from support.cluster.story import TOPIC, run_story
+from support.proof import proof_beyond
 
 QUICK = {
     "replica.lag.time.max.ms": "1000",
@@ -99,7 +100,7 @@ async def last_replica_standing(scene):
     scene.reported["second"] = second
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_the_last_replica_standing_hands_over_to_an_eligible_one(seed):
     outcome = run_story(last_replica_standing, seed, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
@@ -153,7 +154,7 @@ async def reassignment_under_faults(scene):
     scene.reported["moved"] = (set(old.replicas), set(scene.partition().replicas))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_a_reassignment_under_faults_ends_and_loses_nothing(seed):
     settings = {**QUICK, "min.insync.replicas": "2", "log.flush.interval.messages": "1"}
     outcome = run_story(reassignment_under_faults, seed, brokers=5, settings=settings)
@@ -210,7 +211,7 @@ async def power_cut(scene):
         await scene.cluster.wait_healthy(90)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2, 3]))
 def test_a_total_power_loss_keeps_what_was_synced(seed):
     """A loss of power everywhere loses nothing that was synced."""
     settings = {**QUICK, "log.flush.interval.messages": "1", "log.segment.bytes": "4096"}

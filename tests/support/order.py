@@ -1,8 +1,9 @@
 """Decides in which order, and in which portions, parallel pytest processes get the tests.
 
 One process gets all tests of a file, so that the tests share its fixtures. Files that take long go first: a long file
-that is begun last would keep one process busy while the others have nothing left to do. Tests of files in ``SPREAD``
-share nothing and take long, so each of them is a portion of its own.
+that is begun last would keep one process busy while the others have nothing left to do. Portions that wait for other
+processes most of the time are spread among those that compute: a few of the former at a time leave no core idle. Tests
+of files in ``SPREAD`` share nothing and take long, so each of them is a portion of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 SECONDS: dict[str, float] = {
-    "tests/pyspark_moldau": 200,
+    "tests/pyspark_moldau": 350,
     "tests/processes/test_upgrade.py": 300,
     "tests/interop/test_mirrormaker.py": 180,
     "tests/interop/test_kafka_streams.py": 120,
@@ -93,7 +94,22 @@ SECONDS: dict[str, float] = {
     "tests/moldau_cli/test_txns_commands.py": 4,
     "tests/simulation/test_corpus.py": 4,
 }
-"""Seconds that a portion or a single test takes, or each test of a file in ``SPREAD``. Only their order matters."""
+"""Seconds that a portion or a single test takes, or each test of a file in ``SPREAD``, on two idle cores, roughly."""
+
+OTHERS_S = 1.0
+"""Seconds that portions without a row take."""
+
+WAITING = (
+    "tests/docs/test_pages.py",
+    "tests/interop",
+    "tests/moldau/client/faces",
+    "tests/moldau_cli",
+    "tests/moldau_jepsen/chaos",
+    "tests/moldau_jepsen/testing",
+    "tests/processes",
+    "tests/pyspark_moldau",
+)
+"""Where portions mostly wait for clusters of processes, Spark, browsers and commands."""
 
 SPREAD = frozenset(
     {
@@ -140,13 +156,28 @@ def portion_of(nodeid: str) -> str:
 
 
 def longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the tests in the order of their portions, the longest first; equals keep their order."""
+    """Returns the tests in the order of their portions; tests of a portion keep their order.
 
-    def shortness(item: pytest.Item) -> float:
-        portion = portion_of(item.nodeid)
-        return -SECONDS.get(portion, SECONDS.get(portion.partition("::")[0], 0.0))
+    Portions that wait and portions that compute are sorted apart, the longest first, and merged so that each prefix of
+    the result holds equal shares of the seconds of both.
+    """
+    portions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        portions.setdefault(portion_of(item.nodeid), []).append(item)
+    ranked: list[tuple[float, str]] = []
+    for waits in (True, False):
+        kind = sorted((each for each in portions if each.startswith(WAITING) is waits), key=_seconds, reverse=True)
+        total = sum(map(_seconds, kind))
+        begun = 0.0
+        for portion in kind:
+            ranked.append((begun / total, portion))
+            begun += _seconds(portion)
+    ranked.sort(key=lambda rank: rank[0])
+    return [item for _, portion in ranked for item in portions[portion]]
 
-    return sorted(items, key=shortness)
+
+def _seconds(portion: str) -> float:
+    return SECONDS.get(portion, SECONDS.get(portion.partition("::")[0], OTHERS_S))
 
 
 def scheduler_of(config: pytest.Config, log: object) -> object:

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 def proof_beyond(quick: int, values: Iterable[object]) -> list[object]:
-    """Returns the values for ``parametrize``: all but the first ``quick`` run in ``make test-proof`` only."""
+    """Returns the values for ``parametrize``: all but the first ``quick`` run in ``make test-proof`` only.
+
+    A tuple stands for the values of several parameters.
+    """
     return [
-        value if place < quick else pytest.param(value, marks=pytest.mark.proof) for place, value in enumerate(values)
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=[pytest.mark.proof] * (place >= quick))
+        for place, value in enumerate(values)
     ]

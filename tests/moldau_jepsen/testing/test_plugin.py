@@ -91,7 +91,7 @@ def test_every_fault_strikes_processes_too(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("fault", proof_beyond(2, ["pause", "resume", "cut", "heal", "kill", "start", "power_loss"]))
+@pytest.mark.parametrize("fault", proof_beyond(1, ["pause", "resume", "cut", "heal", "kill", "start", "power_loss"]))
 def test_a_fault_that_does_nothing_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -101,6 +101,7 @@ def test_a_fault_that_does_nothing_is_noticed(fault: str, monkeypatch: pytest.Mo
         run_simulated(every_fault.test_every_fault, seed=1, brokers=3, controllers=3, settings=every_fault.SYNCED)
 
 
+@pytest.mark.proof
 def test_a_loss_of_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def power_comes_back(cluster: SimulatedProcesses) -> None:
         await wait_healthy(cluster)

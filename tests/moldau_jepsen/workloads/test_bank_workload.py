@@ -87,6 +87,7 @@ def test_money_is_kept_while_tellers_are_usurped_and_brokers_die():
     assert any(sum(audit.balances) != start for audit in audits), "a transfer of which one leg was passed"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("bug", "kinds"),
     [("aborted-transactions-omitted-from-fetch", {AnomalyKind.BANK_ABORTED, AnomalyKind.BANK_BALANCE})],

@@ -283,6 +283,7 @@ def dead_partition(monkeypatch):
 OPTIONS = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=20.0, transactions=False, pipe=False)
 
 
+@pytest.mark.proof
 def test_a_healthy_cluster_that_takes_no_records_is_stuck(dead_partition):
     found = run_seed(3, OPTIONS).violations
     assert found == ("at the end: stuck: no record was acknowledged in queue-1 for 20 s after the cluster was healthy",)

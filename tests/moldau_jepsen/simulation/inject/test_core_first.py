@@ -25,6 +25,7 @@ from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workloads.phases.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
+from support.proof import proof_beyond
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
 SEED_THAT_CUTS = 7
@@ -35,20 +36,20 @@ def phases(result):
     return [line.split("phase", 1)[1].split() for line in result.timeline if "* phase" in line]
 
 
-def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
-    for seed, how in ((SEED_THAT_CUTS, "cut"), (SEED_THAT_STOPS, "down")):
-        result = run_seed(seed, replace(CALM, core_first=True))
-        assert result.passed, result.violations
-        names = phases(result)
-        assert [phase[0] for phase in names] == [
-            *("faults", "core", "healthy", "group", "healing", "healthy", "group", "final"),
-        ]
-        assert [phase[-1] for phase in names if phase[0] == "group"] == ["readers-in-the-core", "readers-at-the-end"]
-        assert names[1][1] == "without"
-        assert names[1][-1] == how
-        assert result.draws["core_first"] is True
-        assert result.outside is not None
-        assert result.outside >= 1
+@pytest.mark.parametrize(("seed", "how"), proof_beyond(1, [(SEED_THAT_CUTS, "cut"), (SEED_THAT_STOPS, "down")]))
+def test_a_core_gets_on_by_itself_before_the_rest_is_healed(seed, how):
+    result = run_seed(seed, replace(CALM, core_first=True))
+    assert result.passed, result.violations
+    names = phases(result)
+    assert [phase[0] for phase in names] == [
+        *("faults", "core", "healthy", "group", "healing", "healthy", "group", "final"),
+    ]
+    assert [phase[-1] for phase in names if phase[0] == "group"] == ["readers-in-the-core", "readers-at-the-end"]
+    assert names[1][1] == "without"
+    assert names[1][-1] == how
+    assert result.draws["core_first"] is True
+    assert result.outside is not None
+    assert result.outside >= 1
 
 
 @pytest.mark.proof

@@ -88,6 +88,7 @@ def test_faults_without_a_target_are_not_drawn():
     assert all(fault.detail for fault in result.series.faults), "each names the affected nodes"
 
 
+@pytest.mark.proof
 def test_a_failed_seed_with_a_counting_bug_is_the_same_run_again():
     """The bug skips each tenth chunk of records: planted once for both runs, it strikes elsewhere in the second."""
     result = examine(3, RunOptions(fault_seconds=2.0, faults=()), mutant="consumer-skips")

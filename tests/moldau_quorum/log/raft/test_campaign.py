@@ -8,7 +8,7 @@ from support.raft.mutants import MUTANTS, mutant
 
 SEEDS = 100
 PARTS = 10
-QUICK_PARTS = 2
+QUICK_PARTS = 1
 """Parts of the seeds that ``make test`` runs; ``make test-proof`` runs the others."""
 
 
