@@ -6,7 +6,8 @@ that a long poll blocks nothing else. Connections are opened on demand and reope
 refreshes the metadata on request or when it is too old; tasks that need a change wait for ``changed``. The client draws
 a broker among those it knows, and tries the bootstrap servers if no broker answers. If a node does not answer a
 read-only request, the client sends it to the next node too, so that one hanging process does not block the client.
-Requests to partition leaders are watched (``silence``): they are given up when another broker leads.
+Requests to partition leaders and coordinators are watched (``silence``): they are given up when another broker has
+taken over.
 """
 
 from __future__ import annotations

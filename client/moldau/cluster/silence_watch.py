@@ -1,27 +1,78 @@
-"""Watches for brokers that answer nothing while others lead their partitions; the shell of ``silence``."""
+"""Watches for brokers that answer nothing while others have taken over their work; the shell of ``silence``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
-from moldau.cluster.silence import Awaited, Silence
+from moldau.cluster.silence import Awaited, CoordinatorKey, Silence
+from moldau.protocol.codec import ProtocolError
+from moldau.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicPartition
     from moldau.runtime.net.rpc import RpcConnection
 
 
+GIVEN_UP: Final = "it does not answer, and another broker coordinates since"
+
+
+class CoordinatorCall:
+    """One request to a coordinator, opening the connection included; a context manager.
+
+    It raises ``ConnectionAbortedError`` if the request is given up. As after any broken connection, the coordinator may
+    have carried it out.
+    """
+
+    def __init__(self, watch: SilenceWatch, node_id: int, coordinator: CoordinatorKey) -> None:
+        self._watch = watch
+        self._node_id = node_id
+        self._coordinator = coordinator
+        self._awaited: Awaited[Watched] | None = None
+        self._scope = trio.CancelScope()
+        self.connection: RpcConnection | None = None
+        """Set it as soon as there is one."""
+
+    def __enter__(self) -> CoordinatorCall:
+        self._scope.__enter__()
+        self._awaited = self._watch.asked(self, self._node_id, self._coordinator)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._awaited is not None
+        self._watch.ended(self._awaited)
+        if self._scope.__exit__(kind, error, traceback) and error is not None:
+            raise ConnectionAbortedError(f"broker {self._node_id}: {GIVEN_UP}")
+
+    def cut(self) -> None:
+        """Gives the request up."""
+        if self.connection is None:
+            self._scope.cancel()
+        else:
+            self.connection.fail(GIVEN_UP)
+
+
+Watched: TypeAlias = "RpcConnection | CoordinatorCall"
+"""A connection, which is given up with all its requests, or one call."""
+
+
 class SilenceWatch:
-    """Cuts connections to brokers that were silent until another broker led; ``run`` belongs to the client's tasks."""
+    """Gives up requests to brokers that were silent until another one took over.
+
+    ``run`` belongs to the client's tasks.
+    """
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
-        self._silence: Silence[RpcConnection] = Silence()
+        self._silence: Silence[Watched] = Silence()
+        self._lookups: dict[CoordinatorKey, None] = {}
         self._begun = trio.Event()
 
     def sent(
@@ -31,7 +82,7 @@ class SilenceWatch:
         leaders: Sequence[tuple[TopicPartition, int]],
         *,
         wait_ms: float = 0.0,
-    ) -> Awaited[RpcConnection]:
+    ) -> Awaited[Watched]:
         """Notes a request to the leaders of partitions; pass what this returns to ``ended``.
 
         ``leaders`` has the leader epochs known now, and ``wait_ms`` is how long the broker may hold the request.
@@ -40,23 +91,57 @@ class SilenceWatch:
         self._begun.set()
         return awaited
 
-    def ended(self, awaited: Awaited[RpcConnection]) -> None:
+    def coordinator(self, node_id: int, key: str, key_type: int) -> CoordinatorCall:
+        """Returns the watched call to a coordinator; send the request in its ``with`` block."""
+        return CoordinatorCall(self, node_id, (key, key_type))
+
+    def asked(self, call: CoordinatorCall, node_id: int, coordinator: CoordinatorKey) -> Awaited[Watched]:
+        """Notes a call to a coordinator; pass what this returns to ``ended``."""
+        awaited = self._silence.asked(call, node_id, coordinator, self._client.now_ms)
+        self._begun.set()
+        return awaited
+
+    def ended(self, awaited: Awaited[Watched]) -> None:
         """Notes that a request was answered or has failed."""
         self._silence.ended(awaited)
 
     async def run(self) -> None:
         """Watches until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await self._watch(nursery)
+
+    async def _watch(self, nursery: trio.Nursery) -> None:
         client = self._client
         while True:
             if not len(self._silence):
                 self._begun = trio.Event()
                 await self._begun.wait()
             look = self._silence.look(client.now_ms, client.cluster_metadata)
-            for connection in look.cut:
-                client.logger.info("silent-leader-replaced", peer=connection.peer)
-                connection.fail("it does not answer, and another broker leads since")
+            for key in look.cut:
+                assert not isinstance(key, CoordinatorCall), "coordinators are looked up"
+                client.logger.info("silent-leader-replaced", peer=key.peer)
+                key.fail("it does not answer, and another broker leads since")
             for node_id in look.doubted:
                 client.doubt(node_id)
+            for coordinator in look.lookups:
+                if coordinator not in self._lookups:
+                    self._lookups[coordinator] = None
+                    nursery.start_soon(self._look_up, coordinator)
             delay_ms = max(look.next_ms - client.now_ms, 1.0)
             with trio.move_on_after(min(delay_ms, 60_000.0) / 1000):
                 await client.changed.wait()
+
+    async def _look_up(self, coordinator: CoordinatorKey) -> None:
+        """Asks the brokers for a coordinator, and gives up the requests that another node does not answer."""
+        client = self._client
+        try:
+            node_id = await client.find_coordinator(*coordinator)
+        except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
+            client.logger.debug("coordinator-not-found", key=coordinator[0], error=error)
+        else:
+            for key in self._silence.found(coordinator, node_id, client.now_ms):
+                assert isinstance(key, CoordinatorCall), "leaders are not looked up"
+                client.logger.info("silent-coordinator-replaced", key=coordinator[0], node=node_id)
+                key.cut()
+        finally:
+            del self._lookups[coordinator]

@@ -140,10 +140,11 @@ class GroupClient:
         """Sends one request to the coordinator; a transport error is raised and discards the known coordinator."""
         node_id = await self.coordinator(deadline_ms)
         try:
-            connection = await self._client.connection(node_id, purpose)
-            chosen = connection.version_for(message, version)
-            limit_ms = self._client.request_timeout_ms if timeout_ms is None else timeout_ms
-            return await connection.request_as(response_class, message, chosen, limit_ms)
+            with self._client.silence.coordinator(node_id, self._group_id, GROUP_COORDINATOR) as call:
+                connection = call.connection = await self._client.connection(node_id, purpose)
+                chosen = connection.version_for(message, version)
+                limit_ms = self._client.request_timeout_ms if timeout_ms is None else timeout_ms
+                return await connection.request_as(response_class, message, chosen, limit_ms)
         except TRANSPORT_ERRORS:
             self._forget_coordinator()
             raise

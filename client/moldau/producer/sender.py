@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.silence import Awaited
+    from moldau.cluster.silence_watch import Watched
     from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
@@ -213,7 +214,7 @@ class Sender:
 
     async def _receive(
         self,
-        awaited: Awaited[RpcConnection],
+        awaited: Awaited[Watched],
         pending: PendingResponse[Response],
         by_topic: Mapping[str, Mapping[int, ProducerBatch]],
     ) -> None:

@@ -221,11 +221,12 @@ class Transactions:
             if call.request is None:
                 manager.found(call, await client.find_coordinator(call.key, int(call.coordinator)))
                 return
-            connection = await client.connection(call.node_id)
-            version = connection.version_for(call.request)
-            if version > call.version_max:
-                version = connection.version_for(call.request, call.version_max)
-            response = await connection.request(call.request, version, timeout_ms=client.request_timeout_ms)
+            with client.silence.coordinator(call.node_id, call.key, int(call.coordinator)) as watched:
+                connection = watched.connection = await client.connection(call.node_id)
+                version = connection.version_for(call.request)
+                if version > call.version_max:
+                    version = connection.version_for(call.request, call.version_max)
+                response = await connection.request(call.request, version, timeout_ms=client.request_timeout_ms)
         except TRANSPORT_ERRORS as error:
             client.logger.info("transaction-request-failed", transactional_id=manager.transactional_id, error=error)
             manager.unanswered(call, client.now_ms)

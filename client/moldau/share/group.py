@@ -93,9 +93,9 @@ class ShareGroupClient:
         """Sends a request to the coordinator; raises ``TRANSPORT_ERRORS`` and ``KafkaError``."""
         if self._coordinator is None:
             self._coordinator = await self._client.find_coordinator(self._membership.group_id, _GROUP)
-        return await self._client.request(
-            self._coordinator, ShareGroupHeartbeatResponse, request, timeout_ms=timeout_ms, purpose=PURPOSE
-        )
+        with self._client.silence.coordinator(self._coordinator, self._membership.group_id, _GROUP) as call:
+            connection = call.connection = await self._client.connection(self._coordinator, PURPOSE)
+            return await connection.request_as(ShareGroupHeartbeatResponse, request, timeout_ms=timeout_ms)
 
     async def leave(self, *, rejoins: bool = False) -> None:
         """Leaves the group, within ``request.timeout.ms``; ``rejoins`` keeps the subscription."""

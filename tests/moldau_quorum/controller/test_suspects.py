@@ -22,7 +22,7 @@ def judged(*rounds: tuple[list[int], dict[int, bool]]) -> list[int]:
 
 CUT = ([1], {1: False, 2: True})
 PAUSED = ([1], {1: True, 2: True})
-DEAF_CONTROLLER = ([1], {1: False, 2: False})
+NO_NETWORK = ([1], {1: False, 2: False})
 HEARD = ([], {2: True})
 NO_ADDRESS = ([1], {2: True})
 
@@ -33,8 +33,8 @@ NO_ADDRESS = ([1], {2: True})
         ([CUT] * ROUNDS, [1]),
         ([CUT] * (ROUNDS - 1), []),
         ([PAUSED] * 10, []),
-        ([DEAF_CONTROLLER] * 10, []),
-        ([CUT, CUT, DEAF_CONTROLLER, CUT, CUT], []),
+        ([NO_NETWORK] * 10, []),
+        ([CUT, CUT, NO_NETWORK, CUT, CUT], []),
         ([CUT, CUT, PAUSED, CUT, CUT], []),
         ([CUT, CUT, HEARD, CUT, CUT], []),
         ([NO_ADDRESS] * 10, []),

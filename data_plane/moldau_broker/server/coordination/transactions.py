@@ -78,7 +78,7 @@ class Peers:
         try:
             return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
         except OSError:
-            if is_new or connection.is_open:
+            if is_new or connection.is_open or self._is_fenced(broker_id):
                 raise
         connection, _ = await self._connection(broker_id, message.__api_key__)
         return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
@@ -97,6 +97,15 @@ class Peers:
                 connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
             self._connections[key] = connection
             return connection, True
+
+    def broker_fenced(self, broker_id: BrokerId) -> None:
+        """Ends the requests to a broker that is fenced: it leads and coordinates nothing, and may never answer."""
+        for key in [key for key in self._connections if key[0] == broker_id]:
+            self._connections.pop(key).fail(f"broker {broker_id} is fenced")
+
+    def _is_fenced(self, broker_id: BrokerId) -> bool:
+        broker = self._metadata.image.brokers.get(broker_id)
+        return broker is None or broker.fenced
 
     def close(self) -> None:
         """Closes all connections."""

@@ -515,6 +515,7 @@ class Broker:
             before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
             if after is None or after.fenced:
                 built.fetchers.trust(broker_id)  # the controller has decided
+                built.peers.broker_fenced(broker_id)
             if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
                 built.fetchers.broker_changed(broker_id)
 
