@@ -37,7 +37,7 @@ HEALTHY_MS: Final = 60_000.0
 STOP_S: Final = 3.0
 """How long the console may take to end with its node; then it is killed."""
 OUTPUT_BYTES_MAX: Final = 4096
-"""What the process wrote last is kept for the node's log, so much of it."""
+"""Bytes kept of the console's last output, for the node's log."""
 
 
 class ConsoleEndedError(Exception):
