@@ -68,7 +68,7 @@ def judged(history, options=OPTIONS):
 
 
 def test_money_is_kept_while_tellers_are_usurped_and_brokers_die():
-    history = bank_history(1, kills=True)
+    history = bank_history(1, kills=True, seconds=2)
     verdict = judged(history)
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     transactions = [operation for operation in history if operation.kind is Kind.TRANSACTION]

@@ -50,7 +50,7 @@ def history_of(seed, *, kills):
             nursery.start_soon(pipe.run)
             if kills:
                 await kill()
-            await trio.sleep(10)
+            await trio.sleep(4 if kills else 10)
             pipe.stop()
         await pipe.final_read(60)
 
