@@ -1,7 +1,8 @@
 """The check of each API: which rights a request needs, and what is answered without them, as in Kafka.
 
-`check` returns what remains to be served, the answer to what is refused, and what must be done to the answer of the
-rest. Brokers and controllers use the same checks, so that a forwarded request is checked on both.
+Most checks follow from the needs in the row of an API (`checks_of`); the others stand in `SPECIAL_CHECKS`. `check`
+returns what remains to be served, the answer to what is refused, and what must be done to the answer of the rest.
+Brokers and controllers use the same checks, so that a forwarded request is checked on both.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from moldau_quorum.authorization import responses
 from moldau_quorum.authorization.responses import AnyMessage, allowed_topic, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from moldau.protocol.access import ApiRules, Need
     from moldau.protocol.schema import Request, Response
     from moldau_quorum.authorization.authorizer import Permissions
 
@@ -41,6 +43,8 @@ FAILED: Final = {
 }
 CONFIG_RESOURCES: Final = {2: TOPIC, 32: GROUP}
 """Kinds of configuration resources with a right of their own; brokers, loggers and metrics belong to the cluster."""
+NAMING_FIELDS: Final = {GROUP: "group_id", TRANSACTIONAL_ID: "transactional_id"}
+"""The field of a request that is about one resource of a kind."""
 TRANSACTION, SHARE = 1, 2
 """Types of coordinators; 0 is a group's."""
 BETWEEN_BROKERS_FROM: Final = 4
@@ -405,31 +409,14 @@ def _create_token(asked: Asked) -> Verdict:
     return _refuse(asked, FAILED[USER])
 
 
-_BETWEEN_NODES: Final = _cluster(CLUSTER_ACTION)
-
-CHECKS: Final[Mapping[int, Check]] = {
-    ApiKey.API_VERSIONS: _served,
-    ApiKey.SASL_HANDSHAKE: _served,
-    ApiKey.SASL_AUTHENTICATE: _served,
-    # As in Kafka, a client needs no right to report about itself.
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _served,
-    ApiKey.PUSH_TELEMETRY: _served,
+SPECIAL_CHECKS: Final[Mapping[int, Check]] = {
     # data
-    ApiKey.LIST_OFFSETS: _each(DESCRIBE, TOPIC),
     ApiKey.METADATA: _metadata,
-    ApiKey.DELETE_RECORDS: _each(DELETE, TOPIC),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _epochs,
-    ApiKey.DESCRIBE_PRODUCERS: _each(READ, TOPIC),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
     # groups
     ApiKey.FIND_COORDINATOR: _find_coordinator,
-    ApiKey.JOIN_GROUP: _named(READ, GROUP, "group_id"),
-    ApiKey.SYNC_GROUP: _named(READ, GROUP, "group_id"),
-    ApiKey.HEARTBEAT: _named(READ, GROUP, "group_id"),
-    ApiKey.LEAVE_GROUP: _named(READ, GROUP, "group_id"),
-    ApiKey.OFFSET_COMMIT: _all(_named(READ, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.OFFSET_FETCH: _offset_fetch,
-    ApiKey.OFFSET_DELETE: _all(_named(DELETE, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.DESCRIBE_GROUPS: _amended(_each(DESCRIBE, GROUP), responses.group_operations),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.consumer_groups),
@@ -441,75 +428,61 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_group_heartbeat,
     ApiKey.STREAMS_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.streams_groups),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _all(_named(READ, GROUP, "group_id"), _each(READ, TOPIC)),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _all(_named(DELETE, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.LIST_GROUPS: _list_groups,
-    ApiKey.DELETE_GROUPS: _each(DELETE, GROUP),
     # transactions
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
-    ApiKey.ADD_OFFSETS_TO_TXN: _all(
-        _named(WRITE, TRANSACTIONAL_ID, "transactional_id"), _named(READ, GROUP, "group_id")
-    ),
-    ApiKey.END_TXN: _named(WRITE, TRANSACTIONAL_ID, "transactional_id"),
     ApiKey.WRITE_TXN_MARKERS: _write_markers,
-    ApiKey.TXN_OFFSET_COMMIT: _all(
-        _named(WRITE, TRANSACTIONAL_ID, "transactional_id"), _named(READ, GROUP, "group_id"), _each(READ, TOPIC)
-    ),
     ApiKey.DESCRIBE_TRANSACTIONS: _amended(_each(DESCRIBE, TRANSACTIONAL_ID), responses.transaction_topics),
     ApiKey.LIST_TRANSACTIONS: _amended(_served, responses.listed_transactions),
     # administration
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
-    ApiKey.CREATE_PARTITIONS: _each(ALTER, TOPIC),
     ApiKey.DESCRIBE_CONFIGS: _configs(DESCRIBE_CONFIGS),
     ApiKey.ALTER_CONFIGS: _configs(ALTER_CONFIGS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs(ALTER_CONFIGS),
-    ApiKey.LIST_CONFIG_RESOURCES: _cluster(DESCRIBE_CONFIGS),
-    ApiKey.DESCRIBE_LOG_DIRS: _cluster(DESCRIBE),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _cluster(ALTER),
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
-    ApiKey.ELECT_LEADERS: _cluster(ALTER),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(ALTER),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(DESCRIBE),
-    ApiKey.UPDATE_FEATURES: _cluster(ALTER),
-    ApiKey.UNREGISTER_BROKER: _cluster(ALTER),
-    ApiKey.DESCRIBE_QUORUM: _cluster(DESCRIBE),
-    ApiKey.ADD_RAFT_VOTER: _cluster(ALTER),
-    ApiKey.REMOVE_RAFT_VOTER: _cluster(ALTER),
-    # security and quotas
-    ApiKey.DESCRIBE_ACLS: _cluster(DESCRIBE),
-    ApiKey.CREATE_ACLS: _cluster(ALTER),
-    ApiKey.DELETE_ACLS: _cluster(ALTER),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _cluster(DESCRIBE_CONFIGS),
-    ApiKey.ALTER_CLIENT_QUOTAS: _cluster(ALTER_CONFIGS),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _cluster(DESCRIBE),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _cluster(ALTER),
+    # security
     ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
-    ApiKey.RENEW_DELEGATION_TOKEN: _served,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _served,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _amended(_served, responses.visible_tokens),
-    # between nodes
-    ApiKey.BROKER_REGISTRATION: _BETWEEN_NODES,
-    ApiKey.BROKER_HEARTBEAT: _BETWEEN_NODES,
-    ApiKey.ALLOCATE_PRODUCER_IDS: _BETWEEN_NODES,
-    ApiKey.ALTER_PARTITION: _BETWEEN_NODES,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _BETWEEN_NODES,
-    ApiKey.UPDATE_RAFT_VOTER: _BETWEEN_NODES,
-    ApiKey.ENVELOPE: _BETWEEN_NODES,
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _BETWEEN_NODES,
-    ApiKey.READ_SHARE_GROUP_STATE: _BETWEEN_NODES,
-    ApiKey.WRITE_SHARE_GROUP_STATE: _BETWEEN_NODES,
-    ApiKey.DELETE_SHARE_GROUP_STATE: _BETWEEN_NODES,
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _BETWEEN_NODES,
 }
-"""Produce and Fetch are missing: the data path checks them, topic by topic."""
+"""The checks of APIs that need their rights only for some requests, or whose answers depend on rights."""
 
-CONTROLLER_CHECKS: Final[Mapping[int, Check]] = {
-    **CHECKS,
+SPECIAL_CONTROLLER_CHECKS: Final[Mapping[int, Check]] = {
+    **SPECIAL_CHECKS,
     ApiKey.DESCRIBE_CLUSTER: _amended(
         _cluster(ALTER),
         lambda asked, response: responses.cluster_operations(asked.request, response, asked.permissions),
     ),
 }
 """On a controller's own listener; Kafka demands more there than of clients of brokers."""
+
+
+def checks_of(rows: Iterable[tuple[ApiKey, ApiRules]], special: Mapping[int, Check]) -> Mapping[int, Check]:
+    """Returns the check of each API of a table: the special one, or else one that wants all needs of the API's row.
+
+    A need of the cluster is a right to it; one of a resource, to that which the request names in its field, or to each
+    of its entries.
+    """
+    return {int(key): special[key] if key in special else _wants_all(rules.needs) for key, rules in rows}
+
+
+def _wants_all(needs: tuple[Need, ...]) -> Check:
+    checks = [
+        _cluster(operation) if resource is CLUSTER else _named_or_each(operation, resource)
+        for operation, resource in needs
+    ]
+    return _all(*checks) if len(checks) > 1 else checks[0] if checks else _served
+
+
+def _named_or_each(operation: AclOperation, resource: AclResource) -> Check:
+    each = _each(operation, resource)
+    field = NAMING_FIELDS.get(resource)
+    if field is None:
+        return each
+    named = _named(operation, resource, field)
+
+    def judge(asked: Asked) -> Verdict:
+        return named(asked) if field in asked.request.__fields__ else each(asked)
+
+    return judge

@@ -34,7 +34,7 @@ def test_another_coordinator_cuts_the_silent_calls_only():
     assert len(silence) == 2
 
 
-def test_a_call_that_is_held_for_long_is_asked_about_less_and_less():
+def test_a_long_held_call_is_asked_about_less_and_less():
     """A rebalance may take minutes."""
     silence = Silence()
     silence.asked("join", 1, GROUP, 0.0)

@@ -45,7 +45,7 @@ def test_changing_rights_are_obeyed_under_faults(monkeypatch):
     ],
 )
 def test_bugs_of_brokers_are_found(name, place):
-    verdict = run_mutant(MUTANTS[name], range(1, 6))
+    verdict = run_mutant(MUTANTS[name], range(1, 9))
     assert verdict.found, verdict
     assert verdict.found_by == "permitted-though-denied"
     assert place in verdict.detail

@@ -36,11 +36,11 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from moldau.runtime.sasl.core.identity import Identity
-from moldau_broker.server.handlers.apis import BASE_APIS
+from moldau_broker.server.handlers.apis import BASE_APIS, BROKER_CHECKS
 from moldau_quorum.authorization.authorizer import Authorizer
-from moldau_quorum.authorization.checks import CHECKS, CONTROLLER_CHECKS, check
+from moldau_quorum.authorization.checks import check
 from moldau_quorum.metadata.persistent_map import PersistentMap
-from moldau_quorum.node.serving.apis import CONTROLLER_APIS
+from moldau_quorum.node.serving.apis import CONTROLLER_APIS, CONTROLLER_CHECKS
 from support.protocol_samples import Sampler, versions_of
 
 BY_CONNECTION = {ApiKey.PRODUCE, ApiKey.FETCH}
@@ -199,7 +199,7 @@ def requests_of(key, version):
 
 
 def checks_of(role):
-    return CONTROLLER_CHECKS if role == "controller" else CHECKS
+    return CONTROLLER_CHECKS if role == "controller" else BROKER_CHECKS
 
 
 @pytest.mark.parametrize(("role", "api"), ROWS, ids=lambda each: each if isinstance(each, str) else each.key.name)
@@ -280,13 +280,15 @@ def only(*allowed):
 
 def test_topics_that_may_not_be_described_do_not_show():
     request = MetadataRequest(topics=[MetadataRequestTopic(name=n) for n in ("known", "other", "new")])
-    verdict = check(request, 12, Grants(only(("DESCRIBE", "known"), ("DESCRIBE", "new"))), CHECKS, creates_topics=True)
+    verdict = check(
+        request, 12, Grants(only(("DESCRIBE", "known"), ("DESCRIBE", "new"))), BROKER_CHECKS, creates_topics=True
+    )
     assert [each.name for each in verdict.remainder.topics] == ["known"]
     assert [(each.name, each.error_code) for each in verdict.refused.topics] == [
         ("other", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
         ("new", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ]
-    all_topics = check(MetadataRequest(topics=None), 12, Grants(only(("DESCRIBE", "known"))), CHECKS)
+    all_topics = check(MetadataRequest(topics=None), 12, Grants(only(("DESCRIBE", "known"))), BROKER_CHECKS)
 
     found = all_topics.answer(MetadataResponse(topics=[MetadataResponseTopic(name=n) for n in ("known", "other")]), 12)
     assert [each.name for each in found.topics] == ["known"]
@@ -294,7 +296,7 @@ def test_topics_that_may_not_be_described_do_not_show():
 
 def test_version_0_of_metadata_cannot_ask_for_none():
     request = MetadataRequest(topics=[MetadataRequestTopic(name="other")])
-    verdict = check(request, 0, Grants(), CHECKS)
+    verdict = check(request, 0, Grants(), BROKER_CHECKS)
     answer = verdict.answer(MetadataResponse(topics=["all", "topics"]), 0)
     assert [(each.name, each.error_code) for each in answer.topics] == [("other", 29)]
 
@@ -302,7 +304,7 @@ def test_version_0_of_metadata_cannot_ask_for_none():
 def test_transactions_take_all_topics_or_none():
     topics = [AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("known", "other")]
     request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=topics)
-    verdict = check(request, 3, Grants(only(("WRITE", "x"), ("WRITE", "known"))), CHECKS)
+    verdict = check(request, 3, Grants(only(("WRITE", "x"), ("WRITE", "known"))), BROKER_CHECKS)
     assert verdict.remainder is None
     codes = {
         topic.name: topic.results_by_partition[0].partition_error_code
@@ -319,7 +321,7 @@ def test_committed_offsets_of_hidden_topics_do_not_show():
             OffsetFetchRequestGroup(group_id="h", topics=None),
         ]
     )
-    verdict = check(request, 9, Grants(only(("DESCRIBE", "g"), ("DESCRIBE", "known"))), CHECKS)
+    verdict = check(request, 9, Grants(only(("DESCRIBE", "g"), ("DESCRIBE", "known"))), BROKER_CHECKS)
     assert [[each.name for each in group.topics] for group in verdict.remainder.groups] == [["known"]]
     answer = verdict.answer(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[])]), 9)
     assert [(group.group_id, group.error_code) for group in answer.groups] == [("g", 0), ("h", 30)]
@@ -330,20 +332,20 @@ def test_names_of_topics_do_not_show_for_ids():
 
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=UUID(int=7))])
     for granted in (only(), only(("DELETE", "known"))):
-        verdict = check(request, 6, Grants(granted), CHECKS)
+        verdict = check(request, 6, Grants(granted), BROKER_CHECKS)
         (refused,) = verdict.refused.responses
         assert (refused.name, refused.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert check(request, 6, Grants(only(("DELETE", "known"), ("DESCRIBE", "known"))), CHECKS).refused is None
-    assert check(request, 6, Grants(ids={}), CHECKS).refused is None  # unknown: answered as such
+    assert check(request, 6, Grants(only(("DELETE", "known"), ("DESCRIBE", "known"))), BROKER_CHECKS).refused is None
+    assert check(request, 6, Grants(ids={}), BROKER_CHECKS).refused is None  # unknown: answered as such
 
 
 def test_cursors_name_no_hidden_topic():
     """A page of all topics is made of those that may be described, so that its cursor cannot name another."""
     cursor = DescribeTopicPartitionsRequestCursor(topic_name="a", partition_index=0)
     request = DescribeTopicPartitionsRequest(topics=[], cursor=cursor)
-    verdict = check(request, 0, Grants(only(("DESCRIBE", "other"))), CHECKS)
+    verdict = check(request, 0, Grants(only(("DESCRIBE", "other"))), BROKER_CHECKS)
     assert [each.name for each in verdict.remainder.topics] == ["other"]
-    nothing = check(request, 0, Grants(), CHECKS)
+    nothing = check(request, 0, Grants(), BROKER_CHECKS)
     assert nothing.remainder is None
     assert not nothing.refused.topics
 
@@ -352,6 +354,6 @@ def test_rights_are_asked_of_the_real_authorizer():
     """The stand-in of these tests has the methods of the real one."""
     identity = Identity(principal="User:a", host="h", listener_name="L", security_protocol="SSL")
     real = Authorizer(image, super_users=["User:a"]).permissions(identity)
-    for _, api, version in CASES[::7]:
+    for role, api, version in CASES[::7]:
         for request in requests_of(api.key, version):
-            assert check(request, version, real, CHECKS).refused is None
+            assert check(request, version, real, checks_of(role)).refused is None

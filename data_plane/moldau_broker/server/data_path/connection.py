@@ -32,12 +32,12 @@ from moldau_broker.server.data_path.fetch import FetchOperation, FetchQuery, Fet
 from moldau_broker.server.data_path.handler_answers import CompletionAnswer, Exchange, HandlerAnswer, LateAnswer
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
-from moldau_broker.server.handlers.apis import api_versions
+from moldau_broker.server.handlers.apis import BROKER_CHECKS, api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
 from moldau_broker.server.handlers.groups.share_delivery import session_owner
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
 from moldau_broker.server.quotas.toll import timed
-from moldau_quorum.authorization.checks import CHECKS, SECURITY_APIS, Verdict, check, disabled
+from moldau_quorum.authorization.checks import SECURITY_APIS, Verdict, check, disabled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -500,7 +500,7 @@ class BrokerConnection:
         if rights is None:
             return disabled(request, version) if request.__api_key__ in SECURITY_APIS else None
         creates_topics = self._services.context.config.get_bool("auto.create.topics.enable")
-        return check(request, version, rights, CHECKS, creates_topics=creates_topics)
+        return check(request, version, rights, BROKER_CHECKS, creates_topics=creates_topics)
 
     def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
         entry = self._services.apis[ApiKey.API_VERSIONS]

@@ -99,6 +99,7 @@ from moldau_broker.server.handlers import (
 from moldau_broker.server.handlers.context import LongAnswer
 from moldau_broker.server.handlers.groups import membership as groups
 from moldau_broker.server.handlers.groups import offsets, share_delivery, shares
+from moldau_quorum.authorization.checks import SPECIAL_CHECKS, Check, checks_of
 from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 
 if TYPE_CHECKING:
@@ -375,6 +376,10 @@ BASE_APIS: tuple[ServedApi, ...] = (
 )
 """All APIs of a broker: those with a row of their own, and those that it merely forwards."""
 
+BROKER_CHECKS: Mapping[int, Check] = checks_of(
+    ((api.key, api.rules) for api in BASE_APIS if api.key not in (ApiKey.PRODUCE, ApiKey.FETCH)), SPECIAL_CHECKS
+)
+"""The check of each API. Produce and Fetch are missing: the data path checks them, topic by topic."""
 
 TELEMETRY_KEYS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 """APIs that only a broker with the extra ``telemetry`` offers."""

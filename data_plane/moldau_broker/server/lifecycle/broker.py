@@ -9,8 +9,7 @@ A stop takes these: the controller moves leadership away (controlled shutdown) w
 clients notice no more than an election; then the broker closes connections, flushes the logs, and writes the
 clean-shutdown marker. A killed broker takes none of these steps and loses no acknowledged record.
 
-``startup`` reads the configuration and the directories; ``listening`` binds the listeners and serves them;
-``coordinators`` builds the coordinators.
+``startup`` reads configuration and directories; ``listening`` binds and serves; ``coordinators`` builds coordinators.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.access import AclOperation, AclResource, ApiRules, Cost, Listeners, Need
 from moldau.protocol.api import ApiKey
+from moldau_quorum.authorization.checks import SPECIAL_CONTROLLER_CHECKS, Check, checks_of
 from moldau_quorum.controller.dispatch import DECIDED_APIS
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ CONTROLLER_APIS: Final[tuple[ControllerApi, ...]] = tuple(
     )
 )
 """All APIs that ApiVersions names, by key; it does not name the private ones."""
+
+CONTROLLER_CHECKS: Final[Mapping[int, Check]] = checks_of(
+    ((api.key, api.rules) for api in CONTROLLER_APIS), SPECIAL_CONTROLLER_CHECKS
+)
+"""The check of each API on a controller's own listener."""
 
 SERVED_APIS: Final[tuple[int, ...]] = tuple(api.key for api in CONTROLLER_APIS)
 ANSWERS: Final[Mapping[int, Answer]] = {api.key: api.answer for api in QUORUM_APIS if api.answer is not None}

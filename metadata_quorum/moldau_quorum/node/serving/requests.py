@@ -31,7 +31,7 @@ from moldau.runtime.net.serving.answers import CloseConnection, ResponsePart
 from moldau.runtime.net.serving.entry_limit import decode_limited
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_quorum.authorization.checks import CONTROLLER_CHECKS, SECURITY_APIS, Verdict, check, disabled
+from moldau_quorum.authorization.checks import SECURITY_APIS, Verdict, check, disabled
 from moldau_quorum.authorization.principals import forwarded_identity
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
@@ -44,7 +44,7 @@ from moldau_quorum.log.port import (
 )
 from moldau_quorum.metadata.records import MetadataCorruptError
 from moldau_quorum.node.active_controller import ActiveController, NotActiveError, PendingAnswer
-from moldau_quorum.node.serving.apis import ANSWERS, SERVED_APIS
+from moldau_quorum.node.serving.apis import ANSWERS, CONTROLLER_CHECKS, SERVED_APIS
 from moldau_quorum.node.voters.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
     decode_transfer_request,
