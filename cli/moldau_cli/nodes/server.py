@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config
     from moldau.runtime.net.serving.request_times import RequestTimes
+    from moldau.runtime.net.serving.request_traces import RequestTraces
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
     from moldau_broker.server.lifecycle.broker import Broker
     from moldau_cli.nodes.console import NodeConsole
     from moldau_cli.nodes.telemetry import NodeTelemetry
+    from moldau_cli.nodes.traces import NodeTraces
     from moldau_quorum.node.server import ControllerNode
 
 USAGE = "usage: moldau server CONFIG [--check] [--node ID] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
@@ -69,7 +71,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         path = words.path
         config = _read_config(path)
         configs = _chosen(config, words)
-        console = _console_of(configs[0], path)
+        extras = _extras_of(configs[0], path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
@@ -90,7 +92,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
     parent = os.getppid() if words.with_parent else None
     if len(configs) > 1:
         return _run_group(configs, words, parent, environment)
-    return _run_node(configs[0], words, parent, environment, console)
+    return _run_node(configs[0], words, parent, environment, extras)
 
 
 class _Words(NamedTuple):
@@ -169,18 +171,31 @@ def _read_config(path: str) -> Config:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 
 
-def _console_of(config: Config, path: str) -> NodeConsole | None:
-    """Returns the console of the node, checked before the node starts; None if it has none."""
+class _Extras(NamedTuple):
+    """The parts of a node that its configuration may switch on, and that need packages of their own."""
+
+    console: NodeConsole | None
+    traces: NodeTraces | None
+
+
+def _extras_of(config: Config, path: str) -> _Extras:
+    """Returns the extras of the node, checked before the node starts."""
     from moldau.runtime.config import ConfigError, console_listener
 
-    if console_listener(config) is None:
-        return None
-    from moldau_cli.nodes.console import NodeConsole
-
+    console: NodeConsole | None = None
+    traces: NodeTraces | None = None
     try:
-        return NodeConsole(config, os.environ)
+        if console_listener(config) is not None:
+            from moldau_cli.nodes.console import NodeConsole
+
+            console = NodeConsole(config, os.environ)
+        if config.get_str_or_none("otel.traces.endpoint"):
+            from moldau_cli.nodes.traces import NodeTraces
+
+            traces = NodeTraces(config)
     except ConfigError as error:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+    return _Extras(console, traces)
 
 
 def open_files(config: Config, path: str) -> list[str]:
@@ -247,9 +262,7 @@ def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, env
     return trio.run(run, strict_exception_groups=True)
 
 
-def _run_node(
-    config: Config, words: _Words, parent: int | None, environment: Environment, console: NodeConsole | None
-) -> int:
+def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment, extras: _Extras) -> int:
     import trio
 
     path = words.path if words.node_id is None else f"{words.path}: node {words.node_id}"
@@ -257,7 +270,7 @@ def _run_node(
     _raise_limits()
     _warn_of_open_files(config, words.path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)
-    node = _Node(environment, config, parent, console)
+    node = _Node(environment, config, parent, extras)
     try:
         trio.run(node.run, strict_exception_groups=True)
     except BaseException as error:  # noqa: BLE001 - the process ends: every error is reported here
@@ -315,13 +328,13 @@ def _describe(error: BaseException) -> str:
 class _Node:
     """The roles of one process under one nursery, and the signals that end them."""
 
-    def __init__(
-        self, environment: Environment, config: Config, parent: int | None, console: NodeConsole | None
-    ) -> None:
+    def __init__(self, environment: Environment, config: Config, parent: int | None, extras: _Extras) -> None:
         self._environment = environment
         self._config = config
         self._parent = parent
-        self._console = console
+        self._console = extras.console
+        self._traces = extras.traces
+        self._tracer: RequestTraces | None = None  # None without ``otel.traces.endpoint``
         self.ready = False
         self.asked_to_stop = False
         self._broker_runs = False
@@ -343,9 +356,13 @@ class _Node:
                 watchers.start_soon(self._watch_signals, signals, work)
                 if self._parent is not None:
                     watchers.start_soon(_watch_parent, self._parent)
+                if self._traces is not None:
+                    self._tracer = self._traces.start(self._environment)
                 with work:
                     await self._serve_telemetry(watchers, log)
                     await self._run_roles(log, watchers)
+                if self._traces is not None:
+                    await self._traces.close()
                 watchers.cancel_scope.cancel()
         log.info("stopped", asked=self.asked_to_stop)
 
@@ -357,7 +374,7 @@ class _Node:
             return
         from moldau_cli.nodes.telemetry import NodeTelemetry
 
-        self._telemetry = NodeTelemetry(self._environment, self._config)
+        self._telemetry = NodeTelemetry(self._environment, self._config, self._tracer)
         host, port = await nursery.start(self._telemetry.run, *address)
         log.info("metrics-served", address=f"{host}:{port}")
 
@@ -383,6 +400,10 @@ class _Node:
                 broker: Broker = await nursery.start(self._run_broker, broker_ended)
                 if telemetry is not None:
                     telemetry.broker_started(broker)
+                if self._tracer is not None:
+                    from moldau_cli.nodes.traces import name_topics
+
+                    name_topics(self._tracer, broker)
                 if self._console is not None:
                     watchers.start_soon(self._console.run, self._environment, broker.endpoints, log)
             gc.collect()
@@ -394,7 +415,13 @@ class _Node:
 
     @property
     def _requests(self) -> RequestTimes | None:
-        return None if self._telemetry is None else self._telemetry.requests
+        if self._telemetry is not None:
+            return self._telemetry.requests
+        if self._tracer is None:
+            return None
+        from moldau.runtime.net.serving.request_times import RequestTimes
+
+        return RequestTimes(self._tracer)
 
     async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[ControllerNode]) -> None:
         import trio

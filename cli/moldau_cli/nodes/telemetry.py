@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.config import Config
+    from moldau.runtime.net.serving.request_traces import RequestTraces
     from moldau.runtime.ports.environment import Clock, Environment
     from moldau_broker.server.lifecycle.broker import Broker
     from moldau_quorum.node.server import ControllerNode
@@ -33,13 +34,13 @@ LAG_PERIOD_MS: Final = 100.0
 class NodeTelemetry:
     """The registry of one node and its endpoint."""
 
-    def __init__(self, environment: Environment, config: Config) -> None:
-        """No role runs."""
+    def __init__(self, environment: Environment, config: Config, traces: RequestTraces | None = None) -> None:
+        """No role runs. ``traces`` is the tracer of the node's listeners, if it has one."""
         self._environment = environment
         self._roles = config.get_list("process.roles")
         self._checks: dict[str, Callable[[], str | None]] = {}
         self.registry = Registry()
-        self.requests = RequestTimes()
+        self.requests = RequestTimes(traces)
         self._lag = Histogram()
         register_request_times(self.registry, self.requests)
         _register_process(self.registry, environment.clock)

@@ -357,7 +357,18 @@ async def _serve_listeners(
     limits, tally = _limits(config), ConnectionTally()
     for endpoint, listener in bound:
         secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-        await nursery.start(_serve, environment, listener, handlers(endpoint), limits, tally, secure, logger, requests)
+        await nursery.start(
+            _serve,
+            environment,
+            listener,
+            handlers(endpoint),
+            limits,
+            tally,
+            secure,
+            logger,
+            requests,
+            endpoint.listener_name,
+        )
     found = [listener.address for _, listener in bound]
     logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
     return found
@@ -372,6 +383,7 @@ async def _serve(
     secure: ListenerTls | None,
     logger: EventLogger,
     requests: RequestTimes | None,
+    listener_name: str,
     task_status: trio.TaskStatus[Server],
 ) -> None:
     await serve(
@@ -383,6 +395,7 @@ async def _serve(
         secure=secure,
         logger=logger,
         times=requests,
+        listener_name=listener_name,
         task_status=task_status,
     )
 

@@ -24,6 +24,7 @@ from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
+from moldau.runtime.config.keys.views import VIEW_KEYS
 from moldau.runtime.config.listeners import (
     check_server,
     connections_of_ips,
@@ -97,6 +98,7 @@ BROKER_CONFIG = ConfigSchema.of(
     "broker",
     (
         *NODE_KEYS,
+        *VIEW_KEYS,
         *QUORUM_KEYS,
         *NETWORK_KEYS,
         *LOG_KEYS,

@@ -14,7 +14,6 @@ from moldau.runtime.config.declare import (
     integer,
     long,
     names,
-    password,
     string,
 )
 
@@ -137,40 +136,6 @@ NODE_KEYS = (
             "Address host:port where metrics (/metrics, for Prometheus) and health (/health/live, /health/ready) are "
             "served over HTTP, without authentication; none without it."
         ),
-    ),
-    string(
-        name="console.listener",
-        default=None,
-        group="Node",
-        is_own=True,
-        doc=(
-            "Address host:port where a broker's node serves the web console, as a process of its own; none without it. "
-            "Needs the extra console. Of the processes of broker.processes, the first serves it."
-        ),
-    ),
-    string(
-        name="console.client.config",
-        default=None,
-        group="Node",
-        is_own=True,
-        doc=(
-            "File with the client keys of the console's connections (security.protocol, trust store, login). Needed if "
-            "each listener of the broker uses TLS. If it names no user of a SASL listener, each person signs in."
-        ),
-    ),
-    boolean(
-        name="console.read.only",
-        default=True,
-        group="Node",
-        is_own=True,
-        doc="Whether the console of console.listener refuses to send records.",
-    ),
-    password(
-        name="console.token",
-        default=None,
-        group="Node",
-        is_own=True,
-        doc="Secret of at least 16 characters that opens the console; needed unless console.listener is loopback.",
     ),
 )
 

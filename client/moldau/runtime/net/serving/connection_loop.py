@@ -25,6 +25,7 @@ import errno
 import struct
 from collections import deque
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import trio
@@ -51,6 +52,7 @@ from moldau.runtime.tls.errors import TlsHandshakeError, looks_like_tls
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moldau.runtime.net.serving.request_traces import RequestTrace
     from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Connection
 
@@ -119,8 +121,9 @@ class ConnectionLoop:
         self._paused_since_ms = NEVER_MS  # when requests began to wait for the end of a pause
         self._parked = False  # the reader waits for bytes and holds no view of the buffer
         self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
-        self._begun: deque[tuple[int, float]] = deque()
-        """API keys of the answers that have not left, in order, and when their requests arrived; see ``times``."""
+        self._begun: deque[tuple[int, float, RequestTrace | None]] = deque()
+        """API keys of the answers that have not left, in order, when their requests arrived, and the traces of these;
+        see ``times``."""
         self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
         self._received = ReceiveBuffer(server.budget, self._held, server.clock, self._limits)
         self._work = Signal()  # notified when ``_answers`` changes
@@ -130,7 +133,7 @@ class ConnectionLoop:
         self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
         # The next request with its size and its API key, before it is handled.
-        self._preparing: tuple[Preparation, int, int] | None = None
+        self._preparing: tuple[Preparation, int, int, RequestTrace | None] | None = None
 
     # --- life of the connection
 
@@ -409,6 +412,9 @@ class ConnectionLoop:
         received = self._received
         buffer, view = received.buffer, received.view
         times, api_key = self._server.times, -1
+        traces = None if times is None else times.traces
+        trace: RequestTrace | None = None
+        traced: list[RequestTrace] = []
         start, end = received.start, received.end
         gate = self._gate
         least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
@@ -436,6 +442,11 @@ class ConnectionLoop:
                 self._server.requests += 1
                 received.start = start = stop
                 received.frame_deadline_ms = NEVER_MS
+                if traces is not None:
+                    trace = traces.begin(
+                        view[stop - size : stop], self._last_active_ms, self._server.listener_name, self._connection
+                    )
+                    traced.append(trace)
                 answer = handler.handle(view[stop - size : stop])
                 if times is not None:
                     api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
@@ -447,31 +458,35 @@ class ConnectionLoop:
                         if not isinstance(part, FileRange):
                             ready_bytes += byte_count(part)
                 elif not isinstance(answer, WaitingAnswer) and isinstance(answer, Preparation):
-                    self._preparing = (answer, size, api_key)
+                    self._preparing = (answer, size, api_key, trace)
                     return True
                 else:
                     answer, kept = self._hold(answer, size)
                     ready_bytes += kept
                 answers.append(answer)
                 if times is not None:
-                    self._begun.append((api_key, self._last_active_ms))
+                    self._begun.append((api_key, self._last_active_ms, trace))
                 room -= 1
             return False
         finally:
             self._flush(answers)
+            if traces is not None:
+                traces.handled(traced)
 
     def _handle_prepared(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         """Handles the request that was prepared."""
         assert self._preparing is not None
-        (preparation, size, api_key), self._preparing = self._preparing, None
+        (preparation, size, api_key, trace), self._preparing = self._preparing, None
         try:
             answer = preparation.handle()
             if answer is not None:
                 answers.append(answer if isinstance(answer, (list, tuple)) else self._hold(answer, size)[0])
                 if self._server.times is not None:
-                    self._begun.append((api_key, self._last_active_ms))
+                    self._begun.append((api_key, self._last_active_ms, trace))
         finally:
             self._flush(answers)
+            if trace is not None:
+                trace.owner.handled((trace,))
 
     def _flush(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         assert self._handler is not None
@@ -522,16 +537,18 @@ class ConnectionLoop:
             ready = cast("list[Sequence[ResponsePart]]", answers)
             await self._transmission.send([part for parts in ready for part in parts])
         if self._begun:
-            self._note_answered(len(answers))
+            self._note_answered(cast("list[Sequence[ResponsePart]]", answers))
 
-    def _note_answered(self, count: int) -> None:
-        """Counts the time of the first ``count`` answers, which have left; a farewell has no request of its own."""
+    def _note_answered(self, answers: list[Sequence[ResponsePart]]) -> None:
+        """Counts the time of the first answers, which have left; a farewell has no request of its own."""
         times = self._server.times
         if times is not None:
             now_ms = self._server.clock.monotonic_ms()
-            for _ in range(min(count, len(self._begun))):
-                api_key, begun_ms = self._begun.popleft()
+            for answer in answers[: len(self._begun)]:
+                api_key, begun_ms, trace = self._begun.popleft()
                 times.answered(api_key, now_ms - begun_ms)
+                if trace is not None:
+                    trace.owner.answered(trace, now_ms, answer)
 
     async def _write(self) -> None:
         """The writer: waits for answers that were not ready, and sends them in order."""
@@ -555,6 +572,8 @@ class ConnectionLoop:
         if not ready:
             ready.append(await cast("Deferred", answers[0]).wait())
         parts = ready[0] if len(ready) == 1 else [part for each in ready for part in each]
+        if self._begun and (trace := self._begun[0][2]) is not None:
+            trace.owner.ready([begun[2] for begun in islice(self._begun, len(ready))])
         if parts:
             await self._transmission.send(parts)
         for _ in ready:
@@ -565,7 +584,7 @@ class ConnectionLoop:
                 self._held.request_answered()
         self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
         if self._begun:
-            self._note_answered(len(ready))
+            self._note_answered(ready)
         self._work.notify()
 
     def _ready_answers(self) -> list[Sequence[ResponsePart]]:

@@ -13,6 +13,7 @@ from moldau.protocol.api import ApiKey
 from moldau.runtime.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
+    from moldau.runtime.net.serving.request_traces import RequestTraces
     from moldau.runtime.telemetry.metrics import Registry
 
 VERSION_MAX: Final = 63
@@ -23,10 +24,11 @@ _KNOWN: Final = frozenset(int(key) for key in ApiKey)
 class RequestTimes:
     """The requests of one node."""
 
-    __slots__ = ("counts", "times")
+    __slots__ = ("counts", "times", "traces")
 
-    def __init__(self) -> None:
-        """No request has come."""
+    def __init__(self, traces: RequestTraces | None = None) -> None:
+        """No request has come. ``traces`` notes the parts of each request as well."""
+        self.traces = traces
         self.counts: dict[tuple[int, int], int] = {}
         """Accepted requests by API key and version."""
         self.times: dict[int, Histogram] = {}

@@ -88,6 +88,8 @@ class Server:
     ) -> None:
         """Nothing is connected."""
         self.times = times
+        self.listener_name = ""
+        """Appears in traces."""
         self.tally = tally if tally is not None else ConnectionTally()
         self.is_protected = is_protected
         self.clock = clock
@@ -301,6 +303,7 @@ async def serve(
     server = Server(
         environment.clock, handler_factory, limits, shared, logger, tally, is_protected=is_protected, times=times
     )
+    server.listener_name = listener_name
     shared.add_user(server)
     server.tally.add_owner(server)
     try:
