@@ -75,6 +75,7 @@ FAULTS = {
     },
     "MoldauUnderReplicated": {'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "1+0x60"},
     "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
+    "MoldauBrokerStartsLong": {'kafka_server_kafkaserver_brokerstate{instance="a"}': "2+0x60"},
     "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},
     "MoldauIsrFlapping": {'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "0+30x60"},
     "MoldauEventLoopLag": {

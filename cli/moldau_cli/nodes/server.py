@@ -405,7 +405,10 @@ class _Node:
 
                     name_topics(self._tracer, broker)
                 if self._console is not None:
-                    watchers.start_soon(self._console.run, self._environment, broker.endpoints, log)
+                    from moldau_broker.server.lifecycle.startup import advertised_endpoints
+
+                    endpoints = advertised_endpoints(self._config, broker.addresses)
+                    watchers.start_soon(self._console.run, self._environment, endpoints, log)
             gc.collect()
             gc.freeze()
             self.ready = True
@@ -438,7 +441,13 @@ class _Node:
 
         self._broker_runs = True
         try:
-            await run_broker(self._environment, self._config, requests=self._requests, task_status=task_status)
+            await run_broker(
+                self._environment,
+                self._config,
+                requests=self._requests,
+                created=None if self._telemetry is None else self._telemetry.broker_created,
+                task_status=task_status,
+            )
         finally:
             self._broker_runs = False
             ended.set()

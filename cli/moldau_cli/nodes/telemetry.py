@@ -68,6 +68,12 @@ class NodeTelemetry:
         register_metrics(self.registry, node)
         self._checks["controller"] = lambda: None if node.log.leadership.leader_id >= 0 else "knows no quorum leader"
 
+    def broker_created(self, broker: Broker) -> None:
+        """Adds the state of a broker, which is known before it has started."""
+        from moldau_broker.server.metrics.export import register_state
+
+        register_state(self.registry, broker)
+
     def broker_started(self, broker: Broker) -> None:
         """Adds a broker."""
         from moldau_broker.server.metrics.export import register_metrics

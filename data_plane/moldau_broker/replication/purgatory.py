@@ -57,6 +57,10 @@ class Purgatory(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._wheel)
 
+    def watches_total(self) -> int:
+        """Returns how many pairs of an operation and a key there are; looks at each key."""
+        return sum(map(len, self._watchers.values()))
+
     def watch(self, operation: T, keys: Iterable[K], deadline_ms: float, *, bounded: bool = True) -> Delayed[K, T]:
         """Adds an operation that waits on ``keys`` until ``deadline_ms``.
 

@@ -1,8 +1,8 @@
-"""Finds unclean elections: those of a leader that may lack acknowledged records. Pure."""
+"""Finds the elections in a command, and unclean ones: of a leader that may lack acknowledged records. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_quorum.metadata.records import PartitionChangeRecord
 
@@ -13,18 +13,29 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.records import MetadataRecord
 
 
-def unclean_elections(records: Iterable[MetadataRecord], image: MetadataImage) -> list[tuple[str, int, int]]:
-    """Returns topic, partition and leader of the changes whose leader was neither in sync nor eligible in ``image``.
+class Elections(NamedTuple):
+    """The elections of one command."""
+
+    changes: int
+    """Partitions that get another leader."""
+    unclean: list[tuple[str, int, int]]
+    """Topic, partition and leader of those whose leader was neither in sync nor eligible.
 
     Eligible leader replicas (KIP-966) have all acknowledged records. A reassignment adds its new replicas to the ISR
-    before one of them leads, so it is not listed.
-    """
-    found = []
+    before one of them leads, so it is not listed."""
+
+
+def elections(records: Iterable[MetadataRecord], image: MetadataImage) -> Elections:
+    """Returns the elections that ``records`` make on top of ``image``."""
+    changes, unclean = 0, []
     for record in records:
         if not isinstance(record, PartitionChangeRecord) or record.leader < 0:
             continue
         topic = image.topics_by_id.get(record.topic_id)
         before = None if topic is None else topic.partitions.get(record.partition_id)
-        if topic and before and record.leader not in (before.leader, *before.isr, *before.elr):
-            found.append((topic.name, record.partition_id, int(record.leader)))
-    return found
+        if topic is None or before is None or record.leader == before.leader:
+            continue
+        changes += 1
+        if record.leader not in (*before.isr, *before.elr):
+            unclean.append((topic.name, record.partition_id, int(record.leader)))
+    return Elections(changes, unclean)

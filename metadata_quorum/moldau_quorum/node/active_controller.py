@@ -46,7 +46,7 @@ from moldau_quorum.controller.context import (
 )
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
 from moldau_quorum.controller.entities.tokens import remove_expired
-from moldau_quorum.controller.unclean_elections import unclean_elections
+from moldau_quorum.controller.unclean_elections import elections
 from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
 from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.metadata.image import RESOURCE_BROKER
@@ -63,6 +63,7 @@ from moldau_quorum.metadata.records import (
     decode_command,
     encode_command,
 )
+from moldau_quorum.node.election_times import ElectionTimes
 from moldau_quorum.node.live_brokers import LiveBrokers
 from moldau_quorum.node.voters.voter_features import ask_controller_features
 
@@ -184,7 +185,9 @@ class ActiveController:
         self._sessions = self._live.sessions
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = self._unclean = 0
+        self.elections = ElectionTimes(environment.clock)
         machine.on_leadership(self._leadership_changed)
+        machine.on_image(self.elections.committed)
 
     @property
     def active(self) -> bool:
@@ -403,6 +406,7 @@ class ActiveController:
         self._epoch = None
         self._wanted = None
         self._machine.expect_nothing()
+        self.elections.forget()
         self._sessions.clear()
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._drop_queue()
@@ -470,6 +474,7 @@ class ActiveController:
             return
         if len(records) > RECORDS_PER_COMMAND_MAX:
             raise CommandTooLargeError(f"{len(records)} records are more than {RECORDS_PER_COMMAND_MAX}")
+        begun_ms = self._environment.clock.monotonic_ms()
         # One topic with very many partitions cannot be divided: others run between the steps of its command at least.
         pause = trio.lowlevel.checkpoint if len(records) > INDIVISIBLE_RECORDS else None
         command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(records))
@@ -489,7 +494,9 @@ class ActiveController:
             return
         position = proposal.position
         image = editor.finish_image(offset=position.index, epoch=position.epoch)
-        for name, partition, leader in unclean_elections(records, self._projection):
+        elected = elections(records, self._projection)
+        self.elections.proposed(position.index, begun_ms, elected.changes)
+        for name, partition, leader in elected.unclean:
             self._unclean += 1
             self._log.warning("unclean-election", topic=name, partition=partition, leader=leader)
         self._machine.expect(self._projection, image)

@@ -72,7 +72,7 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
         "Requests that wait for their decision.",
         lambda: float(active.statistics().queue_length),
     )
-    _register_unclean_elections(registry, active)
+    _register_elections(registry, active)
     gauge(_RAFT + "current_leader", "Id of the leader; -1 unknown.", lambda: float(log.leadership.leader_id))
     gauge(_RAFT + "current_epoch", "Epoch of the quorum.", lambda: float(log.leadership.epoch))
     gauge(_RAFT + "high_watermark", "Last committed offset known here.", lambda: float(log.high_watermark))
@@ -85,7 +85,11 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
         ).attach(sync_times)
 
 
-def _register_unclean_elections(registry: Registry, active: ActiveController) -> None:
+def _register_elections(registry: Registry, active: ActiveController) -> None:
+    registry.histogram(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems",
+        "Milliseconds from the decision of a leader until it was committed; one for each partition, decided here.",
+    ).attach(active.elections.times)
     unclean = registry.counter(
         "kafka_controller_controllerstats_uncleanleaderelections_total",
         "Elections, decided here, of a leader that may lack acknowledged records.",

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from moldau import Consumer, Producer
+from moldau_broker.server.lifecycle.phases import BrokerState, Recovered, Recovering, state_of
 from support.cluster.broker_cluster import run_cluster
 from support.metrics_samples import scrape
 
@@ -123,3 +124,63 @@ def test_exported_numbers_follow_from_the_load(seed):
             await read(cluster, "sent", 91)
 
     run_cluster(scenario, seed=seed, brokers=3)
+
+
+PURGATORY = "kafka_server_delayedoperationpurgatory_"
+
+
+def test_requests_that_wait_are_counted():
+    """A Produce waits for two followers that are cut off, a Fetch of two partitions for records."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=1, replicas=3)
+        leader = await cluster.leader("t")
+
+        def waiting(name, kind="Produce"):
+            return scrape(cluster.running[leader])[f'{PURGATORY}{name}{{delayedOperation="{kind}"}}']
+
+        await cluster.until(lambda: waiting("numdelayedoperations", "Fetch") >= 2)
+        assert waiting("purgatorysize", "Fetch") >= waiting("numdelayedoperations", "Fetch"), "the followers"
+        assert waiting("numdelayedoperations") == 0
+        for follower in {1, 2, 3} - {leader}:
+            cluster.world.network.cut(f"b{leader}", f"b{follower}")
+        config = {"bootstrap.servers": f"b{leader}:9092", "acks": "all", "batch.size": 1}
+        async with trio.open_nursery() as nursery, Producer(config, environment=cluster.client_environment) as producer:
+            for number in range(3):
+                nursery.start_soon(_deliver, await producer.send("t", b"%d" % number, partition=0))
+            await cluster.until(lambda: waiting("purgatorysize") >= 1)
+            assert waiting("numdelayedoperations") == waiting("purgatorysize"), "one partition each"
+            for follower in {1, 2, 3} - {leader}:
+                cluster.world.network.heal(f"b{leader}", f"b{follower}")
+        assert waiting("purgatorysize") == 0
+
+    run_cluster(scenario, brokers=3)
+
+
+async def _deliver(delivery):
+    await delivery
+
+
+def test_the_state_of_a_broker_has_kafkas_numbers():
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=1, replicas=1)
+        assert scrape(cluster.running[1])["kafka_server_kafkaserver_brokerstate"] == BrokerState.RUNNING == 3
+        seen, broker = [], cluster.running[1]
+        cluster.stops[1].set()
+        while broker.state is not BrokerState.SHUTTING_DOWN:
+            if broker.state not in seen:
+                seen.append(broker.state)
+            await trio.sleep(0.001)
+        assert seen[-1] is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        assert [int(state) for state in (*seen, broker.state)] in ([3, 6, 7], [6, 7])
+
+    run_cluster(scenario)
+
+
+def test_phases_of_a_start_have_states():
+    assert state_of(None, is_serving=False) is BrokerState.STARTING
+    assert state_of(Recovering(logs=None), is_serving=False) is BrokerState.RECOVERY
+    assert state_of(Recovered(logs=None), is_serving=False) is BrokerState.STARTING
+    assert state_of(None, is_serving=True) is BrokerState.RUNNING

@@ -550,6 +550,9 @@ def test_metrics_of_brokers_partitions_and_the_quorum() -> None:
         assert value(prefix + "offlinepartitionscount") == 0
         assert value(prefix + "preferredreplicaimbalancecount") == 2
         assert value("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+        elections = "kafka_controller_controllerstats_leaderelectionrateandtimems"
+        assert value(f"{elections}_count") == 2, "the dead broker led two partitions"
+        assert 0 < value(f"{elections}_sum") < 1000
 
     run_world(main, 83)
 

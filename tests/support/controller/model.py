@@ -23,7 +23,7 @@ from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, min_insy
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
-from moldau_quorum.controller.unclean_elections import unclean_elections
+from moldau_quorum.controller.unclean_elections import elections
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord, FeatureLevelRecord
 
@@ -57,7 +57,7 @@ class ModelController:
         self.draws = 0
         self.commands: list[tuple[MetadataRecord, ...]] = []
         self.unclean = 0
-        """Unclean elections, as ``unclean_elections`` counts them."""
+        """Unclean elections, as ``elections`` counts them."""
         self.image = MetadataImage(offset=0)
         features = dict(INITIAL_FEATURES)
         if not elr:
@@ -80,7 +80,7 @@ class ModelController:
 
     def apply(self, records: Iterable[MetadataRecord]) -> None:
         command = tuple(records)
-        self.unclean += len(unclean_elections(command, self.image))
+        self.unclean += len(elections(command, self.image).unclean)
         if command:
             self.commands.append(command)
             delta = self.image.apply(command, offset=self.image.offset + 1, epoch=1)

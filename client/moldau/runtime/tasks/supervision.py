@@ -106,3 +106,17 @@ async def run_with_restarts(
         delay_ms = policy.delay_ms(failures, environment.random)
         logger.warning("restarting", task=name, error=repr(error), failures=failures, delay_ms=delay_ms)
         await trio.sleep(delay_ms / 1000)
+
+
+async def set_when_cancelled(event: trio.Event) -> None:
+    """Sleeps until it is cancelled, then sets the event."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        event.set()
+
+
+async def cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    """Cancels the scope once the event is set."""
+    await event.wait()
+    scope.cancel()

@@ -28,6 +28,7 @@ from moldau.runtime.config import (
     quorum_voters,
 )
 from moldau.runtime.tasks.exceptions import leaves
+from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import brokers_environment, controllers_environment
 from moldau.values import BrokerId
@@ -49,7 +50,7 @@ from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDi
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
 from moldau_broker.server.lifecycle.listening import BrokerListeners
 from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
-from moldau_broker.server.lifecycle.phases import Built, Opened, Recovered, Recovering
+from moldau_broker.server.lifecycle.phases import BrokerState, Built, Opened, Recovered, Recovering, state_of
 from moldau_broker.server.lifecycle.shutdown import OrderlyStop
 from moldau_broker.server.lifecycle.startup import (
     BrokerStartError,
@@ -81,7 +82,7 @@ from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from moldau.runtime.config import Config
     from moldau.runtime.net.serving.request_times import RequestTimes
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
     from moldau_broker.server.lifecycle.phases import Phase
     from moldau_broker.server.replicas.isr import IsrStatistics
     from moldau_quorum.metadata.image import MetadataDelta, MetadataImage
-    from moldau_quorum.metadata.records import Endpoint
 
 
 class Broker:
@@ -135,16 +135,12 @@ class Broker:
         self._dynamic = DynamicConfig(config, self.broker_id, self._logger)
         self._log_tasks = LogTasks(environment, self._logger)
         self._session: BrokerSession | None = None  # None until the broker registers
+        self._ending: BrokerState | None = None  # None until a stop begins
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and real port of each listener, by name; known once the broker has started."""
         return self._listening.addresses
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """The advertised listeners with their real ports; known once the broker has started."""
-        return advertised_endpoints(self._config, self.addresses)
 
     @property
     def context(self) -> BrokerContext:
@@ -165,6 +161,11 @@ class Broker:
     def is_serving(self) -> bool:
         """Whether the broker serves clients: it has been unfenced at least once."""
         return self._listening.is_serving
+
+    @property
+    def state(self) -> BrokerState:
+        """The state by Kafka's names."""
+        return self._ending or state_of(self._phase, is_serving=self.is_serving)
 
     @property
     def is_unfenced(self) -> bool:
@@ -197,7 +198,7 @@ class Broker:
         try:
             async with trio.open_nursery() as nursery:
                 with trio.CancelScope() as starting:
-                    nursery.start_soon(_cancel_when, stop, starting)
+                    nursery.start_soon(cancel_when, stop, starting)
                     await self._start(nursery)
                 if starting.cancelled_caught:
                     self._logger.info("stopped-while-starting")
@@ -207,7 +208,9 @@ class Broker:
                     task_status.started(self)
                     await stop.wait()
                     orderly = OrderlyStop(self._environment.clock, self._logger)
+                    self._ending = BrokerState.PENDING_CONTROLLED_SHUTDOWN
                     await self._give_leadership_away(orderly)
+                    self._ending = BrokerState.SHUTTING_DOWN
                     self._logger.info("ending-connections")
                 nursery.cancel_scope.cancel()
             orderly = orderly or OrderlyStop(self._environment.clock, self._logger)
@@ -434,7 +437,7 @@ class Broker:
             broker_id=self.broker_id,
             incarnation_id=built.context.incarnation_id,
             cluster_id=follower.image.cluster_id,
-            endpoints=self.endpoints,
+            endpoints=advertised_endpoints(config, self.addresses),
             rack=config.get_str_or_none("broker.rack"),
             features=tuple((name, lowest, highest) for name, (lowest, highest) in sorted(self._features.items())),
             log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),
@@ -558,13 +561,15 @@ async def run_broker(
     shutdown: trio.Event | None = None,
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     requests: RequestTimes | None = None,
+    created: Callable[[Broker], None] | None = None,
     task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a broker, and reports it as started when it is unfenced and serves.
 
     ``features`` are the levels that it supports (an older version of Moldau supports less). ``requests`` counts the
-    requests of its listeners. Without ``shutdown``, cancellation asks for a controlled shutdown, which takes bounded
-    time. With it, the event does, and cancellation ends the broker at once, like a crash.
+    requests of its listeners, ``created`` gets the broker before it starts. Without ``shutdown``, cancellation asks for
+    a controlled shutdown, which takes bounded time. With it, the event does, and cancellation ends the broker at once,
+    like a crash.
 
     Raises:
         BrokerStartError: a port is in use, the directories belong to another cluster or node, or the controllers
@@ -574,27 +579,17 @@ async def run_broker(
             informed.
     """
     broker = Broker(environment, config, features, requests)
+    if created is not None:
+        created(broker)
     try:
         if shutdown is not None:
             await broker.run(shutdown, task_status)
             return
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_set_when_cancelled, stop)
+            nursery.start_soon(set_when_cancelled, stop)
             with trio.CancelScope(shield=True):
                 await broker.run(stop, task_status)
             nursery.cancel_scope.cancel()
     except* (RegistrationRefusedError, InconsistentClusterError, LogStorageError) as group:
         raise BrokerStartError("; ".join(str(error) for error in leaves(group))) from group
-
-
-async def _set_when_cancelled(stop: trio.Event) -> None:
-    try:
-        await trio.sleep_forever()
-    finally:
-        stop.set()
-
-
-async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

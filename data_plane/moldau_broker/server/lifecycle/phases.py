@@ -6,6 +6,7 @@ and a stop closes what that phase has.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -56,3 +57,25 @@ class Built:
 
 
 Phase: TypeAlias = Opened | Recovering | Recovered | Built
+
+
+class BrokerState(enum.IntEnum):
+    """The state of a broker, with the numbers of Kafka's metric BrokerState."""
+
+    STARTING = 1
+    """It opens its directories, or registers and catches up with the metadata."""
+    RECOVERY = 2
+    """It loads and repairs its logs."""
+    RUNNING = 3
+    """It has been unfenced, and serves."""
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    """It gives its leaderships away, and serves on."""
+    SHUTTING_DOWN = 7
+    """It ends its connections and closes its logs."""
+
+
+def state_of(phase: Phase | None, *, is_serving: bool) -> BrokerState:
+    """Returns the state of a broker that is not being stopped."""
+    if is_serving:
+        return BrokerState.RUNNING
+    return BrokerState.RECOVERY if isinstance(phase, Recovering) else BrokerState.STARTING

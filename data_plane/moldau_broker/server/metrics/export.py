@@ -23,6 +23,7 @@ TOPICS_MAX: Final = 1_000
 PARTITIONS_MAX: Final = 1_000
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"
+_PURGATORY: Final = "kafka_server_delayedoperationpurgatory_"
 _SOCKETS: Final = "kafka_server_socketservermetrics_"
 _TRAFFIC: Final = {
     "messages_in": ("messagesin_total", "Records appended as leader."),
@@ -38,6 +39,7 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     """Adds the metrics of a started broker to the registry of its process."""
     _register_traffic(registry, broker)
     _register_replicas(registry, broker)
+    _register_purgatories(registry, broker)
     _register_listeners(registry, broker)
     _register_logs(registry, broker)
     register_groups(registry, broker)
@@ -143,6 +145,30 @@ def _register_listeners(registry: Registry, broker: Broker) -> None:
             for field, family in counters.items():
                 family.labels(name).value = getattr(statistics, field)
             buffered.set(statistics.buffered_bytes)  # one budget for all listeners
+
+    registry.on_expose(update)
+
+
+def register_state(registry: Registry, broker: Broker) -> None:
+    """Adds the state of a broker, which has one before it has started."""
+    registry.gauge(
+        "kafka_server_kafkaserver_brokerstate",
+        "1 starts, 2 recovers its logs, 3 runs, 6 gives its leaderships away, 7 shuts down.",
+    ).labels().read_from(lambda: float(broker.state))
+
+
+def _register_purgatories(registry: Registry, broker: Broker) -> None:
+    operations = registry.gauge(_PURGATORY + "numdelayedoperations", "Requests that wait.", "delayedOperation")
+    watches = registry.gauge(
+        _PURGATORY + "purgatorysize", "Waits: each request counts once for each thing it waits for.", "delayedOperation"
+    )
+
+    def update() -> None:
+        waits = broker.context.replicas.waits
+        produces = (waits.produces.purgatory, waits.settles.purgatory)
+        for name, found in (("Produce", produces), ("Fetch", (waits.fetches.purgatory,))):
+            operations.labels(name).set(sum(map(len, found)))
+            watches.labels(name).set(sum(purgatory.watches_total() for purgatory in found))
 
     registry.on_expose(update)
 
