@@ -231,6 +231,15 @@ def test_an_outsider_below_the_start_of_the_epoch_may_not_join() -> None:
     assert fetched(subject, 2, 10).proposal is not None
 
 
+def test_an_outsider_below_the_high_watermark_may_not_join() -> None:
+    """A record below the high watermark must be on each member, also if it was appended in this epoch."""
+    subject = leader(isr=(1,), end=4, high_watermark=4)
+    subject.log_end_moved(10, 0, ALIVE)
+    assert subject.high_watermark == 10
+    assert fetched(subject, 2, 9, now_ms=3 * LAG).proposal is None
+    assert fetched(subject, 2, 10, now_ms=3 * LAG).proposal is not None
+
+
 def test_a_former_life_of_a_broker_may_neither_fetch_nor_join() -> None:
     subject = leader(isr=(1,), end=10, high_watermark=10)
     assert fetched(subject, 2, 10, epoch=19).proposal is None, "not its registered epoch"
@@ -411,6 +420,21 @@ def test_the_high_watermark_of_a_follower_is_capped_and_grows() -> None:
     assert subject.high_watermark == 10
 
 
+def test_the_leaders_log_start_raises_it_to_the_log_end_at_most() -> None:
+    """A follower that the leader's log start has passed knows its own records to be committed, and no others."""
+    subject = replica(2, end=5)
+    subject.apply(state(), 5, 0)
+    assert subject.leader_high_watermark(1, log_start_offset=9)
+    assert subject.high_watermark == 5
+
+
+def test_metadata_come_with_the_present_log_end() -> None:
+    """The log may have changed since the last event, so a new role begins with the log end that it is given."""
+    subject = replica(2, end=10, high_watermark=5)
+    subject.apply(state(), 7, 0)
+    assert (subject.log_end_offset, subject.settled_end_offset) == (7, 7)
+
+
 def test_truncation_takes_the_high_watermark_along() -> None:
     subject = replica(2, end=10, high_watermark=8)
     subject.apply(state(), 10, 0)
@@ -442,6 +466,7 @@ def test_every_role_meets_every_event(role: Role, event: str) -> None:
     elif role is Role.FOLLOWER:
         subject.apply(state(leader=2), 0, 0)
     assert subject.role is role
+    assert subject.is_leader is (role is Role.LEADER)
     foreign = IsrProposal(isr=(1,), broker_epochs=(10,), leader_epoch=1, partition_epoch=1)
     is_leader = role is Role.LEADER
     if event == "followed":
