@@ -100,6 +100,28 @@ def test_a_full_cache_keeps_the_young_and_drops_the_stale() -> None:
     assert fetch(cache, 1, 1, [], now_ms=102).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_an_ended_session_is_looked_at_as_a_whole() -> None:
+    """A fetch that waits in a session that ends hears of no change any more, so no partition stays at rest."""
+    cache = FetchSessionCache(slots_max=1, eviction_ms=100)
+    session = fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=1).session
+    assert session is not None
+    for partition in session.due_partitions():
+        session.at_rest(partition)
+    assert session.due_partitions() == []
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=2, now_ms=101)
+    assert [partition.partition for partition in session.due_partitions()] == [0, 1]
+
+
+def test_due_partitions_are_in_the_order_of_the_session() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    session = fetch(cache, 0, 0, [wanted(0), wanted(1), wanted(2)]).session
+    assert session is not None
+    for partition in session.due_partitions():
+        session.at_rest(partition)
+    context = fetch(cache, 77, 1, [wanted(2, 7), wanted(0, 5)])
+    assert [partition.partition for partition in context.partitions] == [0, 2]
+
+
 def test_a_follower_displaces_an_old_consumer_in_use() -> None:
     cache = FetchSessionCache(slots_max=1, eviction_ms=100)
     fetch(cache, 0, 0, [wanted(0)], fresh_id=1)

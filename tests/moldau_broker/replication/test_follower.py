@@ -159,6 +159,35 @@ def test_refused_partitions_back_off_alone_and_longer_each_time() -> None:
     core.answered(ErrorCode.NONE, 9, [answer(1)], request_of(core, 150), 150)
 
 
+def test_the_first_end_of_a_back_off_is_the_deadline() -> None:
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    core.delay(a, 0)
+    core.delay(a, 0)
+    core.delay(b, 10)
+    assert (a.delayed_until_ms, b.delayed_until_ms) == (100, 60)
+    assert core.next_deadline_ms() == 60
+
+
+def test_a_served_partition_backs_off_shortly_again() -> None:
+    a = followed(0)
+    core = fetcher(a)
+    for now in (0.0, 50.0):
+        core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.STALE_BROKER_EPOCH)], request_of(core, now), now)
+    core.answered(ErrorCode.NONE, 9, [answer(0)], request_of(core, 150), 150)
+    core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.STALE_BROKER_EPOCH)], request_of(core, 150), 150)
+    assert a.delayed_until_ms == 200
+
+
+def test_an_answer_for_a_partition_that_backs_off_is_dropped() -> None:
+    """The shell delays a partition whose log it cannot write while the answer to the next request is under way."""
+    a = followed(0)
+    core = fetcher(a)
+    request = request_of(core)
+    core.delay(a, 0)
+    assert core.answered(ErrorCode.NONE, 9, [answer(0, records=b"x")], request, 0) == []
+
+
 def test_an_error_of_a_newer_leader_only_delays_its_partition() -> None:
     a, b = followed(0), followed(1)
     core = fetcher(a, b)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.consumer import Consumer
+from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
-from moldau_jepsen.simulation.campaign.options import drawn_administration, drawn_sharing
+from moldau_jepsen.simulation.campaign.options import drawn_administration, drawn_sharing, drawn_transaction_level
+from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
 from moldau_jepsen.workloads.access.quotas import QuotasWorkload
 from moldau_jepsen.workloads.access.rights import TOPICS as GUARDED
@@ -166,6 +168,18 @@ class Clients:
             return queue
         rack = f"rack-{self._world.random('rack').choice(self._cluster.broker_ids)}"
         return replace(queue, pause_share=PAUSE_SHARE, consumer={**queue.consumer, "client.rack": rack})
+
+    @property
+    def prompt_links(self) -> PromptLinks:
+        """The links whose packets must not be held back in this run."""
+        one_epoch = drawn_transaction_level(self._world.seed, self._options) < EPOCH_PER_TRANSACTION
+        changes = self.rights is not None or self.quotas is not None
+        transactional = [CLIENT_HOST, *self._workers, *self._tellers] if one_epoch else []
+        return PromptLinks(
+            clients=[*transactional, *([CLIENT_HOST] if changes else [])],
+            between_brokers=one_epoch,
+            to_controllers=changes,
+        )
 
     def _administered_group(self) -> AdministeredWorkload | None:
         options = drawn_administration(self._world.seed, self._options)

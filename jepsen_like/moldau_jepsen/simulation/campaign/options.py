@@ -218,11 +218,7 @@ class Result:
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults that a seed draws."""
-    unfit: tuple[FaultKind, ...] = () if drawn_directories(seed, options) > 1 else NEEDS_DIRECTORIES
-    if drawn_transaction_level(seed, options) == 1 or drawn_security(seed, options) or drawn_quotas(seed, options):
-        # Level 1 cannot tell late packets of a transaction from those of the next (KAFKA-17754). The clients that
-        # change rights and quotas take a change that was not answered for one that does not come any more.
-        unfit += (FaultKind.HELD_BACK,)
+    unfit = () if drawn_directories(seed, options) > 1 else NEEDS_DIRECTORIES
     kinds = [kind for kind in options.kinds if kind not in unfit]
     return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 

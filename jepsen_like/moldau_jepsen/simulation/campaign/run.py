@@ -120,6 +120,7 @@ class Run:
             synced=self.synced,
             fault_scope=fault_scope,
             replaceable=not (self.synced and self.clients.topics),  # see the replication factors of that workload
+            prompt_links=self.clients.prompt_links,
         )
         drawn = planned_faults(world.seed, options) if options.faults is None else options.faults
         self.plan: Sequence[PlannedFault] = drawn

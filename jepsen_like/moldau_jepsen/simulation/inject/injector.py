@@ -14,6 +14,7 @@ from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.inject.disk_faults import DiskFaults
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
 from moldau_jepsen.simulation.inject.link_faults import LinkFaults
 from moldau_jepsen.simulation.inject.log_losses import LogLosses
 from moldau_jepsen.simulation.inject.moves import Moves
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau_jepsen.cluster.simulated import SimulatedCluster
+    from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 
 
 class FaultInjector:
@@ -40,15 +42,17 @@ class FaultInjector:
         synced: bool,
         fault_scope: FaultScope = FaultScope.ALL,
         replaceable: bool = True,
+        prompt_links: PromptLinks = ALL_MAY_BE_LATE,
     ) -> None:
         """``synced``: records are synced before they are acknowledged, so brokers may lose power at any time.
 
         ``fault_scope`` says which nodes faults choose from; cuts reach all others all the same. ``replaceable``: no
-        partition has a single replica, so that what rots on one disk is on another.
+        partition has a single replica, so that what rots on one disk is on another. ``prompt_links`` are those whose
+        packets are not held back.
         """
         self._cluster = cluster
         self._world = cluster.world
-        self.targets = Targets(cluster, client_hosts, synced=synced, fault_scope=fault_scope)
+        self.targets = Targets(cluster, client_hosts, synced=synced, fault_scope=fault_scope, prompt_links=prompt_links)
         self.moves = Moves(cluster, lambda: self.targets.mark)
         self._begun: dict[int, FaultKind] = {}
         self._links = LinkFaults(self.targets)

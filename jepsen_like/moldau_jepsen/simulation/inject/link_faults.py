@@ -206,6 +206,13 @@ class LinkFaults:
         target = leader if leader != source else draw.choice([host for host in nodes if host != source])
         shortest, longest = HELD_BACK_SECONDS
         delay = shortest * (longest / shortest) ** draw.random()
+        if not targets.prompt_links.may_be_late(source, target):
+            sources = [*targets.clients, *nodes]
+            pairs = [(one, other) for one in sources for other in nodes if one != other]
+            pairs = [pair for pair in pairs if targets.prompt_links.may_be_late(*pair)]
+            if not pairs:
+                return ignored
+            source, target = draw.choice(pairs)
         return self._trouble([_Trouble(link=(source, target), extra_delay=delay, mark=targets.mark)])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
 from moldau_jepsen.simulation.inject.safekeeping import Safekeeping
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau_jepsen.cluster.simulated import SimulatedCluster
+    from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 
 
 class Targets:
@@ -29,6 +31,7 @@ class Targets:
         *,
         synced: bool,
         fault_scope: FaultScope = FaultScope.ALL,
+        prompt_links: PromptLinks = ALL_MAY_BE_LATE,
     ) -> None:
         """See ``FaultInjector``."""
         self.cluster = cluster
@@ -36,6 +39,7 @@ class Targets:
         self.clients = list(client_hosts)
         self.synced = synced
         self.fault_scope = fault_scope
+        self.prompt_links = prompt_links
         self.safekeeping = Safekeeping(cluster)
         self.disk_errors: dict[int, None] = {}
         """Nodes whose disk failed at some time: their processes may end for it."""

@@ -55,6 +55,21 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
 
 
+def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
+    """What was committed stays readable, and what DeleteRecords removed stays away."""
+    manager = open_manager(VirtualMachine(1))
+    log = create(manager)
+    for value in (b"a", b"b", b"c"):
+        put(log, value, 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    log.update_high_watermark(2)
+    log.increment_log_start_offset(1)
+    moved = manager.replace_current_with_future(A, START_MS)
+    assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 2, 3)
+
+
 def test_of_two_logs_the_one_with_the_later_epoch_stays() -> None:
     """A failed directory is back with the longer log, after the replica had started over in the other directory."""
     machine = VirtualMachine(1)

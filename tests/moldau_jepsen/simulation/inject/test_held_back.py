@@ -5,6 +5,9 @@ Method: one link of a world, with a connection from before the fault and one fro
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 import trio
 
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
@@ -16,8 +19,11 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_transaction_level,
     planned_faults,
 )
+from moldau_jepsen.simulation.campaign.run import Run
 from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 from moldau_jepsen.simulation.inject.link_faults import HELD_BACK_SECONDS
+from moldau_jepsen.simulation.judge.watch import LogLines
 from moldau_jepsen.world.world import run_world
 
 PORT = 9_092
@@ -71,15 +77,80 @@ def test_what_was_sent_during_the_fault_arrives_long_after_it():
     assert effective["held-back"] == 1
 
 
-def test_packets_are_held_back_where_they_change_nothing():
+def test_packets_are_held_back_in_runs_of_all_kinds():
     options = RunOptions(transaction_level=None, security=None, quotas=None)
-    drawn = 0
-    for seed in range(300):
-        held = any(fault.kind is FaultKind.HELD_BACK for fault in planned_faults(seed, options))
-        drawn += held
-        unfit = drawn_transaction_level(seed, options) == 1 or drawn_security(seed, options)
-        assert not (held and (unfit or drawn_quotas(seed, options)))
-    assert 30 < drawn < 90
+    drawn = Counter()
+    for seed in range(150):
+        if any(fault.kind is FaultKind.HELD_BACK for fault in planned_faults(seed, options)):
+            drawn["level 1"] += drawn_transaction_level(seed, options) == 1
+            drawn["rights"] += drawn_security(seed, options)
+            drawn["quotas"] += drawn_quotas(seed, options)
+            drawn["all"] += 1
+    assert 35 < drawn.pop("all") < 80
+    assert min(drawn.values()) > 3, drawn
+
+
+def prompt_links_of(**options):
+    """Returns the links of a run that are spared, and the machines of its clients."""
+    found = []
+
+    async def main(world):
+        made = Run(world, RunOptions(pipe=True, bank=True, members=True, **options), LogLines())
+        found.append((made.injector.targets.prompt_links, made.clients.hosts))
+
+    run_world(main, 1)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "late", "prompt"),
+    [
+        ({}, ["client broker-1", "broker-1 broker-2", "broker-1 controller-101"], []),
+        (
+            {"transaction_level": 1},
+            ["member-0 broker-1", "broker-1 controller-101", "controller-101 broker-1"],
+            ["client broker-1", "worker-0 broker-1", "teller-0 broker-1", "broker-1 broker-2"],
+        ),
+        (
+            {"quotas": True},
+            ["worker-0 broker-1", "broker-1 broker-2", "controller-101 controller-102"],
+            ["client broker-1", "broker-1 controller-101"],
+        ),
+        ({"security": True}, ["teller-0 broker-1"], ["client broker-1", "broker-1 controller-101"]),
+    ],
+    ids=["plain", "level-1", "quotas", "rights"],
+)
+def test_only_requests_that_must_be_prompt_are_spared(options, late, prompt):
+    links, hosts = prompt_links_of(**options)
+    assert {"client", "worker-0", "teller-0", "member-0"} <= set(hosts)
+    assert [pair for pair in late if not links.may_be_late(*pair.split())] == []
+    assert [pair for pair in prompt if links.may_be_late(*pair.split())] == []
+
+
+async def links_struck(world):
+    """Returns the links that many faults slow down where brokers answer nothing late to each other."""
+    cluster = SimulatedCluster(world, ClusterShape(brokers=2, controllers=1))
+    prompt = PromptLinks(clients=["client"], between_brokers=True, to_controllers=True)
+    injector = FaultInjector(cluster, ["client", "member-0"], synced=True, prompt_links=prompt)
+    for machine in ("client", "member-0"):
+        world.node(machine)
+    struck = set()
+    for number in range(40):
+        fault = PlannedFault(kind=FaultKind.HELD_BACK, begin=0.0, end=0.5, number=number)
+        injector.schedule([fault], trio.current_time())
+        await trio.sleep(0.1)
+        hosts = world.network.host_names
+        pairs = [(one, other) for one in hosts for other in hosts if one != other]
+        struck |= {pair for pair in pairs if world.network._link(*pair).extra_delay}
+        await trio.sleep(0.5)
+    return struck
+
+
+def test_other_links_are_struck_instead_of_spared_ones():
+    nodes = {"broker-1", "broker-2", "controller-101"}
+    expected = {("member-0", node) for node in nodes}
+    expected |= {("controller-101", broker) for broker in ("broker-1", "broker-2")}
+    assert run_world(links_struck, 2) == expected
 
 
 def test_later_kinds_shift_no_earlier_plan():
