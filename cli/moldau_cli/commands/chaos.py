@@ -64,6 +64,14 @@ def run(
         str | None,
         typer.Option("--bootstrap", metavar="HOST:PORT,...", help="A running cluster instead of a fresh one."),
     ] = None,
+    node: Annotated[
+        Pairs,
+        typer.Option(
+            "--node",
+            metavar="ID=COMMAND",
+            help="A node behind --bootstrap that the run starts by this command, kills, pauses and restarts.",
+        ),
+    ] = None,
     config: Annotated[Pairs, typer.Option("--config", metavar="KEY=VALUE", help="Configuration of the topic.")] = None,
     settings: Annotated[
         Pairs, typer.Option("--set", metavar="KEY=VALUE", help="Configuration key for every node of the fresh cluster.")
@@ -91,9 +99,10 @@ def run(
     """
     from moldau_jepsen.chaos.campaign import choose_controls, run_campaign
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
-    from moldau_jepsen.chaos.foreign import FOREIGN_KINDS
+    from moldau_jepsen.chaos.foreign import foreign_kinds
     from moldau_jepsen.chaos.nemesis.schedule import PROXY_KINDS
     from moldau_jepsen.chaos.options import ChaosOptions, Network, refuse_impossible
+    from moldau_jepsen.chaos.outside import parse_node
     from moldau_jepsen.faults.kinds import CHAOS_KINDS
     from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -111,7 +120,7 @@ def run(
         return
     everything: tuple[FaultKind, ...] = CHAOS_KINDS if network == Network.NAMESPACES.value else PROXY_KINDS
     if bootstrap is not None:
-        everything = FOREIGN_KINDS
+        everything = foreign_kinds(processes=bool(node))
     with run_errors():
         options = ChaosOptions(
             directory=target,
@@ -124,6 +133,7 @@ def run(
             brokers=brokers,
             controllers=controllers,
             bootstrap=bootstrap,
+            nodes=[parse_node(text) for text in node or []],
             command_config=command_config_file(),
             topic_configs=parse_settings(config or []),
             settings=parse_settings(settings or []),
@@ -145,7 +155,7 @@ def run(
 
 
 OF_A_PLAN = ("workload", "faults", "duration", "window", "churn", "controllers", "partitions")
-OF_CLIENTS_AND_NODES = ("config", "settings", "producer", "consumer")
+OF_CLIENTS_AND_NODES = ("node", "config", "settings", "producer", "consumer")
 """Parameters of ``run`` that a control sets itself."""
 
 

@@ -149,7 +149,8 @@ class RunClients:
         """``replication`` is drawn from for each topic that is made again. ``folder`` gets the state of Spark's query.
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
-        topics, since old brokers know no topics by their ids, nor the share group, which old brokers do not serve.
+        topics, since old brokers know no topics by their ids. The share group, which old brokers do not serve, works
+        there only if it is asked for.
         """
         self._environment = environment
         self._bootstrap = bootstrap
@@ -205,7 +206,7 @@ class RunClients:
         if nodes is not None and working(Workload.TOPICS):
             self._topics = TopicsWorkload(nodes, environment, recorder, replication=replication)
         self._share: ShareWorkload | None = None
-        if nodes is not None and working(Workload.SHARE):
+        if working(Workload.SHARE) and (nodes is not None or options.workload is Workload.SHARE):
             self._share = ShareWorkload(bootstrap, options.share, environment)
 
     @property

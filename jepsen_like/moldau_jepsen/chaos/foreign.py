@@ -24,8 +24,24 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.pipe import PipeOptions
 
-FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK, Workload.ALL)
+FOREIGN_WORKLOADS = (
+    Workload.QUEUE,
+    Workload.TRANSACTIONS,
+    Workload.PIPE,
+    Workload.BANK,
+    Workload.SHARE,
+    Workload.ALL,
+)
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
+PROCESS_KINDS = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)
+"""Faults of nodes that the run starts itself, by commands that it is given (``moldau_jepsen.chaos.outside``)."""
+
+
+def foreign_kinds(*, processes: bool) -> tuple[FaultKind, ...]:
+    """Returns the faults that can strike a cluster that was started elsewhere, or by commands."""
+    return (*PROCESS_KINDS, *FOREIGN_KINDS) if processes else FOREIGN_KINDS
+
+
 DELETE_TIMEOUT_S = 15.0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
 from moldau_jepsen.chaos.clients import ClientOptions, Workload
-from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS
+from moldau_jepsen.chaos.foreign import FOREIGN_WORKLOADS, foreign_kinds
 from moldau_jepsen.chaos.nemesis.schedule import PROXY_KINDS
 from moldau_jepsen.chaos.network.namespaces import refusal
 from moldau_jepsen.chaos.network.rules import DELAY, LOSS, RATE, RESET
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from moldau_jepsen.chaos.controls import Control
+    from moldau_jepsen.chaos.outside import OutsideNode
 
 CONTROL_BROKERS = 3
 
@@ -53,6 +54,8 @@ class ChaosOptions:
     controllers: int = 3
     bootstrap: str | None = None
     """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
+    nodes: Sequence[OutsideNode] = ()
+    """With ``bootstrap``: the nodes of that cluster, which the run starts, strikes and ends."""
     command_config: str = ""
     """The file with ``clients.connection``, to be named where the run says how to repeat it."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +95,8 @@ def refuse_impossible(options: ChaosOptions) -> None:
 
 
 def _refuse_for_a_fresh_cluster(options: ChaosOptions) -> None:
+    if options.nodes:
+        raise LauncherUsageError("nodes that are started by commands need their address: give --bootstrap")
     if options.control is not None and options.brokers != CONTROL_BROKERS:
         raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
     if options.clients.connection:
@@ -115,11 +120,17 @@ def _refuse_for_a_running_cluster(options: ChaosOptions) -> None:
         raise LauncherUsageError("no --network namespaces: they are for a fresh cluster")
     if options.clients.workload not in FOREIGN_WORKLOADS:
         raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
-    refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
+    if options.clients.connection and options.clients.workload is Workload.SHARE:
+        raise LauncherUsageError("workload share logs in nowhere: leave out the configuration of connections")
+    if len({node.node_id for node in options.nodes}) < len(options.nodes):
+        raise LauncherUsageError("two nodes have the same id")
+    kinds = foreign_kinds(processes=bool(options.nodes))
+    refused = [kind.value for kind in options.kinds if kind not in kinds]
     if refused:
-        allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
+        allowed = ", ".join(kind.value for kind in kinds)
         raise LauncherUsageError(
             f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
+            + ("" if options.nodes else "; give --node to let the run start the nodes")
         )
 
 
@@ -164,6 +175,7 @@ def once_more(options: ChaosOptions) -> str:
     words += [f"--brokers {options.brokers}", f"--controllers {options.controllers}"]
     words += [f"--partitions {options.clients.queue.partitions}"]
     words += [f"--bootstrap {options.bootstrap}"] if options.bootstrap else []
+    words += [f"--node {shlex.quote(f'{node.node_id}={shlex.join(node.command)}')}" for node in options.nodes]
     words += [f"--network {options.network.value}"] if options.network is not Network.PROXIES else []
     for flag, values in (
         ("config", options.topic_configs),

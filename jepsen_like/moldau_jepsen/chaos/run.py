@@ -35,6 +35,7 @@ from moldau_jepsen.chaos.observe.claims import ClaimSampler, question_tls
 from moldau_jepsen.chaos.observe.observed import observed
 from moldau_jepsen.chaos.observe.sampler import ClusterSampler
 from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
+from moldau_jepsen.chaos.outside import OutsideProcesses
 from moldau_jepsen.checkers.log.copies import Copies
 from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.faults.kinds import FaultKind
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 CLUSTER = "cluster"
 """Where a fresh cluster has its data and logs; removed after a run in which nothing was found."""
+NODES = "nodes"
+"""Where the nodes of another system have their logs, if the run starts them."""
 SPARK = "spark"
 """Where the query of the workload ``spark`` has its checkpoint and logs; removed likewise."""
 SAMPLE_S = 1.0
@@ -134,6 +137,7 @@ class _Run:
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
         self.left = "kept"  # what became of the topics on a cluster that was started elsewhere
+        self.outside: OutsideProcesses | None = None
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
@@ -164,6 +168,8 @@ class _Run:
                 finally:
                     if cluster is not None:
                         cluster.shut_down()
+                    if self.outside is not None:
+                        self.outside.shut_down()
                     nursery.cancel_scope.cancel()
 
     def _leave_unjudged(self, causes: Sequence[BaseException]) -> None:
@@ -193,6 +199,7 @@ class _Run:
     ) -> tuple[LocalCluster | None, LinkRules | None, str]:
         options = self.options
         if options.bootstrap is not None:
+            await self._start_outside(options.bootstrap)
             return None, None, options.bootstrap
         self._progress("start", 0, None)
         ids = [*range(1, options.brokers + 1), *(101 + number for number in range(options.controllers))]
@@ -224,6 +231,14 @@ class _Run:
             await nursery.start(proxies.serve, dict(zip(ids, advertised, strict=True)))
         cluster = await trio.to_thread.run_sync(start_cluster, options.directory / CLUSTER, spec)
         return cluster, links, cluster.bootstrap
+
+    async def _start_outside(self, bootstrap: str) -> None:
+        if not self.options.nodes:
+            return
+        self._progress("start", 0, None)
+        address = parse_address(bootstrap.partition(",")[0])
+        self.outside = OutsideProcesses(self.options.nodes, address, self.options.directory / NODES)
+        await trio.to_thread.run_sync(self.outside.start)
 
     def _leave_out(self, links: LinkRules) -> None:
         """Takes the kinds out of the plan that these links cannot carry out, and reports it."""
@@ -376,7 +391,7 @@ class _Run:
             await stage.restore()
             return
         if cluster is None:
-            await self._strike(Nemesis(NoCluster(), links, operations, report), plan)
+            await self._strike(Nemesis(self.outside or NoCluster(), links, operations, report), plan)
             return
         controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
         async with Operator(self.environment, cluster.bootstrap, controllers) as operator:

@@ -18,6 +18,7 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from moldau.protocol.refusals import refusal
 from moldau.protocol.schema import Request, Response
 from moldau.records import iterate_batches, set_base_offset
@@ -254,7 +255,7 @@ def commit_request(
 
 def code_of(response: Response) -> ErrorCode:
     """Returns the first error code of an answer."""
-    if isinstance(response, OffsetCommitResponse):
+    if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
         return ErrorCode(response.topics[0].partitions[0].error_code)
     if isinstance(response, LeaveGroupResponse):
         return ErrorCode(response.members[0].error_code if response.members else response.error_code)

@@ -98,10 +98,14 @@ AREAS = (
     Area(
         name="classic groups",
         modules=(f"{GROUPS}/core",),
-        tests=tests_in(
-            "tests/moldau_broker/coordinator/group",
-            *("group_membership", "group_table", "group_offsets", "gone_offsets", "offset_order", "short_rebalances"),
-            *("group_machine", "offset_machine"),
+        tests=(
+            *tests_in(
+                "tests/moldau_broker/coordinator/group",
+                *("group_membership", "group_table", "group_offsets", "gone_offsets", "offset_order"),
+                *("short_rebalances", "group_machine", "offset_machine"),
+            ),
+            "tests/moldau_broker/coordinator/share_groups/test_share_group.py",
+            "tests/moldau_broker/coordinator/consumer/test_migration.py",
         ),
         simulated=True,
     ),

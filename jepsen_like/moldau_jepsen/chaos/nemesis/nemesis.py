@@ -268,7 +268,7 @@ class Nemesis:
 
     async def _choose(self, fault: TargetedFault, draw: random.Random) -> tuple[list[int], list[int]]:
         """Returns the affected nodes and all nodes of their role."""
-        if draw.random() < CONTROLLER_SHARE:
+        if draw.random() < CONTROLLER_SHARE and self._cluster.controllers:
             role = [node.node_id for node in self._cluster.controllers]
             leaders = await self._operations.active_controller() if fault.target is Target.LEADERS else []
         else:

@@ -279,6 +279,21 @@ def test_members_that_never_sync_are_removed() -> None:
     assert answer is not None
     assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert list(driver.core.membership.groups["g"].members) == [consumers[1].member_id]
+    driver.pass_time(60_000)  # also the session of the removed member would have ended
+    assert not driver.core.membership.groups["g"].members
+
+
+@pytest.mark.parametrize("too_little", [0, 1])
+def test_the_memory_of_a_group_is_bounded_to_the_byte(too_little: int) -> None:
+    free = CoreDriver()
+    free.send(join_request(), 3)
+    needed = free.core.membership.groups["g"].held_bytes
+    driver = CoreDriver(GroupConfig(metadata_bytes_max=needed - too_little))
+    request_id = driver.send(join_request(), 3)
+    if too_little:
+        assert code_of(driver.answers[request_id]) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    else:
+        assert request_id not in driver.answers, "it waits for other members"
 
 
 def test_waiting_members_are_not_expired_but_lost_newcomers_are() -> None:

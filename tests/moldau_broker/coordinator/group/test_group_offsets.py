@@ -346,6 +346,24 @@ def test_offsets_in_transactions(commit: bool, fail_over: bool) -> None:
     assert fetched(driver)["t", 0] == expected
 
 
+def test_an_offset_that_is_only_pending_is_among_all_offsets() -> None:
+    driver = CoreDriver()
+    driver.ask(transactional_commit(5), 5)
+    assert fetched(driver, wanted=False) == {}
+    assert fetched(driver, stable=True, wanted=False) == {("t", 0): ErrorCode.UNSTABLE_OFFSET_COMMIT}
+    end(driver, commit=True)
+    assert fetched(driver, stable=True, wanted=False) == {("t", 0): 5}
+
+
+def test_a_transaction_commits_for_no_group_without_a_name() -> None:
+    """Old tools commit offsets of the group "" without a transaction; no producer does."""
+    driver = CoreDriver()
+    assert code_of(driver.ask(commit_request(1, group=""), 9)) is ErrorCode.NONE
+    request = transactional_commit(5)
+    request.group_id = ""
+    assert code_of(driver.ask(request, 5)) is ErrorCode.INVALID_GROUP_ID
+
+
 def test_transactional_commits_are_fenced_by_generation() -> None:
     driver = CoreDriver()
     (member,) = stable_group(driver, 1)

@@ -8,11 +8,17 @@ from dataclasses import replace
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.end_txn import EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdResponse
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau_broker.coordinator.runtime.effects import Append
+from moldau_broker.coordinator.transaction.core.answers import transactions_of
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.coordinator.transaction.core.state import (
     TRANSITIONS,
@@ -549,6 +555,20 @@ def test_records_survive_the_round_trip() -> None:
     for key, value in ((None, b""), (b"\0\0\0\5", b""), (b"\0\0\0\1x", b"\0\x07"), (b"\0\0\0\1x", b"\0\0\0")):
         driver.core.replay(key, value)
     assert driver.core.unreadable_records == 4
+
+
+def test_both_forms_of_a_request_for_partitions_mean_the_same() -> None:
+    """Clients send one transaction in fields of its own, brokers several ones in a list."""
+    topics = [AddPartitionsToTxnTopic(name="t", partitions=[3])]
+    single = AddPartitionsToTxnTransaction(transactional_id="x", producer_id=7, producer_epoch=2, topics=topics)
+    old = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=7,
+        v3_and_below_producer_epoch=2,
+        v3_and_below_topics=topics,
+    )
+    assert transactions_of(old, 3) == [single]
+    assert transactions_of(AddPartitionsToTxnRequest(transactions=[single, single]), 4) == [single, single]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
 
 
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
-    """What was committed stays readable, and what DeleteRecords removed stays away."""
+    """A reader finds the committed records, and none that DeleteRecords removed."""
     manager = open_manager(VirtualMachine(1))
     log = create(manager)
     for value in (b"a", b"b", b"c"):

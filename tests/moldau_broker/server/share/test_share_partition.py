@@ -57,6 +57,17 @@ def restored(*batches, start=0, log_start=0):
     )
 
 
+def test_each_range_holds_about_the_wanted_number_of_records():
+    batches = tuple((first, first + 10) for first in range(0, 50, 10))
+    ranges = acquire(make(), batches=batches, size=15)
+    assert [(each.first, each.last) for each in ranges] == [(0, 19), (20, 39), (40, 49)]
+
+
+def test_nothing_to_acknowledge_is_no_error():
+    share = make()
+    assert share.acknowledge("m", [], now_ms=0).error is ErrorCode.NONE
+
+
 def test_limit_ends_with_the_record_batch():
     """In the mode batch_optimized a limit of 11 records takes two whole batches of ten."""
     share = make()

@@ -60,5 +60,5 @@ def test_a_deposed_leader_loses_power_as_it_truncates(seed):
     assert run_world(lambda world: deposed_leader(world, FaultScope.CONTROLLERS), seed) == (True, 1, True)
 
 
-def test_voters_are_spared_when_only_brokers_are_struck():
+def test_voters_are_spared_by_faults_of_brokers():
     assert run_world(lambda world: deposed_leader(world, FaultScope.BROKERS), 1) == (False, 0, True)

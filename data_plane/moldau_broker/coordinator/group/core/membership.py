@@ -99,9 +99,9 @@ class Membership:
         id_length = len(request.member_id or new_member_id(request.group_instance_id, context))
         names = id_length + len(context.client_id) + len(request.group_instance_id or "")
         more = MEMBER_BYTES + names + protocols_bytes(protocols_of(request))
-        held = GROUP_BYTES + len(request.group_id)
+        held = 0
         if group is None:
-            more += held
+            more += GROUP_BYTES + len(request.group_id)
         else:
             held = group.held_bytes
             more -= 0 if member is None else member.held_bytes

@@ -1,0 +1,134 @@
+"""Goal: a run starts the nodes of another system by commands, strikes their processes, and ends them.
+
+Method: shell commands that sleep; the metadata that they would answer is made up.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+import trio
+
+from moldau.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from moldau_jepsen.chaos.nemesis.nemesis import Nemesis
+from moldau_jepsen.chaos.options import ChaosOptions, once_more, refuse_impossible
+from moldau_jepsen.chaos.outside import OutsideNode, OutsideProcesses, parse_node
+from moldau_jepsen.faults.kinds import FaultKind, Target, TargetedFault
+from moldau_jepsen.launcher import LauncherError, LauncherUsageError
+from moldau_jepsen.launcher.process import ProcessState
+
+SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+DEAF = (sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
+
+
+def answer(brokers: int, isr: tuple[int, ...]) -> MetadataResponse:
+    partition = MetadataResponsePartition(replica_nodes=[1, 2], isr_nodes=list(isr))
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=number) for number in range(brokers)],
+        topics=[MetadataResponseTopic(name="t", partitions=[partition])],
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = OutsideProcesses(
+        [OutsideNode(node_id=number, command=SLEEPER) for number in (1, 2)], ("127.0.0.1", 1), tmp_path / "nodes"
+    )
+    made._ask = lambda _: answer(2, (1, 2))
+    yield made
+    made.shut_down()
+
+
+def test_nodes_are_killed_paused_and_started_again(cluster, tmp_path):
+    assert cluster.state(1) is ProcessState.STOPPED
+    cluster.start()
+    assert [cluster.state(number) for number in (1, 2)] == [ProcessState.RUNNING] * 2
+    cluster.pause(1)
+    cluster.kill(2)
+    assert cluster.state(2) is ProcessState.STOPPED
+    assert cluster._children[1].poll() is None
+    cluster.resume(1)
+    assert cluster.stop_node(1)
+    cluster.launch(1)
+    assert cluster.state(1) is ProcessState.RUNNING
+    cluster.shut_down()
+    assert [cluster.state(number) for number in (1, 2)] == [ProcessState.STOPPED] * 2
+    assert (tmp_path / "nodes/node-2.log").exists()
+
+
+def test_a_node_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("moldau_jepsen.chaos.outside.STOP_S", 0.0)
+    cluster = OutsideProcesses([OutsideNode(node_id=5, command=DEAF)], ("127.0.0.1", 1), tmp_path)
+    cluster.launch(5)
+    assert not cluster.stop_node(5)
+    assert cluster.state(5) is ProcessState.STOPPED
+    with pytest.raises(LauncherError, match="node 5 does not run"):
+        cluster.pause(5)
+    with pytest.raises(LauncherUsageError, match="no node 6 in this cluster; its nodes are 5"):
+        cluster.launch(6)
+
+
+def test_a_command_that_cannot_run_is_named(tmp_path):
+    cluster = OutsideProcesses([OutsideNode(node_id=1, command=("/no/such/program",))], ("127.0.0.1", 1), tmp_path)
+    with pytest.raises(LauncherError, match=r"node 1: .*'/no/such/program'"):
+        cluster.start()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "isr", "whole"), [(2, (1, 2), True), (1, (1, 2), False), (2, (1,), False)], ids=["all", "one", "isr"]
+)
+def test_a_cluster_is_whole_with_all_nodes_and_replicas(cluster, brokers, isr, whole):
+    cluster._ask = lambda _: answer(brokers, isr)
+    assert cluster.is_whole() is whole
+
+
+def test_the_nemesis_strikes_them(cluster):
+    cluster.start()
+    first = dict(cluster._children)
+    reported = []
+
+    class Operations:
+        async def broker_leaders(self):
+            return [2]
+
+    async def main():
+        nemesis = Nemesis(cluster, None, Operations(), reported.append)
+        fault = TargetedFault(kind=FaultKind.KILL, target=Target.LEADERS, begin=0.0, end=0.1, number=1)
+        await nemesis.run([fault])
+        await nemesis.recover()
+        return nemesis.deaths
+
+    assert trio.run(main) == []
+    assert [(event.kind, event.nodes) for event in reported] == [("kill", (2,))]
+    assert cluster._children[1] is first[1]
+    assert cluster._children[2] is not first[2]
+    assert random.Random(1).random() < 0.35, "a draw that names controllers, which this cluster does not have"
+
+
+def test_nodes_are_given_as_ids_with_commands(tmp_path):
+    node = parse_node("3=bin/kafka-server-start.sh 'my file'")
+    assert node == OutsideNode(node_id=3, command=("bin/kafka-server-start.sh", "my file"))
+    for text in ("3", "=x", "a=x", "3=", "3='x"):
+        with pytest.raises(LauncherUsageError, match="node"):
+            parse_node(text)
+    options = ChaosOptions(
+        directory=tmp_path / "run", bootstrap="h:1", nodes=[node], kinds=(FaultKind.KILL, FaultKind.ELECT)
+    )
+    refuse_impossible(options)
+    assert """ --node '3=bin/kafka-server-start.sh '"'"'my file'"'"''""" in once_more(options)
+    for wrong, said in (
+        ({"bootstrap": None}, "need their address"),
+        ({"nodes": ()}, "faults kill need the cluster's own processes"),
+        ({"nodes": [node, node]}, "two nodes have the same id"),
+        ({"kinds": (FaultKind.POWER,)}, "only kill, pause, restart, reassign, elect work"),
+    ):
+        given = {"bootstrap": "h:1", "nodes": [node], "kinds": (FaultKind.KILL,), **wrong}
+        with pytest.raises(LauncherUsageError, match=said):
+            refuse_impossible(ChaosOptions(directory=tmp_path / "run", **given))
