@@ -247,6 +247,15 @@ def test_a_former_life_of_a_broker_may_neither_fetch_nor_join() -> None:
     assert fetched(subject, 2, 10, epoch=19).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_proposal_names_the_broker_epochs_that_members_fetched_with() -> None:
+    """The controller must see that a member has restarted since: it may have lost what it had (KIP-903)."""
+    subject = leader(isr=(1, 2), end=10, high_watermark=10)
+    fetched(subject, 2, 10)
+    effects = subject.followed(3, 30, 10, 0, 0, {**ALIVE, 2: 25})
+    assert effects.proposal is not None
+    assert (effects.proposal.isr, effects.proposal.broker_epochs) == ((1, 2, 3), (10, 20, 30))
+
+
 def test_a_fenced_broker_may_not_join() -> None:
     subject = leader(isr=(1,), end=10, high_watermark=10)
     assert subject.followed(2, 20, 10, 0, 0, {1: 10}).proposal is None

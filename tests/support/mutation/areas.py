@@ -138,9 +138,7 @@ AREAS = (
         name="producers of a log",
         modules=(f"{BROKER}/log/producers",),
         tests=(
-            *tests_in(
-                "tests/moldau_broker/log/partition", "first_sequence", "repeated_batches", "start_inside_a_batch"
-            ),
+            *tests_in("tests/moldau_broker/log/partition", "producer_state", "first_sequence", "repeated_batches"),
             *tests_in("tests/moldau_broker/log/files", "formats", "segments"),
             *tests_in("tests/moldau_broker/coordinator/transaction", "late_messages"),
         ),
@@ -168,7 +166,15 @@ AREAS = (
         modules=("client/moldau/consumer/core",),
         tests=tests_in(
             "tests/moldau/client/consumer",
-            *("assignors", "chunk_bounds", "fetch_plan", "short_memberships", "departures", "lost_memberships"),
+            *(
+                "positions",
+                "assignors",
+                "chunk_bounds",
+                "fetch_plan",
+                "short_memberships",
+                "departures",
+                "lost_memberships",
+            ),
             *("commit_order", "consumer_groups", "consumer"),
         ),
         simulated=True,

@@ -10,6 +10,7 @@ from moldau_quorum.log.port import ElectionTiming, LogLimits, VoterEndpoint
 from moldau_quorum.log.raft.core.entry_log import EntryLog
 from moldau_quorum.log.raft.core.messages import (
     MESSAGE_TYPES,
+    SNAPSHOT_PIECE_BYTES_MAX,
     AppendRequest,
     AppendResponse,
     SnapshotRequest,
@@ -192,6 +193,46 @@ def test_no_membership_is_appended_that_cannot_be_replayed(member):
         core.leader.change_configuration(VOTERS.with_learner(member))
     assert core.log.last_index == last_index
     assert core.configuration == VOTERS
+
+
+@pytest.mark.parametrize(
+    ("last_index", "last_epoch", "granted"),
+    [(3, 2, True), (9, 2, True), (1, 3, True), (2, 2, False), (9, 1, False)],
+    ids=["equal", "longer", "newer", "shorter", "older"],
+)
+def test_only_a_candidate_with_an_up_to_date_log_gets_the_vote(last_index, last_epoch, granted):
+    core = core_in(Role.FOLLOWER)
+    core.receive(2, VoteRequest(epoch=4, pre_vote=False, last_index=last_index, last_epoch=last_epoch), 1.0)
+    answers = [message.granted for message in settle(core) if isinstance(message, VoteResponse)]
+    assert answers == [granted]
+    assert core.hard_state == (HardState(epoch=4, voted_for=2) if granted else HardState(epoch=4))
+
+
+def test_a_piece_of_a_snapshot_is_bounded():
+    piece = SnapshotRequest(
+        epoch=4,
+        index=7,
+        index_epoch=2,
+        configuration=encode_configuration(VOTERS),
+        piece=0,
+        piece_count=1,
+        data=bytes(SNAPSHOT_PIECE_BYTES_MAX),
+    )
+    payload = list(unseal(encode_message(Envelope(2, 1), piece))[2])
+    assert decode_payload(tuple(payload)) == piece
+    payload[payload.index(piece.data)] += b"x"
+    with pytest.raises(MessageError, match="a piece of a snapshot has"):
+        decode_payload(tuple(payload))
+
+
+@pytest.mark.parametrize("entry", [5, None, "text", [1, 1, 1, b""]])
+def test_an_entry_that_is_no_tuple_is_refused(entry):
+    request = AppendRequest(epoch=4, prev_index=0, prev_epoch=0, commit_index=0, entries=ENTRIES[:1])
+    payload = list(unseal(encode_message(Envelope(2, 1), request))[2])
+    (place,) = [at for at, value in enumerate(payload) if type(value) is tuple]
+    payload[place] = (entry,)
+    with pytest.raises(MessageError, match="an entry of an AppendRequest is ill-typed"):
+        decode_payload(tuple(payload))
 
 
 @settings(max_examples=300, deadline=None)

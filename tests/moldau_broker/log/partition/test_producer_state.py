@@ -1,0 +1,119 @@
+"""Goal: the state of a log's producers is exact: sequences, epochs, open transactions, snapshots.
+
+Method: the pure manager, with headers of batches that no file holds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.records.batch import BatchHeader
+from moldau_broker.log.errors import LogError
+from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
+from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateManager, decode_snapshot
+from moldau_broker.log.values import AppendOrigin
+
+PRODUCER, EPOCH = 7, 2
+LAST_SEQUENCE = 0x7FFFFFFF
+
+
+def batch(
+    offset: int, *, sequence: int = 0, count: int = 1, epoch: int = EPOCH, transactional: bool = False
+) -> BatchHeader:
+    attributes = TRANSACTIONAL_BIT if transactional else 0
+    return BatchHeader(offset, 100, 0, 2, 0, attributes, count - 1, 5, 5, PRODUCER, epoch, sequence, count)
+
+
+def marker(offset: int, *, epoch: int = EPOCH) -> BatchHeader:
+    attributes = TRANSACTIONAL_BIT | CONTROL_BIT
+    return BatchHeader(offset, 100, 0, 2, 0, attributes, 0, 5, 5, PRODUCER, epoch, -1, 1)
+
+
+def manager(now_ms: int = 1_000) -> ProducerStateManager:
+    made = ProducerStateManager(10_000, now_ms)
+    made.reset(0)
+    return made
+
+
+def refusal(state: ProducerStateManager, header: BatchHeader) -> ErrorCode:
+    with pytest.raises(LogError) as caught:
+        state.check(header, AppendOrigin.CLIENT)
+    return caught.value.code
+
+
+def test_sequence_numbers_begin_again_at_0() -> None:
+    state = manager()
+    state.apply(batch(0, sequence=LAST_SEQUENCE))
+    assert refusal(state, batch(1, sequence=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(batch(1, sequence=0), AppendOrigin.CLIENT) is None
+
+
+def test_the_state_knows_up_to_where_it_reflects_the_log() -> None:
+    state = manager()
+    state.stage(batch(0, count=3))
+    state.commit_staged(3)
+    assert state.map_end_offset == 3
+    state.apply(batch(3, sequence=3, count=2))
+    assert state.map_end_offset == 5
+    state.replay(marker(5), EndMarker(commit=True, coordinator_epoch=1))
+    assert state.map_end_offset == 6
+
+
+def test_a_marker_is_compared_with_staged_batches() -> None:
+    state = manager()
+    state.apply(batch(0, epoch=2))
+    state.stage(batch(1, epoch=4))
+    with pytest.raises(LogError) as caught:
+        state.check_marker(marker(2, epoch=3), EndMarker(commit=True, coordinator_epoch=0))
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_marker_without_a_transaction_ends_none() -> None:
+    state = manager()
+    state.apply(batch(0))
+    assert state.apply_marker(marker(1), EndMarker(commit=False, coordinator_epoch=0)) is None
+    assert state.first_unstable_offset() is None
+
+
+def test_a_transaction_is_unstable_until_its_marker_is_replicated() -> None:
+    state = manager()
+    state.apply(batch(3, transactional=True))
+    assert state.first_unstable_offset() == 3
+    assert state.replay(marker(4), EndMarker(commit=True, coordinator_epoch=0)) is None
+    assert state.first_unstable_offset() == 3
+    state.high_watermark_moved(4)
+    assert state.first_unstable_offset() == 3
+    state.high_watermark_moved(5)
+    assert state.first_unstable_offset() is None
+
+
+def test_a_marker_counts_as_a_sign_of_life() -> None:
+    state = manager(now_ms=1_000)
+    state.apply(batch(0, transactional=True))
+    state.now_ms = 8_000
+    state.replay(marker(1), EndMarker(commit=True, coordinator_epoch=0))
+    assert state.remove_expired(11_000) == 0
+    assert state.remove_expired(18_000) == 1
+
+
+def test_a_snapshot_keeps_both_epochs_and_open_transactions() -> None:
+    state = manager()
+    state.apply(batch(0, transactional=True))
+    state.replay(marker(1), EndMarker(commit=True, coordinator_epoch=9))
+    state.apply(batch(2, sequence=1, transactional=True))
+    again = manager(now_ms=2_000)
+    again.load_snapshot(decode_snapshot("x", state.encode_snapshot()), 3)
+    assert again.describe() == state.describe()
+    row = again.describe()[0]
+    assert (row.producer_epoch, row.coordinator_epoch, row.current_transaction_start_offset) == (EPOCH, 9, 2)
+    assert (again.first_unstable_offset(), again.map_end_offset, again.knows_all) == (2, 3, True)
+
+
+def test_a_snapshot_without_the_mark_knows_not_all_producers() -> None:
+    state = manager()
+    state.load_snapshot([], 0)
+    assert not state.knows_all
+    assert state.check(batch(0, sequence=5), AppendOrigin.CLIENT) is None
+    state.reset(0)
+    assert refusal(state, batch(0, sequence=5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
