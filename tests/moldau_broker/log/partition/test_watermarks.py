@@ -1,4 +1,4 @@
-"""Goal: the watermarks of a log never lie beyond its end. Method: one log on a virtual disk, truncated, then written."""
+"""Goal: the watermarks of a log never lie beyond its end. Method: one virtual log, truncated, then written."""
 
 from __future__ import annotations
 
