@@ -479,6 +479,11 @@ class ClusterClient:
         self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         self.request_update()
 
+    @property
+    def knows_several_servers(self) -> bool:
+        """Whether another broker, or another bootstrap server, could answer in place of a silent one."""
+        return len(self._bootstrap) > 1 or len(self.cluster_metadata.brokers) > 1
+
     def doubt_metadata(self, since_ms: float) -> None:
         """Requests fresh metadata, because the metadata is known to be stale since ``since_ms`` (on ``now_ms``).
 

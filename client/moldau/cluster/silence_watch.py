@@ -121,9 +121,11 @@ class SilenceWatch:
                 assert not isinstance(key, CoordinatorCall), "coordinators are looked up"
                 client.logger.info("silent-leader-replaced", peer=key.peer)
                 key.fail("it does not answer, and another broker leads since")
+            # A broker that is merely slow would only get more to do from questions that no other broker answers.
             for node_id in look.doubted:
-                client.doubt(node_id)
-            for coordinator in look.lookups:
+                if client.knows_several_servers:
+                    client.doubt(node_id)
+            for coordinator in look.lookups if client.knows_several_servers else ():
                 if coordinator not in self._lookups:
                     self._lookups[coordinator] = None
                     nursery.start_soon(self._look_up, coordinator)

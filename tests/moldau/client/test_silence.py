@@ -254,6 +254,28 @@ def test_reading_goes_on_when_the_leader_is_cut_off():
     run(scenario)
 
 
+@pytest.mark.parametrize(("brokers", "is_asked"), [(1, False), (2, True)])
+def test_a_slow_broker_is_doubted_only_if_another_can_answer(brokers, is_asked):
+    """Questions about it would only give more work to the one broker that is slow: 500 clients once stopped it."""
+    updates = []
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("t")
+        leader = await cluster.leader("t")
+        config = {"bootstrap.servers": f"b{leader}:9092", "acks": "all"}
+        async with Producer(config, environment=cluster.client_environment) as producer, trio.open_nursery() as nursery:
+            await (await producer.send("t", b"0", partition=0)).wait()
+            producer._client.doubt = updates.append
+            cluster.world.node(f"b{leader}").pause()
+            delivery = await producer.send("t", b"1", partition=0)
+            nursery.start_soon(delivery.wait)
+            await trio.sleep(3.5 * PATIENCE_MS / 1000)
+            cluster.world.node(f"b{leader}").resume()
+
+    run_cluster(scenario, brokers=brokers, controllers=1)
+    assert bool(updates) is is_asked
+
+
 def test_a_slow_leader_keeps_its_connection():
     """A leader that needs longer than the patience to answer is asked about, and not given up."""
 

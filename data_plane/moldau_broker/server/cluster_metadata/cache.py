@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from moldau.protocol.hot import NodeEndpointResult
+from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswers
 from moldau_quorum.metadata.image import MetadataImage
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class MetadataCache:
         self._rack_aware_reads = rack_aware_reads
         self.is_suspect: Callable[[BrokerId], bool] = lambda _: False
         self._counted: tuple[MetadataImage, int] | None = None
+        self.answers = SharedAnswers()
+        """Answers to Metadata for the image."""
 
     def partition_count(self) -> int:
         """Returns the number of partitions of all topics, counted once for each image."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode
+from moldau.protocol.framing import decode_response
 from moldau.protocol.schema import Response
 from moldau.runtime.net.serving.answer_limit import encode_answer
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
 from moldau_broker.server.handlers.context import LongAnswer
 from moldau_broker.server.quotas.toll import timed
 
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from moldau_broker.server.quotas.toll import Toll
 
 _logger = EventLogger("moldau.broker.connection")
+_CORRELATION: Final = struct.Struct(">i")
+_SIZE_BYTES: Final = 4
+_BODY_AT: Final = _SIZE_BYTES + _CORRELATION.size
 DECODED_FACTOR = 10
 """Approximate ratio of a request's size in memory to its size on the wire; a list of int32 grows the most."""
 HANDLER_TIMEOUT_MS = 600_000.0
@@ -51,13 +58,7 @@ class Exchange:
         if call.verdict is not None:
             response = call.verdict.answer(response, call.version)
         self.settle(response)
-        return encode_answer(
-            response,
-            call.version,
-            call.correlation_id,
-            request=lambda: decode(self.api.request, call.version, self.body),
-            logger=_logger,
-        )
+        return self._frame(response, call.correlation_id)
 
     def settle(self, response: Response) -> None:
         """Charges the toll, and writes the pause into the response.
@@ -72,12 +73,40 @@ class Exchange:
             if pause_ms > announced_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = pause_ms
 
-    async def finish(self, work: Awaitable[Response]) -> Sequence[ResponsePart]:
+    def share(self, shared: SharedAnswer) -> Sequence[ResponsePart]:
+        """Returns an answer that many clients get: its bytes are encoded once; the toll of the request is due.
+
+        A client that has to pause gets an answer of its own, which says so.
+        """
+        pause_ms = 0 if self.toll is None else self.toll.due()
+        call, frame = self.call, shared.frame
+        if frame is None:
+            assert shared.response is not None
+            shared.frame = frame = self._frame(shared.response, 0)
+            shared.response = None
+        if pause_ms > 0:
+            _, response = decode_response(APIS[self.api.key].response, call.version, memoryview(frame)[_SIZE_BYTES:])
+            if hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = pause_ms
+            return (self._frame(response, call.correlation_id),)
+        return (frame[:_SIZE_BYTES] + _CORRELATION.pack(call.correlation_id), memoryview(frame)[_BODY_AT:])
+
+    def _frame(self, response: Response, correlation_id: int) -> bytes:
+        version = self.call.version
+        return encode_answer(
+            response,
+            version,
+            correlation_id,
+            request=lambda: decode(self.api.request, version, self.body),
+            logger=_logger,
+        )
+
+    async def finish(self, work: Awaitable[Response | SharedAnswer]) -> Sequence[ResponsePart]:
         """Completes a handler within ``HANDLER_TIMEOUT_MS``, and encodes its response."""
         toll = self.toll
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await (work if toll is None else timed(toll, work))
-        return (self.encode(response),)
+        return self.share(response) if isinstance(response, SharedAnswer) else (self.encode(response),)
 
 
 class HandlerAnswer:

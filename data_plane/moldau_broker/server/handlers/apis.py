@@ -85,6 +85,7 @@ from moldau.protocol.messages.write_share_group_state import WriteShareGroupStat
 from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
 from moldau_broker.server.handlers import (
     configs,
     credentials,
@@ -118,7 +119,7 @@ CLUSTER, GROUP, TOPIC = AclResource.CLUSTER, AclResource.GROUP, AclResource.TOPI
 TRANSACTIONAL_ID = AclResource.TRANSACTIONAL_ID
 
 Q = TypeVar("Q", bound=Request)
-Outcome = Response | Completion | LongAnswer | Awaitable[Response]
+Outcome = Response | Completion | LongAnswer | Awaitable[Response | SharedAnswer]
 Handler = Callable[["BrokerContext", Request, "Call"], Outcome]
 
 

@@ -32,6 +32,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.values import ZERO_UUID, BrokerId
+from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
 from moldau_broker.server.cluster_metadata.topic_creation import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -41,7 +42,7 @@ from moldau_broker.server.cluster_metadata.topic_creation import (
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from moldau.runtime.config import Config
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -107,28 +108,56 @@ def valid_topic_name(name: str) -> bool:
     return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
 
 
-async def handle_metadata(context: MetadataContext, request: MetadataRequest, call: Call) -> MetadataResponse:
+async def handle_metadata(
+    context: MetadataContext, request: MetadataRequest, call: Call
+) -> MetadataResponse | SharedAnswer:
     """Returns metadata of topics and brokers.
 
     First creates unknown topics where request and configuration allow it, and waits up to ``ELECTION_WAIT_MS`` for the
-    successors of crashed leaders. A topic that is named twice is answered once, as in Kafka.
+    successors of crashed leaders. A topic that is named twice is answered once, as in Kafka. Clients that ask the same
+    while the image stays the same share one answer, unless authorization has removed a part of the question.
     """
     _drop_repeats(request)
     await _create_missing(context, request, call)
     await _await_elections(context, request)
     image = context.metadata.image
+    if call.verdict is not None:
+        return (await _described_cluster(context, image, request, call))[0]
+    answers, key = context.metadata.answers, _question(request, call)
+    known = answers.get(image, key)
+    if known is not None:
+        return known
+    response, described = await _described_cluster(context, image, request, call)
+    answer = SharedAnswer(response)
+    if context.metadata.image is image:
+        answers.keep(image, key, answer, described)
+    return answer
+
+
+def _question(request: MetadataRequest, call: Call) -> Hashable:
+    """Returns the parts of a request, and of its client, that its answer depends on besides the image."""
+    topics = None if request.topics is None else tuple((topic.name, topic.topic_id) for topic in request.topics)
+    included = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    return (call.version, call.listener_name, included, topics)
+
+
+async def _described_cluster(
+    context: MetadataContext, image: MetadataImage, request: MetadataRequest, call: Call
+) -> tuple[MetadataResponse, int]:
+    """Returns the answer, and the number of topics and partitions in it."""
     topics: list[MetadataResponseTopic] = []
-    described = 0  # since the last checkpoint
+    described = 0
+    turn_ends = DESCRIBED_PER_TURN  # the next checkpoint
     if request.topics is None or (call.version == 0 and not request.topics):
         for _, topic in sorted(image.topics_by_name.items()):
-            if (described := described + 1 + len(topic.partitions)) > DESCRIBED_PER_TURN:
-                described = 0
+            if (described := described + 1 + len(topic.partitions)) > turn_ends:
+                turn_ends = described + DESCRIBED_PER_TURN
                 await trio.lowlevel.checkpoint()
             topics.append(_topic(context, topic, request, call))
     else:
         for wanted in request.topics:
-            if (described := described + 1) > DESCRIBED_PER_TURN:
-                described = 0
+            if (described := described + 1) > turn_ends:
+                turn_ends = described + DESCRIBED_PER_TURN
                 await trio.lowlevel.checkpoint()
             if wanted.name is not None:
                 found = image.topics_by_name.get(wanted.name)
@@ -149,20 +178,20 @@ async def handle_metadata(context: MetadataContext, request: MetadataRequest, ca
             else:
                 described += len(found.partitions)
                 topics.append(_topic(context, found, request, call))
-    controller_id = _some_controller(context)
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             for _, broker in sorted(image.brokers.items())
             if not broker.fenced and (endpoint := broker.endpoint(call.listener_name)) is not None
         ],
         cluster_id=image.cluster_id,
-        controller_id=controller_id,
+        controller_id=_some_controller(context),
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -2147483648
         ),
     )
+    return response, described
 
 
 def _drop_repeats(request: MetadataRequest) -> None:

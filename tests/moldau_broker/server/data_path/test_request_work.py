@@ -11,7 +11,6 @@ import gc
 import importlib.util
 import itertools
 import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,12 +20,13 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import IMPLEMENTATION
 from moldau.runtime.net.serving.answers import FileRange
-from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
-from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import batch, decode_response, frame, run_cluster
+from support.cluster.work import Work, handler_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from moldau_broker.server.data_path.connection import BrokerConnection
 
 ROUNDS = 20
 PRODUCE_CALLS = 72
@@ -38,7 +38,6 @@ SESSION_C_CALLS = 40
 BUSY_SESSION_CALLS = 80
 BUSY_SESSION_C_CALLS = 80
 PARTITIONS = 50
-OPERATIONS = ("append", "write_at", "read", "read_into", "truncate", "sync")
 KEPT_OBJECTS = 8
 """Objects per request that stay: the log remembers its newest batches and the entries of their index."""
 
@@ -46,39 +45,6 @@ BUILT = all(importlib.util.find_spec(name) is not None for name in EXTENSIONS)
 compiled = pytest.mark.skipif(
     IMPLEMENTATION == "python" or not BUILT, reason="the bounds are those of the compiled loops, which were not built"
 )
-
-
-class Work:
-    """Counts calls of functions, outside the simulated world, and operations on its files."""
-
-    def __init__(self) -> None:
-        self.calls = self.c_calls = 0
-        self.files: dict[str, int] = {}
-
-    def _note(self, called: Any, event: str, _: object) -> None:
-        if event == "call":
-            code = called.f_code
-            if "moldau_jepsen/world" not in code.co_filename:
-                self.calls += 1
-            elif code.co_name in OPERATIONS and code.co_qualname.startswith("VirtualFile."):
-                self.files[code.co_name] = self.files.get(code.co_name, 0) + 1
-        elif event == "c_call" and "moldau_jepsen/world" not in called.f_code.co_filename:
-            self.c_calls += 1
-
-    def of(self, run: Callable[[], object]) -> None:
-        sys.setprofile(self._note)
-        try:
-            run()
-        finally:
-            sys.setprofile(None)
-
-
-def handler_of(cluster: Any) -> BrokerConnection:
-    """Returns the handler of a connection that has no socket."""
-    services = listener_services(cluster.running[1].context, "PLAINTEXT", api_table(BASE_APIS))
-    connection: Any = SimpleNamespace(peer_address=("client", 1))
-    peer: Any = SimpleNamespace(identity=None)
-    return BrokerConnection(services, connection, peer)
 
 
 def body_of(request: Any, version: int) -> bytearray:

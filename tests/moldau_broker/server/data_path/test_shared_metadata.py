@@ -1,0 +1,124 @@
+"""Goal: many clients that ask for the same metadata cost a broker one description of a topic, and get true answers.
+
+Method: a broker on virtual time, whose handler of one connection gets Metadata requests in a loop. The test counts
+calls of Python functions; it measures no time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.values import ZERO_UUID
+from moldau_broker.server.cluster_metadata import shared_answers
+from support.cluster.broker_cluster import decode_response, frame, run_cluster
+from support.cluster.work import Work, handler_of
+
+CALLS_MAX = 110
+"""Calls of one more request for the same topics."""
+MEMBERS = 20
+
+
+class Toll:
+    """Lets a client pause for as long as a test says."""
+
+    def __init__(self, pause_ms: int) -> None:
+        self._pause_ms = pause_ms
+
+    def due(self) -> int:
+        return self._pause_ms
+
+    def resumed(self) -> None: ...
+    def suspended(self) -> None: ...
+
+
+def question(*names: str, version: int = 12, correlation_id: int = 1) -> memoryview:
+    topics = [MetadataRequestTopic(topic_id=ZERO_UUID, name=name) for name in names]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    return memoryview(bytearray(frame(request, version, correlation_id)[4:]))
+
+
+async def answer_of(handler: Any, asked: memoryview, version: int = 12) -> tuple[int, Any]:
+    parts = await handler.handle(asked).wait()
+    return decode_response(MetadataResponse, version, memoryview(b"".join(parts))[4:])
+
+
+async def work_of(handler: Any, asked: memoryview) -> int:
+    """Counts the calls of one request; it must not wait for anything."""
+    work, coroutine = Work(), handler.handle(asked).wait()
+    with work.counted():
+        await coroutine
+    return work.calls
+
+
+def test_metadata_of_many_members_grows_with_members_only() -> None:
+    """500 members of a group that all asked for a topic with 1000 partitions once stopped a broker for seconds."""
+    calls: dict[int, list[int]] = {}
+
+    async def scenario(cluster: Any) -> None:
+        for partitions in (4, 64):
+            await cluster.client(1).create_topic(f"t{partitions}", partitions=partitions)
+            await cluster.leader(f"t{partitions}")
+            handler = handler_of(cluster)
+            asked = question(f"t{partitions}")
+            await answer_of(handler, asked)
+            calls[partitions] = [await work_of(handler, asked) for _ in range(MEMBERS)]
+
+    run_cluster(scenario, brokers=1)
+    assert max(calls[64]) == max(calls[4]) <= CALLS_MAX
+
+
+def test_each_question_has_its_own_true_answer() -> None:
+    async def scenario(cluster: Any) -> None:
+        await cluster.client(1).create_topic("a", partitions=2)
+        await cluster.client(1).create_topic("b")
+        await cluster.leader("b")
+        handler = handler_of(cluster)
+        for version in (1, 8, 12):
+            for correlation_id in (7, 8):
+                asked = question("a", version=version, correlation_id=correlation_id)
+                got_id, answer = await answer_of(handler, asked, version)
+                assert got_id == correlation_id
+                assert [(each.name, len(each.partitions)) for each in answer.topics] == [("a", 2)]
+        _, answer = await answer_of(handler, question("b", "a"))
+        assert [each.name for each in answer.topics] == ["b", "a"]
+        _, answer = await answer_of(handler, question("c"))
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await cluster.client(1).create_topic("c")
+        await cluster.leader("c")
+        _, answer = await answer_of(handler, question("c"))
+        assert answer.topics[0].error_code == ErrorCode.NONE, "an answer holds for one image only"
+
+    run_cluster(scenario, brokers=1)
+
+
+def test_a_client_that_pauses_gets_its_own_answer() -> None:
+    async def scenario(cluster: Any) -> None:
+        await cluster.client(1).create_topic("a")
+        await cluster.leader("a")
+        handler = handler_of(cluster)
+
+        async def asked(pause_ms: int, correlation_id: int) -> tuple[int, Any]:
+            deferred = handler._other(question("a", correlation_id=correlation_id), Toll(pause_ms))
+            parts = await deferred.wait()
+            return decode_response(MetadataResponse, 12, memoryview(b"".join(parts))[4:])
+
+        for pause_ms, correlation_id in ((0, 1), (250, 2), (0, 3)):
+            got_id, answer = await asked(pause_ms, correlation_id)
+            assert (got_id, answer.throttle_time_ms) == (correlation_id, pause_ms)
+            assert answer.topics[0].name == "a"
+
+    run_cluster(scenario, brokers=1)
+
+
+@pytest.mark.parametrize("described", [1, shared_answers.DESCRIBED_MAX + 1])
+def test_kept_answers_are_bounded(described: int) -> None:
+    kept, image = shared_answers.SharedAnswers(), object()
+    for number in range(3 * shared_answers.ANSWERS_MAX):
+        kept.keep(image, number, shared_answers.SharedAnswer(None, b""), described)  # type: ignore[arg-type]
+    found = [kept.get(image, number) for number in range(3 * shared_answers.ANSWERS_MAX)]  # type: ignore[arg-type]
+    assert sum(each is not None for each in found) == (shared_answers.ANSWERS_MAX if described == 1 else 0)
+    assert kept.get(object(), 3 * shared_answers.ANSWERS_MAX - 1) is None  # type: ignore[arg-type]
