@@ -1,10 +1,12 @@
-"""The cost of one request for a broker between its frame and its answer, without sockets:
+"""The cost of one request for a broker between its frame and its answer:
 
-    python -m benchmarks.broker.path [--requests N] [--case NAME] [--authorizer] [--profile]
+    python -m benchmarks.broker.path [--requests N] [--case NAME] [--authorizer] [--profile] [--connections N]
 
 A broker and a controller run in this process, on real files in memory and real clocks. The program hands the frames of
 one connection to its handler in a loop, as the connection loop does, and reports the processor time, the calls of
-Python functions and the calls of C functions per request. Under ``valgrind --tool=callgrind`` the difference of two
+Python functions and the calls of C functions per request. With ``--connections`` a load generator in a process of its
+own keeps one Produce of 1 KiB in flight on each of N connections instead, and the whole way from socket to socket
+counts, the operating system's part included. Under ``valgrind --tool=callgrind`` the difference of two
 runs with different ``--requests`` is a count of instructions, which other load on the machine does not change.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import cProfile
+import json
 import os
 import pstats
 import socket
@@ -24,13 +27,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import trio
-from benchmarks.broker.load import FETCH_VERSION, fetch_frame, produce_frame
+from benchmarks.broker.load import FETCH_VERSION, PRODUCE_VERSION, fetch_frame, produce_frame
 
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.serving.request_times import RequestTimes
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.sasl.core.identity import Identity
 from moldau_broker.server import run_broker
@@ -41,8 +45,11 @@ from moldau_quorum.node.server import run_controller
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.runtime.config import Config
+
     from moldau.runtime.net.serving.answers import Answer, Preparation
     from moldau_broker.server.handlers.context import BrokerContext
+    from moldau_broker.server.lifecycle.broker import Broker
 
 KIB = 1024
 PARTITIONS = 100
@@ -172,12 +179,57 @@ def measure(name: str, run: Callable[[int], None], options: argparse.Namespace) 
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 
 
-async def in_one_process(options: argparse.Namespace, directory: str) -> None:
-    """Starts the two nodes, makes the topic, measures."""
+async def measure_connections(port: int, options: argparse.Namespace, answered: Callable[[], int]) -> None:
+    """Reports what requests cost that arrive on many connections, one in flight on each.
+
+    Begins when each connection has had some answers, so that what it costs to connect is left out.
+    """
+    job = {
+        "api": "produce",
+        "topic": TOPIC,
+        "host": "127.0.0.1",
+        "port": port,
+        "connections": options.connections,
+        "partitions": options.partitions,
+        "record_bytes": 100,
+        "batch_bytes": options.batch_bytes,
+        "acks": 1,
+        "window": 1,
+        "rate": 0,
+        "seconds": 3_600.0,
+    }
+    profile = cProfile.Profile()
+    command = [sys.executable, "-m", "benchmarks.broker.load", json.dumps(job)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.run_process, command, check=False))
+        while answered() < 10 * options.connections:  # noqa: ASYNC110
+            await trio.sleep(0.05)  # no event reports it
+        for _ in range(options.rounds):
+            begin, before = os.times(), answered()
+            if options.profile:
+                profile.enable()
+            while answered() < before + options.requests:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+            profile.disable()
+            end, requests = os.times(), answered() - before
+            own = (end.user - begin.user) / requests * 1e6
+            kernel = (end.system - begin.system) / requests * 1e6
+            sys.stdout.write(
+                f"{options.connections} connections: {own + kernel:.1f} us per request, {kernel:.1f} of them in the "
+                f"kernel ({requests} requests in {end.elapsed - begin.elapsed:.1f} s)\n"
+            )
+            sys.stdout.flush()
+        nursery.cancel_scope.cancel()
+    if options.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(60)
+
+
+def node_settings(directory: str, *, authorizer: bool) -> tuple[Config, Config, int]:
+    """Returns the settings of the controller and the broker, and the port of the broker."""
     controller_port, broker_port = free_ports(2)
     security = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
     common = {
-        **(security if options.authorizer else {}),
+        **(security if authorizer else {}),
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"101@127.0.0.1:{controller_port}",
     }
@@ -200,32 +252,48 @@ async def in_one_process(options: argparse.Namespace, directory: str) -> None:
             "log.segment.bytes": str(64 * KIB * KIB),
         }
     )
-    environment = real_environment()
+    return controller, broker, broker_port
+
+
+async def measure_all(broker: Broker, broker_port: int, times: RequestTimes, options: argparse.Namespace) -> None:
+    """Makes the topic and measures."""
+    client = await RpcConnection.open(real_environment(), "127.0.0.1", broker_port, "path")
+    topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+    answer = await client.request_as(
+        CreateTopicsResponse, CreateTopicsRequest(topics=[topic], timeout_ms=30_000), timeout_ms=30_000
+    )
+    client.close()
+    assert not answer.topics[0].error_code, answer
+    replicas = broker.context.replicas
+    while sum(replica.is_leader for replica in replicas.partitions.values()) < PARTITIONS:  # noqa: ASYNC110
+        await trio.sleep(0.01)  # no event reports it
+    if options.connections:
+        await measure_connections(broker_port, options, lambda: times.counts.get((0, PRODUCE_VERSION), 0))
+        return
+    driver = Driver(broker.context)
+    cases: dict[str, Callable[[], Callable[[int], None]]] = {
+        "idle session": driver.idle_session,
+        "busy session": lambda: driver.idle_session(busy=1),
+        "produce 16 KiB": lambda: driver.produce(1, 16 * KIB),
+        "produce 1 KiB": lambda: driver.produce(1, KIB),
+        "produce 16 KiB, 100 partitions": lambda: driver.produce(PARTITIONS, 16 * KIB),
+        "fetch": driver.fetch,
+    }
+    for name, prepare in cases.items():
+        if options.case in (None, name):
+            measure(name, prepare(), options)
+
+
+async def in_one_process(options: argparse.Namespace, directory: str) -> None:
+    """Starts the two nodes, measures, and stops the broker first, because it tells the controller."""
+    controller, broker, broker_port = node_settings(directory, authorizer=options.authorizer)
+    environment, times = real_environment(), RequestTimes()
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(run_controller, environment, controller))
-        running = await nursery.start(partial(run_broker, environment, broker))
-        client = await RpcConnection.open(environment, "127.0.0.1", broker_port, "path")
-        topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
-        answer = await client.request_as(
-            CreateTopicsResponse, CreateTopicsRequest(topics=[topic], timeout_ms=30_000), timeout_ms=30_000
-        )
-        assert not answer.topics[0].error_code, answer
-        replicas = running.context.replicas
-        while sum(replica.is_leader for replica in replicas.partitions.values()) < PARTITIONS:  # noqa: ASYNC110
-            await trio.sleep(0.01)  # no event reports it
-        driver = Driver(running.context)
-        cases: dict[str, Callable[[], Callable[[int], None]]] = {
-            "idle session": driver.idle_session,
-            "busy session": lambda: driver.idle_session(busy=1),
-            "produce 16 KiB": lambda: driver.produce(1, 16 * KIB),
-            "produce 1 KiB": lambda: driver.produce(1, KIB),
-            "produce 16 KiB, 100 partitions": lambda: driver.produce(PARTITIONS, 16 * KIB),
-            "fetch": driver.fetch,
-        }
-        for name, prepare in cases.items():
-            if options.case in (None, name):
-                measure(name, prepare(), options)
-        client.close()
+        async with trio.open_nursery() as brokers:
+            running = await brokers.start(partial(run_broker, environment, broker, requests=times))
+            await measure_all(running, broker_port, times, options)
+            brokers.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 
 
@@ -235,6 +303,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=5_000)
     parser.add_argument("--case", default=None)
     parser.add_argument("--authorizer", action="store_true", help="check the rights of each request")
+    parser.add_argument("--connections", type=int, default=0, help="connections with one request in flight each")
+    parser.add_argument("--partitions", type=int, default=1, help="partitions that the connections share out")
+    parser.add_argument("--batch-bytes", type=int, default=KIB, help="bytes of a batch")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over connections")
     parser.add_argument("--profile", action="store_true", help="show where each case spends its time")
     parser.add_argument("--directory", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
     options = parser.parse_args()

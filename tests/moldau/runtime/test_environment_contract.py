@@ -259,6 +259,126 @@ def test_waits_are_checkpoints(run_streams):
     run_streams(test)
 
 
+@contextlib.asynccontextmanager
+async def watched(given, count):
+    """Yields a watch over the accepting ends of ``count`` connections, whose owners are numbers, and both ends."""
+    arrivals = given.server.network.arrivals()
+    assert arrivals is not None
+    listener = await given.server.network.listen(given.host, 0)
+    clients = [await given.client.network.connect(*listener.address) for _ in range(count)]
+    servers = [await listener.accept() for _ in range(count)]
+    for number, server in enumerate(servers):
+        assert arrivals.watch(server, number)
+    try:
+        yield arrivals, clients, servers
+    finally:
+        for server in servers:
+            arrivals.forget(server)
+        arrivals.close()
+        for each in (*clients, *servers, listener):
+            each.close()
+
+
+async def taken(arrivals, count, most=10):
+    """Returns the first ``count`` owners that are reported."""
+    found = []
+    while len(found) < count:
+        await arrivals.wait()
+        found += arrivals.take(most)
+    return found
+
+
+def test_arrivals_are_reported_once(run):
+    """An arrival is reported once, whether or not it is received; so is the next."""
+
+    async def test(given):
+        async with watched(given, 3) as (arrivals, clients, servers):
+            assert arrivals.take(10) == []
+            await clients[1].send_all([b"a"])
+            assert await taken(arrivals, 1) == [1]
+            assert arrivals.take(10) == []
+            await clients[1].send_all([b"b"])
+            assert await taken(arrivals, 1) == [1]
+            assert await receive(servers[1], 2) == b"ab"
+            with pytest.raises(BlockingIOError):
+                servers[1].receive_into_nowait(memoryview(bytearray(1)))
+            await clients[2].send_all([b"c"])
+            await clients[0].send_all([b"d"])
+            assert sorted(await taken(arrivals, 2)) == [0, 2]
+            arrivals.forget(servers[0])
+            await clients[0].send_all([b"e"])
+            await clients[1].send_all([b"f"])
+            assert await taken(arrivals, 1) == [1]
+
+    run(test)
+
+
+def test_arrivals_that_are_left_over_come_first(run):
+    async def test(given):
+        async with watched(given, 5) as (arrivals, clients, servers):
+            for client, server in zip(clients, servers, strict=True):
+                await client.send_all([b"x"])
+                await server.wait_readable()
+            first = await taken(arrivals, 2, most=2)
+            await clients[first[0]].send_all([b"y"])
+            others = await taken(arrivals, 3, most=3)
+            assert sorted(first + others) == [0, 1, 2, 3, 4]
+            assert await taken(arrivals, 1) == [first[0]]
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_the_end_of_a_stream_is_reported_after_its_bytes(run, end):
+    """A receive that leaves room need not be repeated: the end has a report of its own."""
+
+    async def test(given):
+        async with watched(given, 1) as (arrivals, clients, servers):
+            buffer = memoryview(bytearray(10))
+            await clients[0].send_all([b"last"])
+            getattr(clients[0], end)()
+            received = b""
+            with trio.fail_after(20):
+                while True:
+                    assert await taken(arrivals, 1) == [0]
+                    try:
+                        count = servers[0].receive_into_nowait(buffer)
+                    except BlockingIOError:
+                        continue
+                    except ConnectionError:
+                        break
+                    if not count:
+                        break
+                    received += bytes(buffer[:count])
+            assert received == b"last" or end == "abort"
+
+    run(test)
+
+
+def test_a_wait_for_arrivals_is_a_checkpoint(run):
+    async def test(given):
+        async with watched(given, 1) as (arrivals, clients, _):
+            with trio.move_on_after(0.01) as scope:
+                await arrivals.wait()
+            assert scope.cancelled_caught
+            await clients[0].send_all([b"x"])
+            await arrivals.wait()
+            with trio.testing.assert_checkpoints():
+                await arrivals.wait()
+            assert arrivals.take(1) == [0]
+
+    run(test)
+
+
+def test_a_wrapped_connection_is_not_watched(run):
+    async def test(given):
+        arrivals = given.server.network.arrivals()
+        assert not arrivals.watch(SimpleNamespace(), 1)
+        arrivals.close()
+
+    run(test)
+
+
 def test_refused_taken_and_closed_ports(run):
     async def test(given):
         listener = await given.server.network.listen(given.host, given.port)

@@ -1,6 +1,7 @@
 """Goal: a small request waits for few long requests, however many connections send them.
 
-Method: a server on real sockets whose handler records each request; the tests count turns, not time.
+Method: a server on real sockets whose handler records each request; the tests count turns, not time. Where several
+connections must have received something in the same instant, the server runs on a virtual network without jitter.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ import pytest
 import trio
 
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
-from moldau.runtime.net.serving.connection_loop import HEAVY_BYTES, REQUESTS_PER_TURN
+from moldau.runtime.net.serving.connection_loop import HEAVY_BYTES
+from moldau.runtime.net.serving.parked_reader import REQUESTS_PER_TURN
 from moldau.runtime.net.serving.server import ServerLimits, serve
+from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
 from moldau.runtime.ports.real import real_environment
+from moldau_jepsen.world.network.network import NetworkProfile
+from moldau_jepsen.world.world import run_world
+from support.cluster.broker_cluster import read_frame
 
 HEAVY_PEERS = 50
 GOOD = b"\x00\x03a good one"
@@ -221,3 +227,90 @@ def test_a_prepared_request_may_end_the_connection() -> None:
 
     with_server(test, handler)
     assert handler.handled == [b"\x00\x03", b"..", b"..", b"..", PRODUCE]
+
+
+class Shared(Recorder):
+    """Handlers of several connections, which note in one list when they flush."""
+
+    def __init__(self, handled: list[bytes], fails: bytes = b"") -> None:
+        super().__init__(handled)
+        self.fails = fails
+        self.last = b""
+
+    def handle(self, frame):
+        self.last = bytes(frame[6:8])
+        if self.last == self.fails == b"KO":
+            raise ValueError("planted")
+        if self.last == b"BY":
+            raise CloseConnection("planted", [framed(b"farewell")])
+        return super().handle(frame)
+
+    def flush(self):
+        self.handled.append(b"flush")
+        if self.last == self.fails == b"NO":
+            raise CloseConnection("the disk failed")
+
+
+def in_one_turn(bodies: list[bytes], handler_of) -> list[bytes | None]:
+    """Sends one request on each connection, all in the same instant; returns the answers, None for a closed one."""
+    profile = NetworkProfile(delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
+    answers: list[bytes | None] = [b""] * len(bodies)
+
+    async def main(world) -> None:
+        async def listen(environment) -> None:
+            listener = await environment.network.listen("server", 80)
+            await serve(environment, listener, lambda _: handler_of(), ServerLimits())
+
+        async def ask(number: int, connection) -> None:
+            found = await read_frame(connection)
+            answers[number] = None if found is None else bytes(found)
+
+        world.node("server").start(listen)
+        await trio.sleep(0.1)
+        network = world.node("peer").environment.network
+        connections = [await network.connect("server", 80) for _ in bodies]
+        await trio.sleep(0.1)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for number, (connection, body) in enumerate(zip(connections, bodies, strict=True)):
+                    connection.send_nowait([framed(body)])
+                    nursery.start_soon(ask, number, connection)
+
+    run_world(main, 1, profile)
+    return answers
+
+
+def request(tail: bytes) -> bytes:
+    """A request whose bytes 6 and 7 are ``tail``."""
+    return b"\x00\x03good" + tail
+
+
+def test_requests_of_many_connections_are_flushed_together() -> None:
+    """All requests of a turn are handled before the first flush, and no turn has more than ``CONNECTIONS_MAX``."""
+    handled: list[bytes] = []
+    count = CONNECTIONS_MAX + 8
+    answers = in_one_turn([request(b"OK")] * count, lambda: Shared(handled))
+    assert answers == [b"\x00\x03good"] * count
+    first = handled.index(b"flush")
+    assert handled[:first] == [b"\x00\x03"] * CONNECTIONS_MAX
+    assert handled[first : first + CONNECTIONS_MAX] == [b"flush"] * CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize(
+    ("tail", "answer"), [(b"KO", None), (b"NO", None), (b"BY", b"farewell")], ids=["error", "failed flush", "farewell"]
+)
+def test_an_error_of_a_turn_ends_its_own_connection(tail: bytes, answer: bytes | None) -> None:
+    """The other connections of the turn are answered."""
+    handled: list[bytes] = []
+    bodies = [request(b"OK"), request(tail), request(b"OK")]
+    good = b"\x00\x03good"
+    assert in_one_turn(bodies, lambda: Shared(handled, tail)) == [good, answer, good]
+
+
+def test_a_request_that_takes_long_leaves_its_turn() -> None:
+    """The small requests that arrived with it are answered first."""
+    handled: list[bytes] = []
+    heavy = FETCH + b"good" + bytes(HEAVY_BYTES)
+    answers = in_one_turn([heavy, request(b"OK"), heavy, request(b"OK")], lambda: Shared(handled))
+    assert answers == [FETCH + b"good", b"\x00\x03good"] * 2
+    assert [key for key in handled if key != b"flush"] == [b"\x00\x03"] * 2 + [FETCH] * 2

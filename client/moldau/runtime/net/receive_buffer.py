@@ -62,6 +62,7 @@ class ReceiveBuffer:
         "_limits",
         "_noted_ms",
         "_noted_pending",
+        "arrived_ms",
         "buffer",
         "end",
         "frame_deadline_ms",
@@ -79,6 +80,8 @@ class ReceiveBuffer:
         self.buffer = bytearray(limits.buffer_bytes)
         self.view = memoryview(self.buffer)
         self.start = self.end = 0
+        self.arrived_ms = clock.monotonic_ms()
+        """When the last bytes came; the owner notes it."""
         self.reserved = 0
         """Bytes of the shared budget: the size of the buffer when it is larger than the first."""
         self.frame_deadline_ms = math.inf

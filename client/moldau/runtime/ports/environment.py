@@ -137,6 +137,38 @@ class Listener(Protocol):
         ...
 
 
+class Arrivals(Protocol):
+    """Reports which of many connections have received something, so that one task can serve them all in one turn."""
+
+    def watch(self, connection: Connection, owner: object) -> bool:
+        """Reports ``owner`` from now on; returns False for a connection that this network did not make (TLS).
+
+        A connection is reported after each arrival, not for as long as bytes are unread: what has arrived before this
+        call need not be reported. The owner therefore receives until a receive leaves room in its buffer or raises
+        ``BlockingIOError``. The end of the stream and an error are reported after the bytes before them, on their own.
+        """
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """Reports the connection no more. Called before it is closed."""
+        ...
+
+    async def wait(self) -> None:
+        """Waits until ``take`` would return something. A checkpoint, always."""
+        ...
+
+    def take(self, count: int) -> list[object]:
+        """Returns the owners of at most ``count`` connections that have received something, each once.
+
+        Connections that are left over are reported before those that are reported again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the reports. No task waits."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketBuffers:
     """Sizes of a connection's buffers in the kernel, in bytes; -1 leaves a size to the system, which adapts it."""
@@ -161,6 +193,10 @@ class Network(Protocol):
         Raises:
             OSError: EADDRINUSE when the port is taken.
         """
+        ...
+
+    def arrivals(self) -> Arrivals | None:
+        """Returns a new watch over connections that this network accepts; None where the system offers none."""
         ...
 
     async def connect(self, host: str, port: int) -> Connection:

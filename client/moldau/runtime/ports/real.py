@@ -31,10 +31,12 @@ from moldau.runtime.net.buffers import byte_count, drop_filled, drop_sent
 from moldau.runtime.ports import system_calls
 from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS, UNLIMITED, is_shortage
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, Environment, File, OpenMode, SocketBuffers
+from moldau.runtime.ports.real_arrivals import real_arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moldau.runtime.ports.environment import Arrivals, Connection
     from moldau.values import Buffer
 
 T = TypeVar("T")
@@ -181,6 +183,10 @@ class RealConnection:
                 continue
             pending = drop_sent(pending, sent)
 
+    def fileno(self) -> int:
+        """Descriptor of the socket; -1 once it is closed."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """See ``Connection.close``."""
         if self._socket.fileno() >= 0:
@@ -247,6 +253,10 @@ class RealListener:
             self._socket.close()
 
 
+def _descriptor_of(connection: Connection) -> int:
+    return connection.fileno() if isinstance(connection, RealConnection) else -1
+
+
 class RealNetwork:
     """TCP of the machine, IPv4 and IPv6."""
 
@@ -272,6 +282,10 @@ class RealNetwork:
         except BaseException:
             listening.close()
             raise
+
+    def arrivals(self) -> Arrivals | None:
+        """See ``Network.arrivals``."""
+        return real_arrivals(_descriptor_of)
 
     async def connect(self, host: str, port: int) -> RealConnection:
         """See ``Network.connect``; tries the addresses of ``host`` in the order of the resolver."""

@@ -16,7 +16,15 @@ from moldau.version import VERSION
 if TYPE_CHECKING:
     from moldau.protocol.messages.api_versions import ApiVersionsResponse
     from moldau.runtime.config.sasl import LoginSettings
-    from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener, Network, SocketBuffers
+    from moldau.runtime.ports.environment import (
+        Arrivals,
+        Clock,
+        Connection,
+        Environment,
+        Listener,
+        Network,
+        SocketBuffers,
+    )
 
 SOFTWARE: Final = ("moldau", VERSION)
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -59,6 +67,10 @@ class SaslNetwork:
     ) -> Listener:
         """See ``Network.listen``."""
         return await self.plain.listen(host, port, backlog=backlog, buffers=buffers)
+
+    def arrivals(self) -> Arrivals | None:
+        """See ``Network.arrivals``."""
+        return self.plain.arrivals()
 
     async def connect(self, host: str, port: int) -> Connection:
         """See ``Network.connect``; raises ``SaslAuthenticationError`` when the server refuses."""

@@ -34,7 +34,16 @@ from moldau.runtime.tls.stores import read_pkcs12
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
     from moldau.runtime.config.tls import TlsSettings
-    from moldau.runtime.ports.environment import Clock, Connection, Disk, Environment, Listener, Network, SocketBuffers
+    from moldau.runtime.ports.environment import (
+        Arrivals,
+        Clock,
+        Connection,
+        Disk,
+        Environment,
+        Listener,
+        Network,
+        SocketBuffers,
+    )
 
 STORE_BYTES_MAX: Final = 1 << 20
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -169,6 +178,10 @@ class TlsNetwork:
     ) -> Listener:
         """See ``Network.listen``."""
         return await self.plain.listen(host, port, backlog=backlog, buffers=buffers)
+
+    def arrivals(self) -> Arrivals | None:
+        """See ``Network.arrivals``."""
+        return self.plain.arrivals()
 
     async def connect(self, host: str, port: int) -> TlsConnection:
         """See ``Network.connect``.

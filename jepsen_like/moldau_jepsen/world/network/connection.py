@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.ports.environment import File
     from moldau.values import Buffer
+    from moldau_jepsen.world.network.arrivals import VirtualArrivals
     from moldau_jepsen.world.network.hosts import Host, Kernel
     from moldau_jepsen.world.network.network import VirtualNetwork
 
@@ -218,6 +219,7 @@ class VirtualConnection:
         "_peer",
         "_readers",
         "_writers",
+        "arrivals",
         "closed",
         "dead",
         "host",
@@ -244,6 +246,7 @@ class VirtualConnection:
         self._error: OSError | None = None
         self.closed = False  # by this end
         self.dead = False  # its process is gone
+        self.arrivals: VirtualArrivals | None = None
         self._readers = trio.lowlevel.ParkingLot()
         self._writers = trio.lowlevel.ParkingLot()
 
@@ -292,11 +295,16 @@ class VirtualConnection:
         self._network.acknowledge(self.peer_end.outgoing, filled)
         return filled
 
+    @property
+    def is_readable(self) -> bool:
+        """Returns whether a receive would not block."""
+        return bool(self._inbox) or self._fin or self._error is not None
+
     async def wait_readable(self) -> None:
         """See ``Connection.wait_readable``."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
-        if self._inbox or self._fin or self._error is not None:
+        if self.is_readable:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         await self._readers.park()
@@ -393,8 +401,13 @@ class VirtualConnection:
             self._network.trace.event("close", self.host.name, self._peer[0], self.number)
 
     def _wake(self) -> None:
-        self._readers.unpark_all()
+        self._wake_reader(ends=True)
         self._writers.unpark_all()
+
+    def _wake_reader(self, *, ends: bool) -> None:
+        self._readers.unpark_all()
+        if self.arrivals is not None:
+            self.arrivals.report(self, ends=ends)
 
     # --- what arrives
 
@@ -408,14 +421,14 @@ class VirtualConnection:
         self._network.trace.event("deliver", self._peer[0], self.host.name, self.number, len(data))
         self._inbox.append(memoryview(data))
         self._inbox_bytes += len(data)
-        self._readers.unpark_all()
+        self._wake_reader(ends=False)
 
     def on_fin(self) -> None:
         """Notes that the peer has closed its direction."""
         self._fin = True
         if self.dead or self._has_given_up:
             self.outgoing.send(Mark.RST)
-        self._readers.unpark_all()
+        self._wake_reader(ends=True)
 
     def on_reset(self) -> None:
         """Fails the connection, because the peer does not know it any more."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, SocketBuffers
+from moldau_jepsen.world.network.arrivals import VirtualArrivals
 from moldau_jepsen.world.network.connection import VirtualConnection
 from moldau_jepsen.world.network.hosts import Host, Kernel, ignored
 
@@ -410,6 +411,10 @@ class HostNetwork:
         listener = VirtualListener(self._network, self._host, (self._host.name, port), backlog)
         self._host.listeners[port] = listener
         return listener
+
+    def arrivals(self) -> VirtualArrivals:
+        """See ``Network.arrivals``."""
+        return VirtualArrivals()
 
     async def connect(self, host: str, port: int) -> VirtualConnection:
         """See ``Network.connect``."""

@@ -3,13 +3,15 @@
 Two tasks run. The reader receives as much as its buffer holds, hands every complete frame to the connection's handler,
 calls ``flush`` once (so that the appends of many pipelined requests become one write), and then sends the answers that
 are ready. If an answer is not ready (a ``Deferred``: a long poll, an append that waits for followers), the writer takes
-over: it waits for the answers in order and sends them, while the reader continues. Answers always leave in the order of
-the requests.
+over: it waits for the answers in order and sends them, while the reader continues (``answer_queue``). Answers always
+leave in the order of the requests.
 
 While a client pauses because of its quota, the reader handles no request (``throttle``), but those of SASL: the session
 of an authenticated client must not expire meanwhile.
 
-The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
+While the reader waits for bytes, the task of ``turns`` does the same work for all connections that have received
+something: receive, handle, flush, send, without a task switch for each. What a turn cannot finish (a long
+request, a full socket, a frame that needs memory, an error) is left to the reader, which it wakes. A connection that
 always finds more bytes yields once per drain, which keeps the others' latency flat.
 
 Everything is bounded. A receive buffer (``receive_buffer``) starts small and grows to the announced frame (never beyond
@@ -23,15 +25,14 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections import deque
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.receive_buffer import SIZE_BYTES, ReceiveBuffer, unpack_size
+from moldau.runtime.net.serving.answer_queue import AnswerQueue, ready_bytes
 from moldau.runtime.net.serving.answers import (
     CloseConnection,
     ConnectionHandler,
@@ -44,9 +45,9 @@ from moldau.runtime.net.serving.answers import (
     WaitingAnswer,
 )
 from moldau.runtime.net.serving.held import HeldBytes
+from moldau.runtime.net.serving.parked_reader import REQUESTS_PER_TURN, ParkedReader
 from moldau.runtime.net.serving.throttle import Throttle, throttle_of
 from moldau.runtime.net.serving.transmission import NEVER_MS, Transmission
-from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.tls.errors import TlsHandshakeError, looks_like_tls
 
 if TYPE_CHECKING:
@@ -61,9 +62,6 @@ _unpack_api = struct.Struct(">hh").unpack_from  # API key and version, at the st
 HEAVY_BYTES = 4096
 """From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
 
-REQUESTS_PER_TURN = 256
-"""Requests of one connection before the others have their turn; only those without an answer can be so many."""
-
 GATE_KEY = "sasl.server.max.receive.size"
 """The limit of frames before the authentication."""
 
@@ -77,11 +75,6 @@ FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
 
 
-def _byte_count(parts: Sequence[ResponsePart]) -> int:
-    """Bytes of an answer that are in memory."""
-    return sum(byte_count(part) for part in parts if not isinstance(part, FileRange))
-
-
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 """Errors of the kernel for a peer that no longer answers; they are not ``ConnectionError``."""
 
@@ -91,13 +84,11 @@ class ConnectionLoop:
 
     __slots__ = (
         "_answers",
-        "_begun",
         "_connection",
         "_end_reason",
         "_gate",
         "_handler",
         "_held",
-        "_last_active_ms",
         "_limits",
         "_parked",
         "_paused_since_ms",
@@ -105,10 +96,9 @@ class ConnectionLoop:
         "_received",
         "_scope",
         "_server",
-        "_stalled_since_ms",
         "_throttle",
+        "_traced",
         "_transmission",
-        "_work",
     )
 
     def __init__(self, server: Server, connection: Connection) -> None:
@@ -119,21 +109,16 @@ class ConnectionLoop:
         self._gate: Gate | None = None  # the handler, if it demands an authentication
         self._throttle = Throttle()  # the handler's, once there is one
         self._paused_since_ms = NEVER_MS  # when requests began to wait for the end of a pause
-        self._parked = False  # the reader waits for bytes and holds no view of the buffer
-        self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
-        self._begun: deque[tuple[int, float, RequestTrace | None]] = deque()
-        """API keys of the answers that have not left, in order, when their requests arrived, and the traces of these;
-        see ``times``."""
         self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
         self._received = ReceiveBuffer(server.budget, self._held, server.clock, self._limits)
-        self._work = Signal()  # notified when ``_answers`` changes
         self._scope = trio.CancelScope()
         self._end_reason: str | None = None
-        self._last_active_ms = server.clock.monotonic_ms()
-        self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
+        self._answers = AnswerQueue(self._transmission, self._held, server.clock, server.times)
+        self._parked = ParkedReader(self, connection, self._received, self._answers, self._held)
         # The next request with its size and its API key, before it is handled.
         self._preparing: tuple[Preparation, int, int, RequestTrace | None] | None = None
+        self._traced: list[RequestTrace] = []  # requests that were handled and not flushed
 
     # --- life of the connection
 
@@ -152,10 +137,12 @@ class ConnectionLoop:
                 self._throttle = throttle_of(self._handler)
                 if isinstance(self._handler, Gate):
                     self._gate = self._handler
+                self._parked.watch(self._connection, self._server.arrivals)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._guard, self._write)
+                    nursery.start_soon(self._guard, self._answers.write)
                     await self._guard(self._read)
         finally:
+            self._parked.close()
             self._connection.close()
             self._received.release()
             self._held.close()
@@ -180,7 +167,7 @@ class ConnectionLoop:
     @property
     def last_active_ms(self) -> float:
         """See ``connection_tally.Removable``."""
-        return self._last_active_ms
+        return max(self._received.arrived_ms, self._answers.stalled_since_ms)
 
     @property
     def is_ending(self) -> bool:
@@ -236,7 +223,7 @@ class ConnectionLoop:
             self._finish("the peer did not authenticate in time")
         elif now_ms >= self._transmission.deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
-        elif not self._answers and not self._is_paused and now_ms - self._last_active_ms >= limits.idle_ms:
+        elif not self._answers.pending and not self._is_paused and now_ms - self.last_active_ms >= limits.idle_ms:
             self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
             self._finish(None)
 
@@ -265,7 +252,7 @@ class ConnectionLoop:
             return
         limits = self._limits
         allowed_ms = limits.overdraft_ms if kept > share else limits.held_ms
-        if self._answers and now_ms - self._stalled_since_ms >= allowed_ms:
+        if self._answers.pending and now_ms - self._answers.stalled_since_ms >= allowed_ms:
             self._finish(f"requests that wait keep {kept} bytes that others wait for")
         elif self._received.reserved > share and self._received.note_progress(now_ms) >= limits.overdraft_ms:
             self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
@@ -275,9 +262,7 @@ class ConnectionLoop:
     def end_waits(self) -> None:
         """Lets requests be answered that need not wait, if this connection keeps bytes of the budget for requests."""
         if self._held.charged:
-            for answer in self._answers:
-                if isinstance(answer, EarlyAnswer):
-                    answer.end_wait()
+            self._answers.end_waits()
 
     # --- receiving
 
@@ -289,23 +274,41 @@ class ConnectionLoop:
             try:
                 count = connection.receive_into_nowait(received.view[received.end :])
             except BlockingIOError:
-                self._parked = True
-                await connection.wait_readable()
-                self._parked = False
+                await self._wait_for_bytes()
                 waited = True
                 continue
             if count == 0:
                 await self._end_of_stream()
                 return
             received.end += count
-            self._last_active_ms = clock.monotonic_ms()
+            received.arrived_ms = clock.monotonic_ms()
             if not waited:
                 await trio.lowlevel.checkpoint()
             waited = False
             await self._handle_buffered()
-            while wanted := received.make_room():
-                self._server.keepers[self] = None
-                await received.reserve(wanted)
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        """Prepares the buffer for the next bytes."""
+        while wanted := self._received.make_room():
+            self._server.keepers[self] = None
+            await self._received.reserve(wanted)
+
+    async def _wait_for_bytes(self) -> None:
+        """Waits for bytes; completes what a turn has begun meanwhile."""
+        left = await self._parked.wait()
+        if left is None:
+            return
+        if left.rest:
+            await self._answers.finish(left.rest, left.answers)
+        if left.error is not None:
+            if isinstance(left.error, CloseConnection):
+                await self._bid_farewell(left.answers, left.error)
+            raise left.error
+        await self._settle()
+        if left.has_more:
+            await self._handle_buffered()
+        await self._make_room()
 
     async def _end_of_stream(self) -> None:
         """Drops the pending answers, because the peer has left."""
@@ -317,27 +320,35 @@ class ConnectionLoop:
         """Handles all complete frames, in rounds that the bounds on answers allow."""
         more = True
         while more:
-            if len(self._answers) >= self._limits.answers_max:
+            if len(self._answers.pending) >= self._limits.answers_max:
                 self._received.frame_deadline_ms = NEVER_MS
-                await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
+                await self._answers.changed.wait_until(lambda: len(self._answers.pending) < self._limits.answers_max)
             if self._throttle.until_ms and self._preparing is None:
                 await self._sit_out()
             answers: list[Sequence[ResponsePart] | Deferred] = []
             try:
                 more = await self._take_turn(answers)
             except CloseConnection as close:
-                self._received.drop()  # nothing more is read
-                await self._dispatch(answers)
-                await self._dispatch([close.answer] if close.answer else [])
-                await self._work.wait_until(lambda: not self._answers)
+                await self._bid_farewell(answers, close)
                 raise
-            await self._dispatch(answers)
-            if self._held.unpaid > 0:
-                self._received.frame_deadline_ms = NEVER_MS
-                self._server.keepers[self] = None
-                await self._held.pay()
+            await self._answers.dispatch(answers)
+            await self._settle()
             if more:
                 await trio.lowlevel.checkpoint()
+
+    async def _bid_farewell(self, answers: Sequence[Sequence[ResponsePart] | Deferred], close: CloseConnection) -> None:
+        """Sends the answers that are due before the connection closes."""
+        self._received.drop()  # nothing more is read
+        await self._answers.dispatch(answers)
+        await self._answers.dispatch([close.answer] if close.answer else [])
+        await self._answers.changed.wait_until(lambda: not self._answers.pending)
+
+    async def _settle(self) -> None:
+        """Pays for the memory of requests that wait, before more is read."""
+        if self._held.unpaid > 0:
+            self._received.frame_deadline_ms = NEVER_MS
+            self._server.keepers[self] = None
+            await self._held.pay()
 
     async def _sit_out(self) -> None:
         """Waits until the client's pause is over, or a request of SASL is the next; notices the end of the stream."""
@@ -385,14 +396,23 @@ class ConnectionLoop:
             await self._preparing[0].prepare()
             self._handle_prepared(answers)
             return True
-        received = self._received
-        start = received.start
-        if received.end - start < HEAVY_BYTES or not self._is_heavy(start, unpack_size(received.buffer, start)[0]):
+        if not self.starts_heavy:
             return self._handle_round(answers, REQUESTS_PER_TURN)
-        received.frame_deadline_ms = NEVER_MS
+        self._received.frame_deadline_ms = NEVER_MS
         async with self._server.heavy_lane:
             self._handle_round(answers, 1)
         return True
+
+    @property
+    def starts_heavy(self) -> bool:
+        """Whether the next request may take long, so that it needs a turn of its own."""
+        received, start = self._received, self._received.start
+        return received.end - start >= HEAVY_BYTES and self._is_heavy(start, unpack_size(received.buffer, start)[0])
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next request must wait: for the end of a pause, or until an answer has left."""
+        return self._throttle.until_ms > 0 or len(self._answers.pending) >= self._limits.answers_max
 
     def _is_heavy(self, start: int, size: int) -> bool:
         """Whether the complete frame at ``start`` may hold thousands of things. Records are checked in native code."""
@@ -402,9 +422,20 @@ class ConnectionLoop:
         return received.buffer[start + 4 : start + 6] != _PRODUCE
 
     def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
-        """Handles frames until none is complete (returns False) or a bound is reached (returns True).
+        """Handles frames until none is complete (returns False) or a bound is reached (returns True); then flushes.
 
         Bounds are those on answers, and ``requests_max``; a heavy frame that is not the first ends the round too.
+        """
+        try:
+            return self.handle_frames(answers, requests_max)
+        finally:
+            self.flush(answers)
+
+    def handle_frames(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
+        """Does what ``_handle_round`` does, without the flush.
+
+        Raises:
+            CloseConnection: the connection must be closed.
         """
         handler = self._handler
         assert handler is not None
@@ -414,87 +445,85 @@ class ConnectionLoop:
         times, api_key = self._server.times, -1
         traces = None if times is None else times.traces
         trace: RequestTrace | None = None
-        traced: list[RequestTrace] = []
         start, end = received.start, received.end
         gate = self._gate
         least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
         throttle = self._throttle
-        room = limits.answers_max - len(self._answers)
-        ready_bytes = handled = 0
-        try:
-            while end - start >= SIZE_BYTES:
-                size = unpack_size(buffer, start)[0]
-                if gate is not None:
-                    least, largest = gate.frame_bounds(FRAME_BYTES_MIN, limits.request_bytes_max)
-                if size < least or size > largest:
-                    if looks_like_tls(view[start:end]):
-                        raise CloseConnection("the peer speaks TLS, and this listener does not")
-                    key = "socket.request.max.bytes" if largest == limits.request_bytes_max else GATE_KEY
-                    raise CloseConnection(f"frame size {size} is outside {least}..{largest} ({key})")
-                stop = start + SIZE_BYTES + size
-                if stop > end:
-                    return False
-                if room <= 0 or ready_bytes >= limits.answer_bytes_max or handled >= requests_max:
-                    return True
-                if handled and (throttle.until_ms or (size >= HEAVY_BYTES and self._is_heavy(start, size))):
-                    return True
-                handled += 1
-                self._server.requests += 1
-                received.start = start = stop
-                received.frame_deadline_ms = NEVER_MS
-                if traces is not None:
-                    trace = traces.begin(
-                        view[stop - size : stop], self._last_active_ms, self._server.listener_name, self._connection
-                    )
-                    traced.append(trace)
-                answer = handler.handle(view[stop - size : stop])
-                if times is not None:
-                    api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
-                    times.received(api_key, version)
-                if answer is None:
-                    continue
-                if isinstance(answer, (list, tuple)):
-                    for part in answer:
-                        if not isinstance(part, FileRange):
-                            ready_bytes += byte_count(part)
-                elif not isinstance(answer, WaitingAnswer) and isinstance(answer, Preparation):
-                    self._preparing = (answer, size, api_key, trace)
-                    return True
-                else:
-                    answer, kept = self._hold(answer, size)
-                    ready_bytes += kept
-                answers.append(answer)
-                if times is not None:
-                    self._begun.append((api_key, self._last_active_ms, trace))
-                room -= 1
-            return False
-        finally:
-            self._flush(answers)
+        room = limits.answers_max - len(self._answers.pending)
+        begun = self._answers.begun
+        bytes_ready = handled = 0
+        while end - start >= SIZE_BYTES:
+            size = unpack_size(buffer, start)[0]
+            if gate is not None:
+                least, largest = gate.frame_bounds(FRAME_BYTES_MIN, limits.request_bytes_max)
+            if size < least or size > largest:
+                if looks_like_tls(view[start:end]):
+                    raise CloseConnection("the peer speaks TLS, and this listener does not")
+                key = "socket.request.max.bytes" if largest == limits.request_bytes_max else GATE_KEY
+                raise CloseConnection(f"frame size {size} is outside {least}..{largest} ({key})")
+            stop = start + SIZE_BYTES + size
+            if stop > end:
+                return False
+            if room <= 0 or bytes_ready >= limits.answer_bytes_max or handled >= requests_max:
+                return True
+            if handled and (throttle.until_ms or (size >= HEAVY_BYTES and self._is_heavy(start, size))):
+                return True
+            handled += 1
+            self._server.requests += 1
+            received.start = start = stop
+            received.frame_deadline_ms = NEVER_MS
             if traces is not None:
-                traces.handled(traced)
+                frame, arrived_ms = view[stop - size : stop], received.arrived_ms
+                trace = traces.begin(frame, arrived_ms, self._server.listener_name, self._connection)
+                self._traced.append(trace)
+            answer = handler.handle(view[stop - size : stop])
+            if times is not None:
+                api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
+                times.received(api_key, version)
+            if answer is None:
+                continue
+            if isinstance(answer, (list, tuple)):
+                for part in answer:
+                    if not isinstance(part, FileRange):
+                        bytes_ready += byte_count(part)
+            elif not isinstance(answer, WaitingAnswer) and isinstance(answer, Preparation):
+                self._preparing = (answer, size, api_key, trace)
+                return True
+            else:
+                answer, kept = self._hold(answer, size)
+                bytes_ready += kept
+            answers.append(answer)
+            if times is not None:
+                begun.append((api_key, received.arrived_ms, trace))
+            room -= 1
+        return False
 
     def _handle_prepared(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         """Handles the request that was prepared."""
         assert self._preparing is not None
         (preparation, size, api_key, trace), self._preparing = self._preparing, None
+        if trace is not None:
+            self._traced.append(trace)
         try:
             answer = preparation.handle()
             if answer is not None:
                 answers.append(answer if isinstance(answer, (list, tuple)) else self._hold(answer, size)[0])
                 if self._server.times is not None:
-                    self._begun.append((api_key, self._last_active_ms, trace))
+                    self._answers.begun.append((api_key, self._received.arrived_ms, trace))
         finally:
-            self._flush(answers)
-            if trace is not None:
-                trace.owner.handled((trace,))
+            self.flush(answers)
 
-    def _flush(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+    def flush(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        """Flushes what was handled; drops ``answers`` if that fails."""
         assert self._handler is not None
         try:
             self._handler.flush()
         except CloseConnection:
             answers.clear()  # they promise what was not written; a client that hears nothing asks again
             raise
+        if self._traced:
+            traced, self._traced = self._traced, []
+            traced[0].owner.handled(traced)
 
     def _hold(self, answer: Deferred, size: int) -> tuple[list[ResponsePart] | Deferred, int]:
         """Counts what a request of ``size`` bytes keeps while it waits; answers it now if it must not wait for that.
@@ -505,96 +534,11 @@ class ConnectionLoop:
         if kept > self._limits.buffer_bytes and isinstance(answer, EarlyAnswer) and not self._held.fits(kept):
             early = answer.answer_early()
             if early is not None:
-                return early, _byte_count(early)
+                return early, ready_bytes(early)
         self._held.request_waits(kept)
         return answer, kept
 
     def shrink_if_parked(self) -> None:
         """Gives a large buffer back while the reader waits with nothing in it."""
-        if self._parked and not self._received.pending:
+        if self._parked.is_parked and not self._received.pending:
             self._received.release()
-
-    # --- sending
-
-    async def _dispatch(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
-        """Sends the answers, or leaves them to the writer if one is not ready or others are still under way."""
-        if not answers:
-            return
-        if self._answers or not all(isinstance(answer, (list, tuple)) for answer in answers):
-            if not self._answers:
-                self._stalled_since_ms = self._server.clock.monotonic_ms()
-            for answer in answers:
-                if isinstance(answer, (list, tuple)):
-                    self._held.answer_queued(_byte_count(answer))
-            is_idle = not self._answers
-            self._answers.extend(answers)
-            if is_idle and not self._waits_without_task():
-                self._work.notify()
-            return
-        if len(answers) == 1:
-            await self._transmission.send(cast("Sequence[ResponsePart]", answers[0]))
-        else:
-            ready = cast("list[Sequence[ResponsePart]]", answers)
-            await self._transmission.send([part for parts in ready for part in parts])
-        if self._begun:
-            self._note_answered(cast("list[Sequence[ResponsePart]]", answers))
-
-    def _note_answered(self, answers: list[Sequence[ResponsePart]]) -> None:
-        """Counts the time of the first answers, which have left; a farewell has no request of its own."""
-        times = self._server.times
-        if times is not None:
-            now_ms = self._server.clock.monotonic_ms()
-            for answer in answers[: len(self._begun)]:
-                api_key, begun_ms, trace = self._begun.popleft()
-                times.answered(api_key, now_ms - begun_ms)
-                if trace is not None:
-                    trace.owner.answered(trace, now_ms, answer)
-
-    async def _write(self) -> None:
-        """The writer: waits for answers that were not ready, and sends them in order."""
-        while True:
-            while self._answers and not self._waits_without_task():
-                await self._send_next()
-            await self._work.wait()
-
-    def _waits_without_task(self) -> bool:
-        """Whether the next answer does not need the writer yet; then its end wakes the writer."""
-        first = self._answers[0]
-        if not isinstance(first, WaitingAnswer) or first.finished:
-            return False
-        first.when_finished(self._work.notify)
-        return True
-
-    async def _send_next(self) -> None:
-        """Sends the next answers that are ready, in one call, or waits for one that is not and sends that."""
-        answers = self._answers
-        ready = self._ready_answers()
-        if not ready:
-            ready.append(await cast("Deferred", answers[0]).wait())
-        parts = ready[0] if len(ready) == 1 else [part for each in ready for part in each]
-        if self._begun and (trace := self._begun[0][2]) is not None:
-            trace.owner.ready([begun[2] for begun in islice(self._begun, len(ready))])
-        if parts:
-            await self._transmission.send(parts)
-        for _ in ready:
-            answer = answers.popleft()
-            if isinstance(answer, (list, tuple)):
-                self._held.answer_sent(_byte_count(answer))
-            else:
-                self._held.request_answered()
-        self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
-        if self._begun:
-            self._note_answered(ready)
-        self._work.notify()
-
-    def _ready_answers(self) -> list[Sequence[ResponsePart]]:
-        """Returns the answers at the head of the queue that need not wait; they stay in it until they have left."""
-        ready: list[Sequence[ResponsePart]] = []
-        for answer in self._answers:
-            if isinstance(answer, (list, tuple)):
-                ready.append(answer)
-            elif isinstance(answer, WaitingAnswer) and answer.finished:
-                ready.append(answer.answer_now())
-            else:
-                break
-        return ready

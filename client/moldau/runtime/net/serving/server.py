@@ -17,6 +17,7 @@ from moldau.runtime.net.buffers import BufferPool
 from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.connection_tally import AdmissionRates, ConnectionTally
 from moldau.runtime.net.serving.handshakes import Handshakes
+from moldau.runtime.net.serving.turns import serve_arrivals
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.net.serving.answers import HandlerFactory
     from moldau.runtime.net.serving.request_times import RequestTimes
-    from moldau.runtime.ports.environment import Clock, Connection, Environment, Listener
+    from moldau.runtime.ports.environment import Arrivals, Clock, Connection, Environment, Listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,8 @@ class Server:
         self.times = times
         self.listener_name = ""
         """Appears in traces."""
+        self.arrivals: Arrivals | None = None
+        """Wakes all connections together; None if each waits for its own bytes."""
         self.tally = tally if tally is not None else ConnectionTally()
         self.is_protected = is_protected
         self.clock = clock
@@ -306,8 +309,10 @@ async def serve(
     server.listener_name = listener_name
     shared.add_user(server)
     server.tally.add_owner(server)
+    server.arrivals = environment.network.arrivals() if secure is None else None
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_arrivals, server)
             nursery.start_soon(server.sweep)
             task_status.started(server)
             while True:
@@ -338,3 +343,5 @@ async def serve(
         shared.remove_user(server)
         server.tally.remove_owner(server)
         listener.close()
+        if server.arrivals is not None:
+            server.arrivals.close()

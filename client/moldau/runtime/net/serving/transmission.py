@@ -34,7 +34,19 @@ class Transmission:
         self._limits = limits
 
     async def send(self, parts: Sequence[ResponsePart]) -> None:
-        """Sends an answer; the transport has taken all of it on return.
+        """Sends an answer; the transport has taken all of it on return. Raises what ``send_now`` does."""
+        await self.send_rest(self.send_now(parts))
+
+    async def send_rest(self, parts: Sequence[ResponsePart]) -> None:
+        """Sends what ``send_now`` left, when the transport takes it; reads no range of a file into memory."""
+        while parts:
+            self.deadline_ms = self._clock.monotonic_ms() + self._limits.send_ms
+            await self.connection.wait_writable()
+            self.deadline_ms = NEVER_MS
+            parts = self._send_each(parts)
+
+    def send_now(self, parts: Sequence[ResponsePart]) -> Sequence[ResponsePart]:
+        """Sends as much of an answer as the transport takes; returns the rest.
 
         Raises:
             OSError: the connection failed.
@@ -43,48 +55,48 @@ class Transmission:
         """
         for part in parts:
             if isinstance(part, FileRange):
-                await self._send_with_files(parts)
-                return
-        await self._send_buffers(cast("Sequence[Buffer]", parts))
+                return self._send_with_files(parts)
+        return self._send_buffers(cast("Sequence[Buffer]", parts))
 
-    async def _wait_writable(self) -> None:
-        self.deadline_ms = self._clock.monotonic_ms() + self._limits.send_ms
-        await self.connection.wait_writable()
-        self.deadline_ms = NEVER_MS
-
-    async def _send_buffers(self, buffers: Sequence[Buffer]) -> None:
+    def _send_buffers(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
         connection = self.connection
         while buffers:
             try:
                 sent = connection.send_nowait(buffers)
             except BlockingIOError:
-                await self._wait_writable()
-                continue
+                return buffers
             buffers = drop_sent(buffers, sent)
+        return buffers
 
-    async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
+    def _send_with_files(self, parts: Sequence[ResponsePart]) -> Sequence[ResponsePart]:
         """Reads small file ranges at the head into a pooled buffer and sends them in one call; the rest by sendfile.
 
         The pooled buffer is never held over a wait, so a peer that reads slowly costs no memory. A large range is never
         read here: records for a consumer that catches up go from the page cache to the socket.
         """
-        for part in drop_parts(parts, self._send_gathered(parts)):
-            if not isinstance(part, FileRange):
-                await self._send_buffers((part,))
-                continue
-            position, count = part.position, part.count
-            while count:
-                try:
-                    sent = self.connection.send_file_nowait(part.file, position, count)
-                except BlockingIOError:
-                    await self._wait_writable()
-                    continue
-                except OSError as error:
-                    if (unreadable := _file_error(part, position, error)) is not None:
-                        raise range_failed(part, unreadable) from error
-                    raise
-                position += sent
-                count -= sent
+        return self._send_each(drop_parts(parts, self._send_gathered(parts)))
+
+    def _send_each(self, parts: Sequence[ResponsePart]) -> Sequence[ResponsePart]:
+        for index, part in enumerate(parts):
+            rest = self._send_range(part) if isinstance(part, FileRange) else self._send_buffers((part,))
+            if rest:
+                return [*rest, *parts[index + 1 :]]
+        return ()
+
+    def _send_range(self, part: FileRange) -> Sequence[ResponsePart]:
+        position, count = part.position, part.count
+        while count:
+            try:
+                sent = self.connection.send_file_nowait(part.file, position, count)
+            except BlockingIOError:
+                return (FileRange(part.file, position, count, part.on_error),)
+            except OSError as error:
+                if (unreadable := _file_error(part, position, error)) is not None:
+                    raise range_failed(part, unreadable) from error
+                raise
+            position += sent
+            count -= sent
+        return ()
 
     def _send_gathered(self, parts: Sequence[ResponsePart]) -> int:
         """Sends as much of the head of ``parts`` as fits a pooled buffer and the transport; returns the bytes taken."""

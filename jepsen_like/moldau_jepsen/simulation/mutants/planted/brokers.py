@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
-from moldau.runtime.net.buffers import byte_count
-from moldau.runtime.net.serving.connection_loop import ConnectionLoop
+from moldau.runtime.net.serving.answer_queue import AnswerQueue, ready_bytes
 from moldau.values import Offset
 from moldau_broker.replication.follower import StepKind
 from moldau_broker.replication.purgatory import Purgatory
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.net.serving.answers import Deferred, ResponsePart
-    from moldau.values import Buffer, LeaderEpoch
+    from moldau.values import LeaderEpoch
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed
     from moldau_jepsen.planted_bug import Patch
@@ -76,38 +75,38 @@ def min_isr_ignored() -> list[Patch]:
 
 def answers_sent_ahead_and_queued() -> list[Patch]:
     """Answers that are ready go out ahead of one that is not, and then stand in the queue behind it as well."""
-    original = ConnectionLoop._dispatch
+    original = AnswerQueue.leave
 
-    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
-        if answers and not self._answers and not isinstance(answers[-1], list | tuple):
+    def leave(self: AnswerQueue, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> Sequence[ResponsePart]:
+        if answers and not self.pending and not isinstance(answers[-1], list | tuple):
             for answer in answers:
                 if not isinstance(answer, list | tuple):
                     break
-                await self._transmission.send(answer)
-        await original(self, answers)
+                self._transmission.send_now(answer)
+        return original(self, answers)
 
-    return [(ConnectionLoop, "_dispatch", dispatch)]
+    return [(AnswerQueue, "leave", leave)]
 
 
 def produce_answered_twice() -> list[Patch]:
     """An operation that leaves the purgatory by its condition leaves its deadline behind; both send the answer."""
-    dispatch_once, finish_once = ConnectionLoop._dispatch, Operation.finish
-    connections: dict[int, tuple[ConnectionLoop, Operation]] = {}
+    leave_once, finish_once = AnswerQueue.leave, Operation.finish
+    queues: dict[int, tuple[AnswerQueue, Operation]] = {}
 
-    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+    def leave(self: AnswerQueue, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> Sequence[ResponsePart]:
         for answer in answers:
             if isinstance(answer, ProduceOperation):
-                connections[id(answer)] = (self, answer)
-        await dispatch_once(self, answers)
+                queues[id(answer)] = (self, answer)
+        return leave_once(self, answers)
 
     def finish(self: Operation) -> None:
-        if self.finished and id(self) in connections:
-            loop, operation = connections.pop(id(self))
+        if self.finished and id(self) in queues:
+            queue, operation = queues.pop(id(self))
             assert isinstance(operation, ProduceOperation)
             parts = [*operation._encode(operation.errors)]
-            loop._held.answer_queued(sum(byte_count(cast("Buffer", part)) for part in parts))
-            loop._answers.append(parts)
-            loop._work.notify()
+            queue._held.answer_queued(ready_bytes(parts))
+            queue.pending.append(parts)
+            queue.changed.notify()
         elif not self.finished:
             finish_once(self)
 
@@ -116,7 +115,7 @@ def produce_answered_twice() -> list[Patch]:
 
     return [
         *produce_completed_twice(),
-        (ConnectionLoop, "_dispatch", dispatch),
+        (AnswerQueue, "leave", leave),
         (Operation, "finish", finish),
         (ProduceOperation, "answer_now", answer_now),
     ]

@@ -1,0 +1,159 @@
+"""The sending side of one connection: its answers leave in the order of its requests.
+
+Answers that are ready leave at once. If one is not ready (a ``Deferred``), it and those behind it wait in a queue, and
+the writer sends them: a task that waits for the first answer of the queue. A ``WaitingAnswer`` wakes it when it ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, cast
+
+from moldau.runtime.net.buffers import byte_count
+from moldau.runtime.net.serving.answers import Deferred, EarlyAnswer, FileRange, ResponsePart, WaitingAnswer
+from moldau.runtime.tasks.sync import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.net.serving.held import HeldBytes
+    from moldau.runtime.net.serving.request_times import RequestTimes
+    from moldau.runtime.net.serving.request_traces import RequestTrace
+    from moldau.runtime.net.serving.transmission import Transmission
+    from moldau.runtime.ports.environment import Clock
+
+_NOTHING: tuple[ResponsePart, ...] = ()
+
+
+def ready_bytes(parts: Sequence[ResponsePart]) -> int:
+    """Returns the bytes of an answer that are in memory."""
+    return sum(byte_count(part) for part in parts if not isinstance(part, FileRange))
+
+
+class AnswerQueue:
+    """The answers of one connection. Invariant: ``pending`` is empty unless the first of it is waited for or sent."""
+
+    __slots__ = ("_clock", "_held", "_times", "_transmission", "begun", "changed", "pending", "stalled_since_ms")
+
+    def __init__(self, transmission: Transmission, held: HeldBytes, clock: Clock, times: RequestTimes | None) -> None:
+        """``held`` is charged for what waits here; ``times`` counts the time to each answer."""
+        self._transmission = transmission
+        self._held = held
+        self._clock = clock
+        self._times = times
+        self.pending: deque[Sequence[ResponsePart] | Deferred] = deque()
+        self.begun: deque[tuple[int, float, RequestTrace | None]] = deque()
+        """API keys of the answers that have not left, in order, when their requests arrived, and their traces."""
+        self.changed = Signal()
+        """Notified when ``pending`` changes."""
+        self.stalled_since_ms = clock.monotonic_ms()
+        """When the last of ``pending`` left, or the first came."""
+
+    def leave(self, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> Sequence[ResponsePart]:
+        """Sends the answers of a drain, or leaves them to the writer if one is not ready or others wait already.
+
+        Returns the bytes that the transport did not take: the caller sends them before anything else.
+        """
+        if not answers:
+            return _NOTHING
+        if len(answers) == 1:
+            parts = answers[0]
+            if self.pending or not isinstance(parts, (list, tuple)):
+                return self._queue(answers)
+        elif self.pending or not all(isinstance(answer, (list, tuple)) for answer in answers):
+            return self._queue(answers)
+        else:
+            parts = [part for each in cast("Sequence[Sequence[ResponsePart]]", answers) for part in each]
+        rest = self._transmission.send_now(parts)
+        if not rest:
+            self.left(answers)
+        return rest
+
+    def _queue(self, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> Sequence[ResponsePart]:
+        is_idle = not self.pending
+        if is_idle:
+            self.stalled_since_ms = self._clock.monotonic_ms()
+        for answer in answers:
+            if isinstance(answer, (list, tuple)):
+                self._held.answer_queued(ready_bytes(answer))
+        self.pending.extend(answers)
+        if is_idle and not self._waits_without_task():
+            self.changed.notify()
+        return _NOTHING
+
+    async def dispatch(self, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> None:
+        """Does what ``leave`` does, and waits until the transport has taken what left."""
+        rest = self.leave(answers)
+        if rest:
+            await self.finish(rest, answers)
+
+    async def finish(self, rest: Sequence[ResponsePart], answers: Sequence[Sequence[ResponsePart] | Deferred]) -> None:
+        """Sends the rest of ready answers of which ``leave`` sent a part."""
+        await self._transmission.send_rest(rest)
+        self.left(answers)
+
+    def left(self, answers: Sequence[Sequence[ResponsePart] | Deferred]) -> None:
+        """Counts the time of the first answers, which have left; a farewell has no request of its own."""
+        if self.begun and self._times is not None:
+            begun = self.begun
+            now_ms = self._clock.monotonic_ms()
+            for answer in answers[: len(begun)]:
+                api_key, begun_ms, trace = begun.popleft()
+                self._times.answered(api_key, now_ms - begun_ms)
+                if trace is not None:
+                    trace.owner.answered(trace, now_ms, cast("Sequence[ResponsePart]", answer))
+
+    def end_waits(self) -> None:
+        """Lets requests be answered that need not wait."""
+        for answer in self.pending:
+            if isinstance(answer, EarlyAnswer):
+                answer.end_wait()
+
+    async def write(self) -> None:
+        """Runs the writer: waits for answers that were not ready, and sends them in order."""
+        while True:
+            while self.pending and not self._waits_without_task():
+                await self._send_next()
+            await self.changed.wait()
+
+    def _waits_without_task(self) -> bool:
+        """Whether the next answer does not need the writer yet; then its end wakes the writer."""
+        first = self.pending[0]
+        if not isinstance(first, WaitingAnswer) or first.finished:
+            return False
+        first.when_finished(self.changed.notify)
+        return True
+
+    async def _send_next(self) -> None:
+        """Sends the next answers that are ready, in one call, or waits for one that is not and sends that."""
+        pending = self.pending
+        ready = self._ready_answers()
+        if not ready:
+            ready.append(await cast("Deferred", pending[0]).wait())
+        parts = ready[0] if len(ready) == 1 else [part for each in ready for part in each]
+        if self.begun and (trace := self.begun[0][2]) is not None:
+            trace.owner.ready([begun[2] for begun in islice(self.begun, len(ready))])
+        if parts:
+            await self._transmission.send(parts)
+        for _ in ready:
+            answer = pending.popleft()
+            if isinstance(answer, (list, tuple)):
+                self._held.answer_sent(ready_bytes(answer))
+            else:
+                self._held.request_answered()
+        self.stalled_since_ms = self._clock.monotonic_ms()
+        self.left(ready)
+        self.changed.notify()
+
+    def _ready_answers(self) -> list[Sequence[ResponsePart]]:
+        """Returns the answers at the head of the queue that need not wait; they stay in it until they have left."""
+        ready: list[Sequence[ResponsePart]] = []
+        for answer in self.pending:
+            if isinstance(answer, (list, tuple)):
+                ready.append(answer)
+            elif isinstance(answer, WaitingAnswer) and answer.finished:
+                ready.append(answer.answer_now())
+            else:
+                break
+        return ready

@@ -1,0 +1,63 @@
+"""Turns: one task serves all connections of a listener that have received something.
+
+A turn has three parts, each for all its connections before the next part begins: receive and handle, flush, send. So
+the appends of many connections to one partition become one write, as those of one connection do, and a request costs
+no switch of tasks and no registration with the event loop. What takes long is left to the readers of the connections.
+
+A turn is bounded in connections, requests and bytes, so that the first of them does not wait long for the last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+if TYPE_CHECKING:
+    from moldau.runtime.net.serving.parked_reader import ParkedReader
+    from moldau.runtime.net.serving.server import Server
+
+CONNECTIONS_MAX = 32
+"""Connections of one turn."""
+
+REQUESTS_MAX = 64
+"""Requests after which a turn receives no more."""
+
+BYTES_MAX = 512 * 1024
+"""Received bytes after which a turn receives no more."""
+
+
+async def serve_arrivals(server: Server) -> None:
+    """Serves the connections of a server until cancelled, if their arrivals are reported."""
+    arrivals = server.arrivals
+    if arrivals is None:
+        return
+    while True:
+        await arrivals.wait()
+        waiting = cast("list[ParkedReader]", arrivals.take(CONNECTIONS_MAX))
+        while True:
+            waiting = waiting[take_turn(server, waiting) :]
+            if not waiting:
+                break
+            await trio.lowlevel.checkpoint()
+
+
+def take_turn(server: Server, waiting: list[ParkedReader]) -> int:
+    """Serves the first of the connections, as many as one turn may; returns their number."""
+    now_ms = server.clock.monotonic_ms()
+    requests_end, bytes_left = server.requests + REQUESTS_MAX, BYTES_MAX
+    served: list[ParkedReader] = []
+    count = 0
+    for reader in waiting:
+        count += 1
+        received = reader.receive(now_ms)
+        if received >= 0:
+            served.append(reader)
+            bytes_left -= received
+            if bytes_left <= 0 or server.requests >= requests_end:
+                break
+    for reader in served:
+        reader.flush()
+    for reader in served:
+        reader.answer()
+    return count
