@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
-from moldau.runtime.net.serving.connection_loop import HEAVY_BYTES
-from moldau.runtime.net.serving.parked_reader import REQUESTS_PER_TURN
+from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES, REQUESTS_PER_TURN
 from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
 from moldau.runtime.ports.real import real_environment

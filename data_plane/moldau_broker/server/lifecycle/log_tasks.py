@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,7 +14,7 @@ from moldau_broker.log.config import LogConfig
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
@@ -29,9 +30,11 @@ CLOSE_REPORT_MS = 5_000.0
 """Period of the progress reports while a stop closes logs."""
 WORK_PER_DIRECTORY_MAX = 2
 SYNCS_PER_DIRECTORY_MAX = 4
-"""Concurrent syncs in a directory that appends wait for.
+"""Concurrent passes over logs of a directory whose syncs appends wait for.
 
 The journal of a file system commits them together; the bound leaves threads of the disk to other work."""
+SYNCED_TOGETHER_MAX = 16
+"""Logs of one pass. The first of them is acknowledged with the last, so a pass must not last long."""
 
 
 def known_log_configs(
@@ -142,25 +145,45 @@ class LogTasks:
 
     async def perform(self, work: Work) -> None:
         """Runs one piece of blocking work, like ``offload`` but without a limiter."""
+        await self.perform_together((work,))
+
+    async def perform_together(self, works: Sequence[Work]) -> None:
+        """Runs pieces of blocking work one after the other in one thread; a failure of one leaves the others alone."""
         clock = self._environment.clock
         begun_ms = clock.monotonic_ms()
+        errors: dict[int, Exception] = {}
+
+        def run() -> None:
+            for number, work in enumerate(works):
+                try:
+                    work.run()
+                except Exception as error:  # noqa: BLE001 - the log manager handles it
+                    errors[number] = error
+
         try:
-            await self._environment.disk.offload(work.run)
-        except Exception as error:  # noqa: BLE001 - the log manager handles it
-            self._logger.error("work-failed", work=work.name, error=error)
-            work.failed(error)
-        else:
+            await self._environment.disk.offload(run)
+        except Exception as error:  # noqa: BLE001 - the thread could not be had
+            errors = dict.fromkeys(range(len(works)), error)
+        took_ms = clock.monotonic_ms() - begun_ms
+        for number, work in enumerate(works):
+            failure = errors.get(number)
+            if failure is not None:
+                self._logger.error("work-failed", work=work.name, error=failure)
+                work.failed(failure)
+                continue
             if work.is_flush:
-                self.flush_times.observe(clock.monotonic_ms() - begun_ms)
+                self.flush_times.observe(took_ms)
             work.complete()
 
 
 class LogSyncs:
-    """The syncs that appends wait for (``flush.messages``), with group commit.
+    """The syncs that appends wait for (``flush.messages``), with group commit within a log and across logs.
 
     A log has at most one sync in progress and one requested. A sync covers everything written before it starts, so all
-    appends during one sync together cost one more. ``LogManager.flush_listener`` is called when a sync has ended, and
-    requests another one if records were written meanwhile.
+    appends during one sync together cost one more. Logs of a directory that wait at the same time are synced in passes:
+    one hand-over to a thread for up to ``SYNCED_TOGETHER_MAX`` of them, and at most ``SYNCS_PER_DIRECTORY_MAX`` passes
+    at a time. ``LogManager.flush_listener`` is called when a sync has ended, and requests another one if records were
+    written meanwhile.
     """
 
     def __init__(self, tasks: LogTasks, logs: LogManager) -> None:
@@ -168,8 +191,8 @@ class LogSyncs:
         self._tasks = tasks
         self._logs = logs
         self._syncs = TaskHost()
-        self._requested: dict[PartitionLog, None] = {}
-        self._limiters: dict[str, trio.CapacityLimiter] = {}
+        self._requested: dict[str, dict[PartitionLog, None]] = {}  # by directory, in the order of the requests
+        self._passes: dict[str, int] = {}  # tasks by directory, those that have not begun included
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
@@ -179,18 +202,36 @@ class LogSyncs:
 
     def request(self, log: PartitionLog) -> None:
         """See ``collaborators.SyncRequest``; a stopping broker starts no sync, because closing syncs all logs."""
-        if self._syncs.accepts and log not in self._requested:
-            self._requested[log] = None
-            self._syncs.start(self._sync, log)
-
-    async def _sync(self, log: PartitionLog) -> None:
+        if not self._syncs.accepts:
+            return
         directory = log.parent_directory
-        limiter = self._limiters.setdefault(directory, trio.CapacityLimiter(SYNCS_PER_DIRECTORY_MAX))
-        async with limiter:
-            del self._requested[log]
-            work = self._logs.flush_work(log)
-            if work is not None:
-                await self._tasks.perform(work)
-            elif log.storage.released:
-                # A future log may have replaced it and been synced with that: the waits must check again.
-                self._logs.flush_listener(log.topic_partition)
+        requested = self._requested.setdefault(directory, {})
+        if log in requested:
+            return
+        requested[log] = None
+        passes = self._passes.get(directory, 0)
+        if passes < SYNCS_PER_DIRECTORY_MAX and len(requested) > passes * SYNCED_TOGETHER_MAX:
+            self._passes[directory] = passes + 1
+            self._syncs.start(self._pass, directory)
+
+    async def _pass(self, directory: str) -> None:
+        """Syncs logs of a directory until none is requested."""
+        requested = self._requested[directory]
+        try:
+            while requested:
+                logs = list(itertools.islice(requested, SYNCED_TOGETHER_MAX))
+                works: list[Work] = []
+                for log in logs:
+                    del requested[log]
+                    work = self._logs.flush_work(log)
+                    if work is not None:
+                        works.append(work)
+                    elif log.storage.released:
+                        # A future log may have replaced it and been synced with that: the waits must check again.
+                        self._logs.flush_listener(log.topic_partition)
+                if works:
+                    await self._tasks.perform_together(works)
+                else:
+                    await trio.lowlevel.checkpoint()
+        finally:
+            self._passes[directory] -= 1

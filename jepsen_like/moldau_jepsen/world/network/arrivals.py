@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import trio
 
-from moldau_jepsen.world.network.connection import VirtualConnection
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.runtime.ports.environment import Connection
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A virtual connection."""
+
+    on_arrival: Callable[[Watched, bool], None] | None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a receive would not block."""
 
 
 class VirtualArrivals:
@@ -20,22 +31,22 @@ class VirtualArrivals:
 
     def __init__(self) -> None:
         """Watches nothing yet."""
-        self._owners: dict[VirtualConnection, object] = {}
-        self._ready: deque[VirtualConnection] = deque()
-        self._queued: set[VirtualConnection] = set()  # in ``_ready`` because of bytes
+        self._owners: dict[Watched, object] = {}
+        self._ready: deque[Watched] = deque()
+        self._queued: set[Watched] = set()  # in ``_ready`` because of bytes
         self._waiters = trio.lowlevel.ParkingLot()
 
     def watch(self, connection: Connection, owner: object) -> bool:
         """See ``Arrivals.watch``."""
-        if not isinstance(connection, VirtualConnection):
+        if not isinstance(connection, Watched):
             return False
         self._owners[connection] = owner
-        connection.arrivals = self
+        connection.on_arrival = self._report
         if connection.is_readable:
-            self.report(connection, ends=True)
+            self._report(connection, True)
         return True
 
-    def report(self, connection: VirtualConnection, *, ends: bool) -> None:
+    def _report(self, connection: Watched, ends: bool) -> None:
         """Notes that bytes have arrived, or that the stream has ended."""
         if ends or connection not in self._queued:
             self._ready.append(connection)
@@ -45,9 +56,9 @@ class VirtualArrivals:
 
     def forget(self, connection: Connection) -> None:
         """See ``Arrivals.forget``."""
-        assert isinstance(connection, VirtualConnection)
+        assert isinstance(connection, Watched)
         if self._owners.pop(connection, None) is not None:
-            connection.arrivals = None
+            connection.on_arrival = None
             self._queued.discard(connection)
             self._ready = deque(known for known in self._ready if known is not connection)
 
@@ -60,8 +71,8 @@ class VirtualArrivals:
 
     def take(self, count: int) -> list[object]:
         """See ``Arrivals.take``."""
-        found: dict[VirtualConnection, object] = {}
-        again: list[VirtualConnection] = []
+        found: dict[Watched, object] = {}
+        again: list[Watched] = []
         while self._ready and len(found) < count:
             connection = self._ready.popleft()
             if connection in found:
@@ -75,6 +86,6 @@ class VirtualArrivals:
     def close(self) -> None:
         """See ``Arrivals.close``."""
         for connection in self._owners:
-            connection.arrivals = None
+            connection.on_arrival = None
         self._owners.clear()
         self._ready.clear()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.runtime.ports.environment import File
     from moldau.values import Buffer
-    from moldau_jepsen.world.network.arrivals import VirtualArrivals
+    from moldau_jepsen.world.network.arrivals import Watched
     from moldau_jepsen.world.network.hosts import Host, Kernel
     from moldau_jepsen.world.network.network import VirtualNetwork
 
@@ -219,11 +219,11 @@ class VirtualConnection:
         "_peer",
         "_readers",
         "_writers",
-        "arrivals",
         "closed",
         "dead",
         "host",
         "number",
+        "on_arrival",
         "outgoing",
         "peer_end",
     )
@@ -246,7 +246,7 @@ class VirtualConnection:
         self._error: OSError | None = None
         self.closed = False  # by this end
         self.dead = False  # its process is gone
-        self.arrivals: VirtualArrivals | None = None
+        self.on_arrival: Callable[[Watched, bool], None] | None = None
         self._readers = trio.lowlevel.ParkingLot()
         self._writers = trio.lowlevel.ParkingLot()
 
@@ -406,8 +406,8 @@ class VirtualConnection:
 
     def _wake_reader(self, *, ends: bool) -> None:
         self._readers.unpark_all()
-        if self.arrivals is not None:
-            self.arrivals.report(self, ends=ends)
+        if self.on_arrival is not None:
+            self.on_arrival(self, ends)
 
     # --- what arrives
 

@@ -45,7 +45,7 @@ from moldau.runtime.net.serving.answers import (
     WaitingAnswer,
 )
 from moldau.runtime.net.serving.held import HeldBytes
-from moldau.runtime.net.serving.parked_reader import REQUESTS_PER_TURN, ParkedReader
+from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES, REQUESTS_PER_TURN, ParkedReader
 from moldau.runtime.net.serving.throttle import Throttle, throttle_of
 from moldau.runtime.net.serving.transmission import NEVER_MS, Transmission
 from moldau.runtime.tls.errors import TlsHandshakeError, looks_like_tls
@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Connection
 
 _unpack_api = struct.Struct(">hh").unpack_from  # API key and version, at the start of a request
-
-HEAVY_BYTES = 4096
-"""From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
 
 GATE_KEY = "sasl.server.max.receive.size"
 """The limit of frames before the authentication."""
@@ -396,20 +393,18 @@ class ConnectionLoop:
             await self._preparing[0].prepare()
             self._handle_prepared(answers)
             return True
-        if not self.starts_heavy:
+        if not self.starts_heavy():
             return self._handle_round(answers, REQUESTS_PER_TURN)
         self._received.frame_deadline_ms = NEVER_MS
         async with self._server.heavy_lane:
             self._handle_round(answers, 1)
         return True
 
-    @property
     def starts_heavy(self) -> bool:
         """Whether the next request may take long, so that it needs a turn of its own."""
         received, start = self._received, self._received.start
         return received.end - start >= HEAVY_BYTES and self._is_heavy(start, unpack_size(received.buffer, start)[0])
 
-    @property
     def must_wait(self) -> bool:
         """Whether the next request must wait: for the end of a pause, or until an answer has left."""
         return self._throttle.until_ms > 0 or len(self._answers.pending) >= self._limits.answers_max

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.held import HeldBytes
     from moldau.runtime.ports.environment import Arrivals, Connection
 
+HEAVY_BYTES = 4096
+"""From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
+
 REQUESTS_PER_TURN = 256
 """Requests of one connection before the others have their turn; only those without an answer can be so many."""
 
@@ -28,11 +31,9 @@ REQUESTS_PER_TURN = 256
 class RequestHandling(Protocol):
     """How a connection handles what is in its buffer; see ``ConnectionLoop``."""
 
-    @property
     def must_wait(self) -> bool:
         """Whether the next request must wait."""
 
-    @property
     def starts_heavy(self) -> bool:
         """Whether the next request may take long."""
 
@@ -44,7 +45,7 @@ class RequestHandling(Protocol):
 
 
 class LeftOver(NamedTuple):
-    """What a turn leaves to the reader of a connection, besides the bytes in its buffer."""
+    """The work that a turn leaves to the reader of a connection, besides the bytes in its buffer."""
 
     error: Exception | None
     answers: Sequence[Sequence[ResponsePart] | Deferred] = ()
@@ -145,7 +146,7 @@ class ParkedReader:
         if self._task is None:
             return -1  # the reader receives once more before it waits again
         requests, received = self._requests, self._received
-        if requests.must_wait:
+        if requests.must_wait():
             self._wake(None)
             return -1
         try:
@@ -161,7 +162,7 @@ class ParkedReader:
         received.end += count
         self._fills = received.end == len(received.buffer)
         received.arrived_ms = now_ms
-        if requests.starts_heavy:
+        if received.end - received.start >= HEAVY_BYTES and requests.starts_heavy():
             self._has_more = True
             return count
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from moldau.runtime.net.buffers import drop_sent
 from moldau.runtime.net.serving.answers import FileRange, ResponsePart, drop_parts, range_failed
@@ -12,11 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.net.buffers import BufferPool
-    from moldau.runtime.net.serving.server import ServerLimits
     from moldau.runtime.ports.environment import Clock, Connection
     from moldau.values import Buffer
 
 NEVER_MS = float("inf")
+
+
+class SendLimits(Protocol):
+    """The limits of a server that concern answers on their way; ``ServerLimits`` documents them."""
+
+    @property
+    def send_ms(self) -> float:
+        """Time in which the peer must take a byte."""
+
+    @property
+    def sendfile_bytes_min(self) -> int:
+        """Smallest range of a file that is never read."""
 
 
 class Transmission:
@@ -24,7 +35,7 @@ class Transmission:
 
     __slots__ = ("_clock", "_limits", "_pool", "connection", "deadline_ms")
 
-    def __init__(self, connection: Connection, pool: BufferPool, clock: Clock, limits: ServerLimits) -> None:
+    def __init__(self, connection: Connection, pool: BufferPool, clock: Clock, limits: SendLimits) -> None:
         """Nothing is under way. ``connection`` may be replaced before the first answer (TLS)."""
         self.connection = connection
         self.deadline_ms = NEVER_MS
@@ -34,7 +45,7 @@ class Transmission:
         self._limits = limits
 
     async def send(self, parts: Sequence[ResponsePart]) -> None:
-        """Sends an answer; the transport has taken all of it on return. Raises what ``send_now`` does."""
+        """Sends an answer; the transport has taken all of it on return. The errors are those of ``send_now``."""
         await self.send_rest(self.send_now(parts))
 
     async def send_rest(self, parts: Sequence[ResponsePart]) -> None:
@@ -65,6 +76,8 @@ class Transmission:
                 sent = connection.send_nowait(buffers)
             except BlockingIOError:
                 return buffers
+            if len(buffers) == 1 and type(buffers[0]) is bytes and len(buffers[0]) == sent:  # as a rule
+                return ()
             buffers = drop_sent(buffers, sent)
         return buffers
 

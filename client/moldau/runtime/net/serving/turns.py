@@ -9,13 +9,13 @@ A turn is bounded in connections, requests and bytes, so that the first of them 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import trio
 
 if TYPE_CHECKING:
     from moldau.runtime.net.serving.parked_reader import ParkedReader
-    from moldau.runtime.net.serving.server import Server
+    from moldau.runtime.ports.environment import Arrivals, Clock
 
 CONNECTIONS_MAX = 32
 """Connections of one turn."""
@@ -27,7 +27,18 @@ BYTES_MAX = 512 * 1024
 """Received bytes after which a turn receives no more."""
 
 
-async def serve_arrivals(server: Server) -> None:
+class TurnServer(Protocol):
+    """The part of a ``Server`` that turns use."""
+
+    arrivals: Arrivals | None
+    requests: int
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the node."""
+
+
+async def serve_arrivals(server: TurnServer) -> None:
     """Serves the connections of a server until cancelled, if their arrivals are reported."""
     arrivals = server.arrivals
     if arrivals is None:
@@ -42,7 +53,7 @@ async def serve_arrivals(server: Server) -> None:
             await trio.lowlevel.checkpoint()
 
 
-def take_turn(server: Server, waiting: list[ParkedReader]) -> int:
+def take_turn(server: TurnServer, waiting: list[ParkedReader]) -> int:
     """Serves the first of the connections, as many as one turn may; returns their number."""
     now_ms = server.clock.monotonic_ms()
     requests_end, bytes_left = server.requests + REQUESTS_MAX, BYTES_MAX
