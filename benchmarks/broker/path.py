@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.config import Config
-
     from moldau.runtime.net.serving.answers import Answer, Preparation
     from moldau_broker.server.handlers.context import BrokerContext
     from moldau_broker.server.lifecycle.broker import Broker

@@ -1,0 +1,105 @@
+"""Goal: a small produce on one of many connections costs little more than one of many on the same connection.
+
+Method: a broker on a virtual network without jitter, so that requests of all connections arrive in one instant. The
+test counts calls of Moldau's functions, steps of tasks, and writes; it measures no time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from moldau.implementation import EXTENSIONS
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.records import IMPLEMENTATION
+from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
+from moldau_jepsen.world.disk.disk import VirtualFile
+from moldau_jepsen.world.network.network import NetworkProfile
+from support.cluster.broker_cluster import Cluster, batch, frame, read_frame, run_cluster
+
+if TYPE_CHECKING:
+    from moldau.runtime.ports.environment import Connection
+
+CONNECTIONS = 2 * CONNECTIONS_MAX
+ROUNDS = 4
+CALLS = 75
+"""Of Moldau's functions, for one request from its arrival to its answer."""
+STEPS_PER_TURN = 2
+"""Of tasks: the one of the turn, its wake-up, and what the broker does besides."""
+
+BUILT = all(importlib.util.find_spec(name) is not None for name in EXTENSIONS)
+compiled = pytest.mark.skipif(
+    IMPLEMENTATION == "python" or not BUILT, reason="the bounds are those of the compiled loops, which were not built"
+)
+
+
+class Work(trio.abc.Instrument):
+    """Counts calls of Moldau's functions outside the simulated world, and steps of the broker's tasks."""
+
+    def __init__(self) -> None:
+        self.own = trio.lowlevel.current_task()
+        self.calls = self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += task.name.startswith("moldau.runtime.net") or "ConnectionLoop" in task.name
+
+    def note(self, called: Any, event: str, _: object) -> None:
+        if event == "call":
+            name = called.f_code.co_filename
+            if "/moldau" in name and "/moldau_jepsen/" not in name and "/tests/" not in name:
+                self.calls += 1
+
+
+def request() -> bytes:
+    partition = PartitionProduceData(index=0, records=batch(*[b"x" * 100] * 9))
+    topic = TopicProduceData(name="t", partition_data=[partition])
+    return frame(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic]), 12)
+
+
+async def ask_all(connections: list[Connection]) -> None:
+    """Sends a request on each connection in the same instant, and receives the answers."""
+    for connection in connections:
+        connection.send_nowait([request()])
+    for connection in connections:
+        assert await read_frame(connection) is not None
+
+
+@compiled
+def test_work_of_a_produce_on_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = 0
+    append = VirtualFile.append
+
+    def counted(self: VirtualFile, buffers: Any) -> int:
+        nonlocal writes
+        writes += "/t-0/" in self.path
+        return append(self, buffers)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        await cluster.leader("t")
+        connections = [await cluster.client(1).raw() for _ in range(CONNECTIONS)]
+        await ask_all(connections)
+        monkeypatch.setattr(VirtualFile, "append", counted)
+        work = Work()
+        trio.lowlevel.add_instrument(work)
+        sys.setprofile(work.note)
+        try:
+            for _ in range(ROUNDS):
+                await ask_all(connections)
+        finally:
+            sys.setprofile(None)
+            trio.lowlevel.remove_instrument(work)
+        requests, turns = CONNECTIONS * ROUNDS, math.ceil(CONNECTIONS / CONNECTIONS_MAX) * ROUNDS
+
+        assert work.calls <= CALLS * requests, work.calls / requests
+        assert work.steps <= STEPS_PER_TURN * turns, work.steps / turns
+        assert turns / 2 <= writes <= 2 * turns, f"{writes} writes in {turns} turns"
+        for connection in connections:
+            connection.close()
+
+    run_cluster(scenario, profile=NetworkProfile(delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0))
