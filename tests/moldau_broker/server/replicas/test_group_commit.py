@@ -89,7 +89,7 @@ def test_many_partitions_share_a_pass(acks: int, requests: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_power_loss_takes_no_acknowledged_append_of_a_shared_pass(seed: int) -> None:
+def test_a_power_loss_takes_nothing_acknowledged(seed: int) -> None:
     """The power is cut as soon as a part of the appends is acknowledged, while further passes are under way."""
 
     async def scenario(cluster: Cluster) -> None:
