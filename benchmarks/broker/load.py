@@ -51,6 +51,7 @@ class Peer:
     header: bytearray = field(default_factory=bytearray)
     left: int = 0  # bytes of the present answer that have not come
     answer: bytearray = field(default_factory=bytearray)  # what has come of it, as far as the error code
+    waits_to_send: bool = False  # the selector reports when it can
 
 
 def produce_frame(topic: str, partition: int, record_bytes: int, batch_bytes: int, acks: int) -> tuple[bytes, int]:
@@ -104,6 +105,7 @@ class Load:
         self.received = 0
         self.selector = selectors.DefaultSelector()
         self.buffer = bytearray(RECEIVE_BYTES)
+        self.free = list(peers)  # those that may have room in their windows
 
     def run(self) -> dict[str, float]:
         for peer in self.peers:
@@ -124,7 +126,8 @@ class Load:
                         self._issue(peer, begin + issued / self.rate)
                         issued += 1
                 else:
-                    for peer in self.peers:
+                    free, self.free = self.free, []
+                    for peer in free:
                         while len(peer.due) < self.window and not peer.unsent:
                             self._issue(peer, time.perf_counter())
                             issued += 1
@@ -154,14 +157,19 @@ class Load:
                 peer.unsent = peer.unsent[peer.sock.send(peer.unsent) :]
             except BlockingIOError:
                 self.selector.modify(peer.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+                peer.waits_to_send = True
                 return
-        self.selector.modify(peer.sock, selectors.EVENT_READ, peer)
+        if peer.waits_to_send:
+            self.selector.modify(peer.sock, selectors.EVENT_READ, peer)
+            peer.waits_to_send = False
+            self.free.append(peer)
 
     def _receive(self, peer: Peer) -> None:
         count = peer.sock.recv_into(self.buffer)
         if count == 0:
             raise ConnectionError("the broker closed the connection")
         self.received += count
+        self.free.append(peer)
         position = 0
         while position < count:
             if peer.left:

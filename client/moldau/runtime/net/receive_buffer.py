@@ -32,6 +32,10 @@ block the budget for others.
 """
 
 
+SPARE_BYTES = 1
+"""Room behind the largest frame: a receive that leaves it free has taken all bytes that had arrived."""
+
+
 class ReceiveLimits(Protocol):
     """The limits of a server that concern received bytes; ``ServerLimits`` documents them."""
 
@@ -160,7 +164,7 @@ class ReceiveBuffer:
         pending = self.end
         assert self.start == 0, "a buffer is enlarged when it is full"
         assert self.reserved >= size, "a large buffer is paid for"
-        buffer = bytearray(size)
+        buffer = bytearray(size + SPARE_BYTES)
         buffer[:pending] = self.view[:pending]
         self.buffer = buffer
         self.view = memoryview(buffer)
