@@ -332,13 +332,9 @@ class BrokerConnection:
             if version < _ERRORS_FIRST:
                 raise
             return services.fetch.encode_error(version, correlation_id, ErrorCode.INVALID_REQUEST)
-        rights = self._permissions
-        if context.authorizer is not None and (
-            rights is None
-            or rights.acls is not context.metadata.image.acls
-            or rights.identity is not self._peer.identity
-        ):
-            rights = self._rights()
+        rights, acls = self._permissions, context.metadata.image.acls
+        if rights is None or rights.acls is not acls or rights.identity is not self._peer.identity:
+            rights = None if context.authorizer is None else self._rights()
         if rights is not None:
             rights.api = ApiKey.FETCH
         if request.replica_id >= 0:

@@ -467,11 +467,11 @@ class ConnectionLoop:
             self._server.requests += 1
             received.start = start = stop
             received.frame_deadline_ms = NEVER_MS
+            frame = view[stop - size : stop]
             if traces is not None:
-                frame, arrived_ms = view[stop - size : stop], received.arrived_ms
-                trace = traces.begin(frame, arrived_ms, self._server.listener_name, self._connection)
+                trace = traces.begin(frame, received.arrived_ms, self._server.listener_name, self._connection)
                 self._traced.append(trace)
-            answer = handler.handle(view[stop - size : stop])
+            answer = handler.handle(frame)
             if times is not None:
                 api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
                 times.received(api_key, version)
