@@ -61,7 +61,7 @@ def console(
     if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise UsageError(f"{' and '.join(absent)} not installed; run: pip install 'moldau[console]'")
     from moldau_cli.console.avro import AvroViews
-    from moldau_cli.console.identities import CREDENTIALS
+    from moldau_cli.console.core.logins import needs_login
     from moldau_cli.console.serving import Options, run_console
 
     inherited = os.environ.pop(TOKEN_VARIABLE, None)  # nodes that the console starts must not get it
@@ -70,14 +70,13 @@ def console(
     given = {**connection_config(), **_checked_settings(settings or [])}
     local = _local_nodes(directory, bootstrap_server)
     address = local.bootstrap if local is not None else bootstrap_of(bootstrap_server)
-    uses_sasl = given.get("security.protocol", "").startswith("SASL")
     options = Options(
         bootstrap=address,
         settings=given,
         host=host,
         port=port,
         token=secret,
-        login=login or (uses_sasl and not given.keys() & CREDENTIALS),
+        login=login or needs_login(given),
         read_only=read_only,
         allowed_hosts=frozenset(name.lower() for name in allowed_host or ()),
         certificate=None if tls_certificate is None else str(tls_certificate),
@@ -103,11 +102,12 @@ def _checked_settings(pairs: list[str]) -> dict[str, str]:
         UsageError: a client does not know a key, or its value is invalid.
     """
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
+    from moldau_cli.console.core.logins import with_any_login
 
     given = parse_settings(pairs)
     for schema in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG):
         try:
-            schema.parse({"bootstrap.servers": "127.0.0.1:9092", **given})
+            schema.parse({"bootstrap.servers": "127.0.0.1:9092", **with_any_login(given)})
         except ConfigError as error:
             raise UsageError(f"-X: {'; '.join(error.problems)}") from error
     return given

@@ -30,12 +30,6 @@ UNUSED_S: Final = 30.0
 """Samples are taken only while a page was asked for within this time."""
 SAMPLED_TOPICS_MAX: Final = 1_000
 
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-CREDENTIALS: Final = ("sasl.username", "sasl.password", "sasl.jaas.config")
-"""Keys that name a user; one of them in the settings of the console means that it has an identity of its own."""
-MECHANISMS: Final = {"SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE, "PLAIN": PLAIN_MODULE}
-
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)  # the settings hold passwords
 class Identity:
@@ -76,27 +70,6 @@ class Identity:
                 except KafkaError:
                     await trio.lowlevel.checkpoint()  # the pages themselves report why the cluster does not answer
             await trio.sleep(max(SAMPLE_S, SAMPLE_REST * (trio.current_time() - began_s)))
-
-
-def login_settings(settings: Mapping[str, str], user: str, password: str, mechanism: str) -> dict[str, str]:
-    """Returns the connection settings of a user.
-
-    Raises:
-        ValueError: the mechanism is unknown, or the name is empty.
-    """
-    if mechanism not in MECHANISMS:
-        raise ValueError(f"unknown mechanism {mechanism!r:.40}; known are {', '.join(MECHANISMS)}")
-    if not user:
-        raise ValueError("the user name is empty")
-    name, secret = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in (user, password))
-    protocol = "SASL_SSL" if "SSL" in settings.get("security.protocol", "") else "SASL_PLAINTEXT"
-    kept = {key: value for key, value in settings.items() if key not in CREDENTIALS}
-    return {
-        **kept,
-        "security.protocol": protocol,
-        "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f'{MECHANISMS[mechanism]} required username="{name}" password="{secret}";',
-    }
 
 
 @asynccontextmanager

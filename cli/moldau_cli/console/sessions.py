@@ -10,7 +10,8 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.access import same_secret
-from moldau_cli.console.identities import login_settings, open_identity
+from moldau_cli.console.core.logins import login_settings
+from moldau_cli.console.identities import open_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,6 +18,7 @@ import trio
 
 from moldau.runtime.config import ConfigError, console_listener
 from moldau.runtime.tasks.supervision import BackoffPolicy, run_with_restarts
+from moldau_cli.console.core.logins import needs_login, with_any_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MODULE: Final = "moldau_cli.console.attached"
 NEEDED: Final = ("starlette", "hypercorn")
-CREDENTIALS: Final = ("sasl.username", "sasl.password", "sasl.jaas.config")
 PROTOCOL: Final = "security.protocol"
 RESTARTS: Final = BackoffPolicy(initial_ms=1_000.0, max_ms=60_000.0)
 HEALTHY_MS: Final = 60_000.0
@@ -58,6 +58,8 @@ class NodeConsole:
         address = console_listener(config)
         assert address is not None, "the key switches the console on"
         self._host, self._port = address
+        if self._port == 0:
+            raise ConfigError(["console.listener: port 0 would be another one at each start; give a number"])
         self._token = config.get_str_or_none("console.token") or None
         self._read_only = config.get_bool("console.read.only")
         self._client = _client_keys(config.get_str_or_none("console.client.config"), environ)
@@ -82,7 +84,7 @@ class NodeConsole:
         settings = json.dumps(self.settings(endpoint.host, endpoint.port)).encode() + b"\n"
 
         async def once() -> None:
-            await _run_process(settings, log)
+            await _run_process(settings, f"{self._host}:{self._port}", log)
 
         await run_with_restarts(
             environment,
@@ -97,13 +99,14 @@ class NodeConsole:
     def settings(self, host: str, port: int) -> dict[str, object]:
         """Returns what the process reads from its input; host and port are those of the broker's listener."""
         shown = f"[{host}]" if ":" in host else host
+        settings = self._client | {PROTOCOL: self._protocol.name}
         return {
             "bootstrap": f"{shown}:{port}",
-            "settings": self._client | {PROTOCOL: self._protocol.name},
+            "settings": settings,
             "host": self._host,
             "port": self._port,
             "token": self._token,
-            "login": self._protocol.uses_sasl and not self._client.keys() & set(CREDENTIALS),
+            "login": needs_login(settings),
             "read_only": self._read_only,
         }
 
@@ -133,7 +136,7 @@ def _client_keys(path: str | None, environ: Mapping[str, str]) -> dict[str, str]
     }
     for schema in schemas:
         try:
-            schema.parse({"bootstrap.servers": "127.0.0.1:9092", **shared})
+            schema.parse({"bootstrap.servers": "127.0.0.1:9092", **with_any_login(shared)})
         except ConfigError as error:
             raise ConfigError([f"{key}: {path}: {problem}" for problem in error.problems]) from error
     return shared
@@ -157,7 +160,7 @@ def _protocol(config: Config, client: Mapping[str, str]) -> SecurityProtocol:
     )
 
 
-async def _run_process(settings: bytes, log: EventLogger) -> None:
+async def _run_process(settings: bytes, address: str, log: EventLogger) -> None:
     """Runs the process once.
 
     Raises:
@@ -176,7 +179,7 @@ async def _run_process(settings: bytes, log: EventLogger) -> None:
     assert process.stderr is not None
     written = b""
     try:
-        log.info("console-started", pid=process.pid)
+        log.info("console-started", address=address, pid=process.pid)
         try:
             await process.stdin.send_all(settings)
             while data := await process.stderr.receive_some(OUTPUT_BYTES_MAX):

@@ -12,7 +12,8 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau_cli.console.app import ASSETS, BODY_BYTES_MAX, Console, application
-from moldau_cli.console.identities import login_settings, open_identity
+from moldau_cli.console.core.logins import login_settings
+from moldau_cli.console.identities import open_identity
 from moldau_cli.console.pages import QUESTIONS
 from moldau_cli.console.records import SCANNED_RECORDS_MAX, Search
 from moldau_cli.console.sessions import SESSIONS_MAX, Sessions
@@ -394,7 +395,7 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
         (("refused", "partition"), 400, "partition"),
         (("refused", "size"), 400, "at most 1048576"),
         ("wrong token", 401, "token is wrong"),
-        ("read-only", 403, "--read-only"),
+        ("read-only", 403, "the console is read-only"),
         ("after", 401, "sign in"),
     ],
     ids=str,

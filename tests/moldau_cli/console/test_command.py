@@ -62,6 +62,16 @@ def test_a_cluster_that_is_down_is_named(capsys):
     assert "is the cluster running?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--login"]])
+def test_users_who_sign_in_need_no_mechanism_before(more, capsys):
+    """The guide's command for a cluster with SASL was refused, because it names no mechanism."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["console", "-b", address, "-X", "security.protocol=SASL_SSL", *more, "--no-browser"]) == 1
+    assert "is the cluster running?" in capsys.readouterr().err
+
+
 def test_a_taken_port_is_named_and_a_default_gives_way():
     with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
         assert first.getsockname()[1] != second.getsockname()[1]

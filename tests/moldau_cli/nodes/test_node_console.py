@@ -41,6 +41,7 @@ def settings_of(console):
     ("more", "words"),
     [
         ("console.listener=9080\n", "console.listener: '9080' is not host:port"),
+        ("console.listener=127.0.0.1:0\n", "port 0 would be another one at each start"),
         ("console.listener=0.0.0.0:9080\n", "can be reached from other machines, so console.token is needed"),
         ("console.listener=127.0.0.1:9080\nconsole.token=short\n", "console.token: 5 characters, at least 16"),
         ("console.listener=127.0.0.1:9080\nconsole.client.config={tmp}/absent\n", "cannot read"),
@@ -100,6 +101,16 @@ def test_a_login_of_the_file_needs_no_person(tmp_path):
     )
     found = settings_of(NodeConsole(parse_server_config(text, "n", {}), {"W": "secret"}))
     assert (found["login"], found["settings"]["sasl.password"]) == (False, "secret")
+
+
+def test_a_file_without_a_user_leaves_the_login_to_persons(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n")
+    text = written(
+        SCRAM + f"console.listener=127.0.0.1:9080\nconsole.client.config={file}\n", "SASL_PLAINTEXT://127.0.0.1:9092"
+    )
+    found = settings_of(console_of(text))
+    assert (found["login"], found["settings"]["security.protocol"]) == (True, "SASL_PLAINTEXT")
 
 
 def test_only_the_first_of_several_processes_serves_it():
