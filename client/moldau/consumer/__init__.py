@@ -1,12 +1,22 @@
-"""The consumer: ``Consumer`` for trio, with its values and errors; ``core`` holds its pure cores."""
+"""The consumer: ``Consumer`` for trio, with its values and errors; ``core`` holds its pure cores.
 
-from moldau.cluster.committed import CommittedOffset
-from moldau.cluster.troubles import InvalidTopicError
-from moldau.consumer.consumer import Consumer
-from moldau.consumer.core.statistics import ConsumerStatistics, PartitionStatistics
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
-from moldau.consumer.fetcher import LogTruncatedError, OffsetOutOfRangeError
-from moldau.consumer.group import CommitFailedError
+Importing the package loads none of them, because a broker uses only a few values of ``core``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from moldau.cluster.committed import CommittedOffset
+    from moldau.cluster.troubles import InvalidTopicError
+    from moldau.consumer.consumer import Consumer
+    from moldau.consumer.core.statistics import ConsumerStatistics, PartitionStatistics
+    from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallback
+    from moldau.consumer.fetcher import LogTruncatedError, OffsetOutOfRangeError
+    from moldau.consumer.group import CommitFailedError
 
 __all__ = [
     "CommitFailedError",
@@ -22,3 +32,20 @@ __all__ = [
     "PartitionStatistics",
     "RebalanceCallback",
 ]
+
+_HOMES = {
+    "CommitFailedError": "group",
+    "CommittedOffset": "offsets",
+    "ConsumedBatch": "core.values",
+    "ConsumedColumns": "core.values",
+    "ConsumedRecord": "core.values",
+    "Consumer": "consumer",
+    "ConsumerStatistics": "core.statistics",
+    "InvalidTopicError": "topic_watch",
+    "LogTruncatedError": "fetcher",
+    "OffsetOutOfRangeError": "fetcher",
+    "PartitionStatistics": "core.statistics",
+    "RebalanceCallback": "core.values",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -378,6 +378,13 @@ def test_planted_bugs_are_noticed(bug, monkeypatch):
     elif bug == "fetch is not checked":
         check_produce_only = lambda self: None if "_fetch" in caller() else rights(self)  # noqa: E731
         monkeypatch.setattr(BrokerConnection, "_rights", check_produce_only)
+        fetch = BrokerConnection._fetch
+
+        def forgetful(self, *arguments):
+            self._permissions = None  # else those of an earlier request are used without a call
+            return fetch(self, *arguments)
+
+        monkeypatch.setattr(BrokerConnection, "_fetch", forgetful)
     else:
         monkeypatch.setattr("moldau_quorum.authorization.authorizer.Permissions.refresh", lambda self: None)
     with pytest.raises(ExceptionGroup) as raised:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.admin import DelegationToken
-    from moldau.runtime.ports.environment import Connection, Environment, Listener, Network, SocketBuffers
+    from moldau.runtime.ports.environment import Arrivals, Connection, Environment, Listener, Network, SocketBuffers
     from moldau_jepsen.workloads.questions import Nodes
 
 TOPICS = ("guarded", "guarded-2")
@@ -87,6 +87,10 @@ class OnceAuthenticated:
     ) -> Listener:
         """See ``Network.listen``."""
         return await self._network.listen(host, port, backlog=backlog, buffers=buffers)
+
+    def arrivals(self) -> Arrivals | None:
+        """See ``Network.arrivals``."""
+        return self._network.arrivals()
 
     async def connect(self, host: str, port: int) -> Connection:
         """See ``Network.connect``."""

@@ -1,0 +1,40 @@
+"""Goal: a broker starts without the clients, and what it loads does not grow unnoticed.
+
+Method: a fresh interpreter that imports the broker, counts modules, and counts the dataclasses that are built: each
+compiles half a dozen functions, and together they take a fifth of the import.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import dataclasses, sys
+built = 0
+process = dataclasses._process_class
+def counted(*arguments, **options):
+    global built
+    built += 1
+    return process(*arguments, **options)
+dataclasses._process_class = counted
+import moldau_broker.server
+print(built, *sys.modules)
+"""
+CLIENTS = ("moldau.admin", "moldau.blocking", "moldau.producer", "moldau.share", "moldau.aio", "moldau.mirror")
+MODULES_MAX = 540
+"""Moldau's own; 523 when this was written."""
+DATACLASSES_MAX = 295
+"""287 when this was written."""
+
+
+def test_a_broker_loads_no_client_and_no_more_than_before() -> None:
+    """The package of the consumer loaded the whole client for one function that a broker uses."""
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    built, *modules = run.stdout.split()
+    own = [name for name in modules if name.startswith("moldau")]
+    assert [name for name in own if name.startswith(CLIENTS)] == []
+    assert "moldau.consumer.consumer" not in own
+    assert "moldau.cluster.client" not in own
+    assert len(own) <= MODULES_MAX, len(own)
+    assert int(built) <= DATACLASSES_MAX, built
