@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -241,6 +242,14 @@ class RunClients:
     def wrong(self) -> list[str]:
         """The violations that members of the share group saw."""
         return [] if self._share is None or self._share.stuck else [text for _, text in self._share.wrong()]
+
+    @property
+    def shared(self) -> str:
+        """How much the share group did, for the report; empty if there is none."""
+        if self._share is None:
+            return ""
+        counts = Counter(type(event).__name__ for event in self._share.events)
+        return f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers"
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads.

@@ -134,6 +134,7 @@ class _Run:
         self.copies = Copies()
         self.stuck: list[str] = []
         self.wrong: list[str] = []
+        self.shared = ""
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
         self.left = "kept"  # what became of the topics on a cluster that was started elsewhere
@@ -289,6 +290,7 @@ class _Run:
                 self.faults += workload.kills
                 self.stuck = workload.stuck
                 self.wrong = workload.wrong if self.is_final else []
+                self.shared = workload.shared
                 if self.unwritten is None:
                     writer.flush()
         if self.unwritten is not None:
@@ -478,6 +480,7 @@ class _Run:
                 if options.bootstrap
                 else {"network": "; ".join((options.network.value, *self.notes))}
             ),
+            **({"share group": self.shared} if self.shared else {}),
             "once more": once_more(options),
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},

@@ -109,6 +109,13 @@ def test_divergence_truncates_and_goes_on_from_there() -> None:
     assert (a.fetch_offset, a.last_fetched_epoch) == (6, 2)
 
 
+def test_logs_that_share_nothing_are_truncated_to_the_first_offset() -> None:
+    a = followed(0, offset=10)
+    core = fetcher(a)
+    steps = core.answered(ErrorCode.NONE, 9, [answer(0, diverging=(-1, 0))], request_of(core), 0)
+    assert [step.kind for step in steps] == [StepKind.TRUNCATE]
+
+
 def test_an_offset_the_leader_has_not_got_is_reset() -> None:
     a = followed(0, offset=10)
     core = fetcher(a)

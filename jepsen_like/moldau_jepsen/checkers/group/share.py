@@ -208,7 +208,8 @@ def _lost(
     is_done = any(_is_final(each) and each.is_stored is not False for each in answers)
     if is_done or any(each.count >= delivery_count_max for each in received):
         return []
-    text = f"delivered {len(received)} times, neither accepted nor rejected"
+    counts = ", ".join(str(each.count) for each in received)
+    text = f"delivered {len(received)} times (with the counts {counts}), neither accepted nor rejected"
     return [ShareAnomaly(ShareAnomalyKind.LOST, place, text)]
 
 

@@ -170,3 +170,10 @@ def test_partitioner_is_called_per_batch():
             state.report(began_batch=number % 100 == 0, is_full=False)
     assert calls["choose"] <= 20
     assert calls["appended"] <= 20
+
+
+def test_a_partition_that_a_topic_has_no_more_is_left():
+    """A topic that was deleted and made again may have fewer partitions, before any leader is known."""
+    partitioner = UniformSticky(100)
+    assert partitioner.choose([], 4, lambda: 3) == 3
+    assert partitioner.choose([], 2, lambda: 3) == 1

@@ -66,6 +66,17 @@ def test_an_empty_transaction_needs_no_request(commit):
     assert manager.state is State.READY
 
 
+def test_pauses_between_attempts_double_up_to_the_limit():
+    manager = ready()
+    first, longest = manager.retry_backoff_ms, manager.retry_backoff_max_ms
+    pauses = []
+    for _ in range(30):
+        manager._retry_later(1_000)
+        pauses.append(manager.retry_at_ms - 1_000)
+    assert pauses == [min(first * 2.0**number, longest) for number in range(30)]
+    assert pauses[0] == first < longest == pauses[-1]
+
+
 def test_calls_in_a_wrong_state_are_refused_with_a_message():
     manager = make()
     for action in (manager.begin, manager.begin_commit, manager.begin_abort, manager.check_sending):

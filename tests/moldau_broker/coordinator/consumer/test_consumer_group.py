@@ -422,6 +422,15 @@ def txn_commit(member_id: str, epoch: int) -> TxnOffsetCommitRequest:
     )
 
 
+def test_a_reader_names_a_member_and_its_epoch_or_neither() -> None:
+    driver = world()
+    ConsumerClient(driver, "a").beat()
+    assert fetch_code(driver, None, -1) is ErrorCode.NONE
+    assert fetch_code(driver, "a", -1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fetch_code(driver, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetch_code(driver, "b", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_offsets_by_member_epoch() -> None:
     driver = world()
     a, b = two(driver)

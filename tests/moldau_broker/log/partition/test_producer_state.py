@@ -102,12 +102,18 @@ def test_a_snapshot_keeps_both_epochs_and_open_transactions() -> None:
     state.apply(batch(0, transactional=True))
     state.replay(marker(1), EndMarker(commit=True, coordinator_epoch=9))
     state.apply(batch(2, sequence=1, transactional=True))
+    state.apply(batch(3, sequence=2, transactional=True))
     again = manager(now_ms=2_000)
-    again.load_snapshot(decode_snapshot("x", state.encode_snapshot()), 3)
+    again.load_snapshot(decode_snapshot("x", state.encode_snapshot()), 4)
     assert again.describe() == state.describe()
+    known, loaded = state.get(PRODUCER), again.get(PRODUCER)
+    assert known is not None
+    assert loaded is not None
+    assert loaded.batches == known.batches
+    assert len(loaded.batches) == 3
     row = again.describe()[0]
     assert (row.producer_epoch, row.coordinator_epoch, row.current_transaction_start_offset) == (EPOCH, 9, 2)
-    assert (again.first_unstable_offset(), again.map_end_offset, again.knows_all) == (2, 3, True)
+    assert (again.first_unstable_offset(), again.map_end_offset, again.knows_all) == (2, 4, True)
 
 
 def test_a_snapshot_without_the_mark_knows_not_all_producers() -> None:
