@@ -109,7 +109,7 @@ def test_divergence_truncates_and_goes_on_from_there() -> None:
     assert (a.fetch_offset, a.last_fetched_epoch) == (6, 2)
 
 
-def test_logs_that_share_nothing_are_truncated_to_the_first_offset() -> None:
+def test_logs_that_share_nothing_are_truncated_to_offset_0() -> None:
     a = followed(0, offset=10)
     core = fetcher(a)
     steps = core.answered(ErrorCode.NONE, 9, [answer(0, diverging=(-1, 0))], request_of(core), 0)

@@ -247,7 +247,7 @@ def test_a_former_life_of_a_broker_may_neither_fetch_nor_join() -> None:
     assert fetched(subject, 2, 10, epoch=19).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_proposal_names_the_broker_epochs_that_members_fetched_with() -> None:
+def test_a_proposal_names_the_broker_epochs_of_the_last_fetches() -> None:
     """The controller must see that a member has restarted since: it may have lost what it had (KIP-903)."""
     subject = leader(isr=(1, 2), end=10, high_watermark=10)
     fetched(subject, 2, 10)

@@ -76,7 +76,7 @@ def test_a_marker_without_a_transaction_ends_none() -> None:
     assert state.first_unstable_offset() is None
 
 
-def test_a_transaction_is_unstable_until_its_marker_is_replicated() -> None:
+def test_a_transaction_is_unstable_until_its_end_is_replicated() -> None:
     state = manager()
     state.apply(batch(3, transactional=True))
     assert state.first_unstable_offset() == 3
