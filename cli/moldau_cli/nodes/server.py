@@ -48,6 +48,8 @@ MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is no
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 PARENT_POLL_S = 1.0
+HANGING_END_S = 2.0
+"""How long a broker that has given up may take to end in order."""
 COLLECT_AFTER = 20_000
 """Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
 every connection."""
@@ -404,6 +406,7 @@ class _Node:
                     from moldau_cli.nodes.traces import name_topics
 
                     name_topics(self._tracer, broker)
+                watchers.start_soon(_end_for_certain, broker.context.directories.gives_up, log)
                 if self._console is not None:
                     from moldau_broker.server.lifecycle.startup import advertised_endpoints
 
@@ -476,4 +479,14 @@ async def _watch_parent(parent: int) -> None:
 
     while os.getppid() == parent:  # noqa: ASYNC110 - trio has no event for the end of a parent process
         await trio.sleep(PARENT_POLL_S)
+    os._exit(EXIT_FAILED)
+
+
+async def _end_for_certain(gives_up: trio.Event, log: EventLogger) -> None:
+    """Ends the process when its broker has given up, even if threads hang on a disk."""
+    import trio
+
+    await gives_up.wait()
+    await trio.sleep(HANGING_END_S)
+    log.error("ended-by-force", why="threads of the log directories do not return")
     os._exit(EXIT_FAILED)

@@ -327,9 +327,9 @@ class HostileDisk:
         """See ``Disk.lock``; the lock file is not in the journal, because its loss would have no effect."""
         return self._disk.lock(path)
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, work: Callable[[], T], *, abandons: bool = False) -> T:
         """See ``Disk.offload``."""
-        return await self._disk.offload(work)
+        return await self._disk.offload(work, abandons=abandons)
 
 
 def _parent(path: str) -> int:

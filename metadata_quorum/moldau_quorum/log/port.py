@@ -312,6 +312,8 @@ class MetadataLogConfig:
     """Opens an authenticated connection to a controller listener; plain TCP if None."""
     timing: ElectionTiming = field(default_factory=ElectionTiming)
     limits: LogLimits = field(default_factory=LogLimits)
+    sync_patience_ms: float = 0.0
+    """How long a sync of a leader may take before it hands the leadership over; 0: for ever."""
     joins: bool = False
     """The node is not part of a fixed set: it starts as an observer and waits to be added (``add_voter``)."""
     log_exists: bool = False
@@ -485,6 +487,11 @@ class MetadataLog(Protocol):
     @property
     def log_start_index(self) -> int:
         """First index that ``read_committed`` can read."""
+        ...
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a sync has not returned for ``sync_patience_ms``; meanwhile nothing is applied here."""
         ...
 
     async def wait_for_commit(self, index: int) -> int:

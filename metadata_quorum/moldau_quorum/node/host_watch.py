@@ -75,22 +75,22 @@ class HostWatch:
     async def _try_round(self, silent: list[BrokerId]) -> None:
         clock = self._environment.clock
         end_ms = clock.monotonic_ms() + ROUND_MS
-        accepted = dict.fromkeys([*silent, *self._sessions.latest_heard(COMPARED)], False)
+        tried = dict.fromkeys([*silent, *self._sessions.latest_heard(COMPARED)])
+        addresses = {broker: address for broker in tried if (address := self._address(broker)) is not None}
+        accepted = dict.fromkeys(addresses, False)
 
-        async def attempt(broker: BrokerId) -> None:
-            address = self._address(broker)
-            if address is not None:
-                try:
-                    connection = await self._environment.network.connect(*address)
-                except OSError:
-                    return
-                accepted[broker] = True
-                connection.close()
+        async def attempt(broker: BrokerId, host: str, port: int) -> None:
+            try:
+                connection = await self._environment.network.connect(host, port)
+            except OSError:
+                return
+            accepted[broker] = True
+            connection.close()
 
         with trio.move_on_after(ROUND_MS / 1000):
             async with trio.open_nursery() as nursery:
-                for broker in accepted:
-                    nursery.start_soon(attempt, broker)
+                for broker, address in addresses.items():
+                    nursery.start_soon(attempt, broker, *address)
         await trio.sleep(max(end_ms - clock.monotonic_ms(), 0.0) / 1000)
         unheard = set(self._sessions.unheard(clock.monotonic_ms() - self._unreachable_ms))
         for broker in self._suspects.judge(silent, accepted):

@@ -432,6 +432,7 @@ def _log_config(
         on_opened=directory.log_opened,
         timing=election_timing(float(config.get_int("controller.quorum.election.timeout.ms"))),
         limits=LogLimits(snapshot_after_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots")),
+        sync_patience_ms=config.get_int("log.dir.sync.timeout.ms") / 2,
         joins=joins,
     )
 

@@ -33,7 +33,14 @@ COMMIT_COMES_LATER = ("_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION
 """Answers to a commit that met a rebalance, or had nothing to commit yet."""
 
 
-def create_topic(bootstrap: str, name: str, partitions: int, replicas: int, timeout_s: float = WAIT_S / 2) -> None:
+def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    replicas: int,
+    timeout_s: float = WAIT_S / 2,
+    configs: dict[str, str] | None = None,
+) -> None:
     """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there), and returns
     when all brokers know it: only the one that was asked does when it answers.
     """
@@ -43,7 +50,9 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int, time
     admin = AdminClient({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + timeout_s
     while True:
-        made = admin.create_topics([NewTopic(name, partitions, replicas)], request_timeout=timeout_s)
+        made = admin.create_topics(
+            [NewTopic(name, partitions, replicas, config=configs or {})], request_timeout=timeout_s
+        )
         try:
             made[name].result(timeout=timeout_s + WAIT_S)
             break

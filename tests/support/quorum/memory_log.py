@@ -62,6 +62,10 @@ class MemoryLog:
         return self._config.node_id
 
     @property
+    def hangs(self) -> bool:
+        return False
+
+    @property
     def log_start_index(self) -> int:
         return 1
 

@@ -360,12 +360,13 @@ class Disk(Protocol):
         """
         ...
 
-    def offload(self, work: Callable[[], T]) -> Awaitable[T]:
+    def offload(self, work: Callable[[], T], *, abandons: bool = False) -> Awaitable[T]:
         """Runs blocking disk work outside the event loop and returns its result or raises its exception.
 
         In production a thread of a bounded pool; in simulation the work runs at one instant after a drawn delay. The
         work must not touch state that the event loop changes meanwhile. Not cancellable once begun: the result of a
-        cancelled call is dropped after the work has ended.
+        cancelled call is dropped after the work has ended. With ``abandons`` a cancelled call returns at once, while
+        the work may go on or hang for ever; its thread does not count towards the bound any more.
         """
         ...
 

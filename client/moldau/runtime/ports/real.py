@@ -593,11 +593,26 @@ class RealDisk:
             raise
         return RealLock(descriptor)
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, work: Callable[[], T], *, abandons: bool = False) -> T:
         """See ``Disk.offload``."""
         if self._threads is None:
             self._threads = trio.CapacityLimiter(self._threads_max)
-        return await trio.to_thread.run_sync(work, limiter=self._threads)
+        is_running = False
+
+        def run() -> T:
+            nonlocal is_running
+            is_running = True
+            try:
+                return work()
+            finally:
+                is_running = False
+
+        try:
+            return await trio.to_thread.run_sync(run, limiter=self._threads, abandon_on_cancel=abandons)
+        except trio.Cancelled:
+            if abandons and is_running:
+                self._threads.total_tokens += 1  # in place of the thread that may hang
+            raise
 
 
 def raise_open_files_limit() -> int:

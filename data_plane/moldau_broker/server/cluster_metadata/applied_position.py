@@ -27,7 +27,7 @@ from moldau_broker.log.files.names import APPLIED_METADATA, TEMPORARY_SUFFIX
 from moldau_quorum.broker_side.metadata_position import MetadataPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from moldau.runtime.ports.environment import Disk
     from moldau.runtime.telemetry.log import EventLogger
@@ -83,8 +83,15 @@ def known_position(
 class AppliedPosition:
     """Keeps the applied position in the log directories. Its methods run in the event loop."""
 
-    def __init__(self, disk: Disk, logs: LogManager, image: Callable[[], MetadataImage]) -> None:
-        """``image`` returns the newest metadata that the broker has taken."""
+    def __init__(
+        self,
+        disk: Disk,
+        logs: LogManager,
+        image: Callable[[], MetadataImage],
+        run_in: Callable[[str, Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """``image`` returns the newest metadata that the broker has taken; ``run_in`` is ``LogTasks.run_in``."""
+        self._run_in = run_in
         self._disk = disk
         self._logs = logs
         self._image = image
@@ -137,9 +144,9 @@ class AppliedPosition:
                 file.close()
 
         try:
-            await disk.offload(prepare)
+            await self._run_in(directory, prepare)
             if number == self._writes:
                 disk.rename(prepared, path)
-                await disk.offload(lambda: disk.sync_directory(directory))
+                await self._run_in(directory, lambda: disk.sync_directory(directory))
         except OSError as error:
             self._logs.fail_directory(directory, error)

@@ -133,7 +133,7 @@ class Broker:
         self._phase: Phase | None = None  # None until the log directories are open
         self._applier = MetadataApplier(self.metadata, self._apply, lambda: self.context.replicas.log_changes)
         self._dynamic = DynamicConfig(config, self.broker_id, self._logger)
-        self._log_tasks = LogTasks(environment, self._logger)
+        self._log_tasks = LogTasks(environment, self._logger, float(config.get_int("log.dir.sync.timeout.ms")))
         self._session: BrokerSession | None = None  # None until the broker registers
         self._ending: BrokerState | None = None  # None until a stop begins
 
@@ -398,7 +398,7 @@ class Broker:
         )
         coordinators.share_states.connect(partial(ensure_share_state_topic, context))
         replicas.leadership_listeners += (coordinators.leadership_changed, context.share_groups.leadership_changed)
-        applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image)
+        applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image, self._log_tasks.run_in)
         replicas.log_changes.before_deletions = applied.write
         return Built(
             logs=logs,

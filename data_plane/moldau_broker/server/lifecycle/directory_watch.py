@@ -45,6 +45,7 @@ class DirectoryWatch:
         self._metadata = metadata
         self._broker_epoch = broker_epoch
         self._changed = trio.Event()
+        self._gives_up = directories.gives_up
 
     def notify(self) -> None:
         """Checks again, after a directory failed or the metadata of this broker or the feature levels changed."""
@@ -54,6 +55,8 @@ class DirectoryWatch:
         """Ends the broker when no log directory works, or when a failure cannot be reported to the controllers.
 
         The replicas in a failed directory are gone, and the controller must know that to elect other leaders.
+
+        Sets ``ReplicaDirectories.gives_up`` first: a thread that hangs on a disk can hold up the end of the process.
 
         Raises:
             LogDirectoriesFailedError: the broker must end.
@@ -65,12 +68,14 @@ class DirectoryWatch:
             self._changed = trio.Event()
             reason = self.reason_to_end()
             if reason is not None:
+                self._gives_up.set()
                 raise LogDirectoriesFailedError(reason)
             if self._failures_are_known():
                 known_by_ms = float("inf")
             elif known_by_ms == float("inf"):
                 known_by_ms = self._clock.monotonic_ms() + self._timeout_ms
             elif self._clock.monotonic_ms() >= known_by_ms:
+                self._gives_up.set()
                 raise LogDirectoriesFailedError(
                     f"the controller did not record within {self._timeout_ms:.0f} ms that log directories have failed: "
                     f"{failure_causes(self._logs)}"

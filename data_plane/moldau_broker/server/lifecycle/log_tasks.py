@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
+from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.tasks.supervision import TaskHost
 from moldau.runtime.telemetry.metrics import Histogram
 from moldau_broker.log.config import LogConfig
+from moldau_broker.log.directories.disk_patience import DiskPatience, Outstanding
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.image import MetadataImage
 
 TICK_MS = 1_000.0
+LOOKS_PER_TIMEOUT = 12
+"""How often within ``log.dir.sync.timeout.ms`` the broker looks for work that does not return."""
+PROBE_FILE = "sync-probe"
+"""The file, in each log directory, whose sync tells a disk that hangs from a slow one."""
 CLOSE_REPORT_MS = 5_000.0
 """Period of the progress reports while a stop closes logs."""
 WORK_PER_DIRECTORY_MAX = 2
@@ -35,6 +43,15 @@ SYNCS_PER_DIRECTORY_MAX = 4
 The journal of a file system commits them together; the bound leaves threads of the disk to other work."""
 SYNCED_TOGETHER_MAX = 16
 """Logs of one pass. The first of them is acknowledged with the last, so a pass must not last long."""
+
+
+class DiskHangsError(OSError):
+    """The disk of a log directory answers no sync."""
+
+    def __init__(self, directory: str, timeout_ms: float) -> None:
+        super().__init__(
+            errno.ETIMEDOUT, f"no sync has returned for log.dir.sync.timeout.ms = {timeout_ms:.0f}", directory
+        )
 
 
 def known_log_configs(
@@ -59,9 +76,13 @@ def known_log_configs(
 class LogTasks:
     """The tasks around one log manager."""
 
-    def __init__(self, environment: Environment, logger: EventLogger) -> None:
+    def __init__(self, environment: Environment, logger: EventLogger, sync_timeout_ms: float) -> None:
+        """``sync_timeout_ms`` is ``log.dir.sync.timeout.ms``."""
         self._environment = environment
         self._logger = logger
+        self._sync_timeout_ms = sync_timeout_ms
+        self._patience = DiskPatience(sync_timeout_ms)
+        self._scopes: dict[Outstanding, trio.CancelScope] = {}
         self.flush_times = Histogram()
         """Milliseconds until a flush was durable, as the event loop sees it."""
 
@@ -92,6 +113,7 @@ class LogTasks:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(report)
+                nursery.start_soon(self.watch_disks, logs)
                 await self._run_all(works, threads, count)
                 nursery.cancel_scope.cancel()
         finally:
@@ -102,9 +124,10 @@ class LogTasks:
         self._logger.info("logs-closed", logs=len(works), took_ms=round(took_ms))
 
     async def tick(self, logs: LogManager) -> None:
-        """Runs retention (once logs may discard), flushing, checkpoints and deletion, until cancelled."""
+        """Runs retention (once logs may discard), flushing, checkpoints, deletion and the watch, until cancelled."""
         limiters: dict[str, trio.CapacityLimiter] = {}
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.watch_disks, logs)
             while True:
                 await trio.sleep(TICK_MS / 1000)
                 for work in logs.tick(self._environment.clock.wall_ms()):
@@ -148,7 +171,10 @@ class LogTasks:
         await self.perform_together((work,))
 
     async def perform_together(self, works: Sequence[Work]) -> None:
-        """Runs pieces of blocking work one after the other in one thread; a failure of one leaves the others alone."""
+        """Runs pieces of blocking work in one directory, one after the other in one thread.
+
+        A failure of one leaves the others alone.
+        """
         clock = self._environment.clock
         begun_ms = clock.monotonic_ms()
         errors: dict[int, Exception] = {}
@@ -161,8 +187,8 @@ class LogTasks:
                     errors[number] = error
 
         try:
-            await self._environment.disk.offload(run)
-        except Exception as error:  # noqa: BLE001 - the thread could not be had
+            await self.run_in(works[0].directory, run)
+        except Exception as error:  # noqa: BLE001 - the thread could not be had, or does not return
             errors = dict.fromkeys(range(len(works)), error)
         took_ms = clock.monotonic_ms() - begun_ms
         for number, work in enumerate(works):
@@ -174,6 +200,73 @@ class LogTasks:
             if work.is_flush:
                 self.flush_times.observe(took_ms)
             work.complete()
+
+    async def run_in(self, directory: str, run: Callable[[], None]) -> None:
+        """Runs blocking work in a log directory, whose disk is watched; work in no directory is not.
+
+        Raises:
+            DiskHangsError: the work does not return, and the directory has failed. Also raises the errors of the work.
+        """
+        if not directory:
+            await self._environment.disk.offload(run)
+            return
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._run_watched(run, self._patience.began(directory), shield=True)
+
+    async def _run_watched(self, run: Callable[[], None], entry: Outstanding, *, shield: bool) -> None:
+        """Runs blocking work; a verdict that the disk hangs ends the wait, not the work.
+
+        With ``shield`` cancellation does not end the wait: a log may be closed only when no thread works on it.
+
+        Raises:
+            DiskHangsError: the work does not return. Also raises the errors of the work.
+        """
+        clock = self._environment.clock
+
+        def timed() -> None:
+            entry.begun_ms = clock.monotonic_ms()
+            run()
+
+        try:
+            with trio.CancelScope(shield=shield) as scope:
+                self._scopes[entry] = scope
+                await self._environment.disk.offload(timed, abandons=True)
+                return
+            raise DiskHangsError(entry.directory, self._sync_timeout_ms)
+        finally:
+            del self._scopes[entry]
+            self._patience.ended(entry)
+
+    async def watch_disks(self, logs: LogManager) -> None:
+        """Fails the log directories whose disk hangs, until cancelled; see ``DiskPatience``."""
+        clock = self._environment.clock
+        async with trio.open_nursery() as nursery:
+            while self._sync_timeout_ms:
+                await trio.sleep(self._sync_timeout_ms / LOOKS_PER_TIMEOUT / 1000)
+                verdicts = self._patience.look(clock.monotonic_ms())
+                for directory in verdicts.probe:
+                    self._logger.warning("log-directory-slow", directory=directory)
+                    nursery.start_soon(self._probe, directory, self._patience.probe_began(directory))
+                for directory in verdicts.hung:
+                    logs.fail_directory(directory, DiskHangsError(directory, self._sync_timeout_ms))
+                    for entry, scope in self._scopes.items():
+                        if entry.directory == directory:
+                            scope.cancel()
+
+    async def _probe(self, directory: str, entry: Outstanding) -> None:
+        disk = self._environment.disk
+
+        def write() -> None:
+            file = disk.open(f"{directory}/{PROBE_FILE}", OpenMode.WRITE)
+            try:
+                file.write_at(0, b"\n")
+                file.sync()
+            finally:
+                file.close()
+
+        with contextlib.suppress(OSError):  # an error is an answer; the work itself reports it
+            await self._run_watched(write, entry, shield=False)
+        self._patience.probe_ended(directory, self._environment.clock.monotonic_ms())
 
 
 class LogSyncs:

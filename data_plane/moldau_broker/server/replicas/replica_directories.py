@@ -91,6 +91,8 @@ class ReplicaDirectories:
         self._logger = EventLogger("moldau.broker.directories", node=broker_id)
         self.offline: dict[TopicPartition, OfflineReplica] = {}
         """Replicas of this broker without a usable log."""
+        self.gives_up = trio.Event()
+        """Set when the broker begins to end because of its log directories."""
 
     # --- directories -----------------------------------------------------------------------------------------------
 

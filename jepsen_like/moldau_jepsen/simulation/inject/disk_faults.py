@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.inject.targets import Targets
 
 DIRECTORY_FULL_PROBABILITY = 0.3
+DIRECTORY_HANGS_PROBABILITY = 0.25
 
 
 class DiskFaults:
@@ -116,12 +117,16 @@ class DiskFaults:
         if self._targets.spares(node_id):
             return lambda: None
         path = draw.choice(self._cluster.log_directories(node_id))
-        full = draw.random() < DIRECTORY_FULL_PROBABILITY
+        mark, drawn = self._targets.mark, draw.random()
+        if drawn < DIRECTORY_FULL_PROBABILITY:
+            kind, trouble = "full", Trouble(on_effect=mark, full_paths=(path,))
+        elif drawn < DIRECTORY_FULL_PROBABILITY + DIRECTORY_HANGS_PROBABILITY:
+            kind, trouble = "hangs", Trouble(on_effect=mark, hanging_paths=(path,))
+        else:
+            kind, trouble = "gone", Trouble(on_effect=mark, failing_paths=(path,))
         self._targets.directory_errors.setdefault(node_id, {})[path] = None
-        self._world.trace.note("directory", self._cluster.host(node_id), path, "full" if full else "gone")
-        mark = self._targets.mark
-        gone = Trouble(on_effect=mark, full_paths=(path,)) if full else Trouble(on_effect=mark, failing_paths=(path,))
-        return self._fails(node_id, gone)
+        self._world.trace.note("directory", self._cluster.host(node_id), path, kind)
+        return self._fails(node_id, trouble)
 
     # --- clocks
 

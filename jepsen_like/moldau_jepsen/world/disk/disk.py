@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 CRASHED_TEXT = "has crashed"
 """A part of the text of every error that a dead process gets."""
+HANG_LOOK_SECONDS = 0.05
+"""Time after which work on a hanging disk looks whether the fault has ended."""
 
 
 class VirtualFile:
@@ -148,6 +150,7 @@ class VirtualFile:
             raise disk.error(DiskFaultKind.SYNC, self._path, "sync")
         self._inode.sync()
         self._disk.trace_write("sync", self._path, self.size, 0)
+        _note_hang(self._disk, disk, self._path)
 
     def fileno(self) -> int:
         """Refuses, because a virtual file has no descriptor.
@@ -193,6 +196,7 @@ class NodeDisk:
         "_on_crash_point",
         "_used",
         "frozen",
+        "hung_path",
         "open_files",
     )
 
@@ -201,6 +205,7 @@ class NodeDisk:
         self._disk = disk
         self.frozen = False
         self.open_files = 0
+        self.hung_path = ""
         self._offloads: dict[int, trio.CancelScope] = {}
         self._used = disk.used_bytes()
         self._crash_after = 0
@@ -407,6 +412,7 @@ class NodeDisk:
             raise disk.error(DiskFaultKind.SYNC, path, "sync-names")
         directory.sync()
         self.trace_write("sync-names", path, 0, 0)
+        _note_hang(self, disk, path)
 
     def free_bytes(self, path: str) -> int:
         """See ``Disk.free_bytes``."""
@@ -423,11 +429,12 @@ class NodeDisk:
         disk.take_lock(path, self)
         return VirtualLock(disk, path)
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, work: Callable[[], T], *, abandons: bool = False) -> T:
         """See ``Disk.offload``; the work is done at one instant of a drawn delay: its beginning, its end or between.
 
         So syncs of the work do not cover writes after that instant, although the call has not returned yet, and a
-        process may be killed when the work is done and the call has not returned.
+        process may be killed when the work is done and the call has not returned. Where the disk hangs, the call of
+        work that syncs does not return before the fault ends, although the medium has everything.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         disk = self.check("/")
@@ -440,19 +447,30 @@ class NodeDisk:
         before = delay * min(1.0, max(0.0, disk.apart.uniform(-1.0, 2.0)))
         await self._pass_time(before)
         self.check("/")
+        self.hung_path = ""
         try:
             return work()
         finally:
+            hung_path = self.hung_path
             if not self.frozen:
                 await self._pass_time(delay - before)
+            while hung_path and not self.frozen and profile.is_hanging(hung_path):
+                await self._pass_time(HANG_LOOK_SECONDS, shield=not abandons)
             self.check("/")  # A dead process must not receive the result.
 
-    async def _pass_time(self, seconds: float) -> None:
+    async def _pass_time(self, seconds: float, *, shield: bool = True) -> None:
         if seconds <= 0.0:
             return
-        with trio.CancelScope(shield=True, relative_deadline=seconds) as scope:
+        with trio.CancelScope(shield=shield, relative_deadline=seconds) as scope:
             self._offloads[id(scope)] = scope
             try:
                 await trio.sleep_forever()
             finally:
                 del self._offloads[id(scope)]
+
+
+def _note_hang(port: NodeDisk, disk: VirtualDisk, path: str) -> None:
+    """Keeps the offloaded work that syncs ``path`` from returning while the disk below it hangs."""
+    if disk.profile.is_hanging(path):
+        port.hung_path = path
+        disk.report(DiskFaultKind.HANG, path)

@@ -26,6 +26,7 @@ class DiskFaultKind(enum.Enum):
     READ = "read"  # EIO
     SYNC = "sync"  # EIO
     DEVICE = "device"  # EIO, because the device is gone
+    HANG = "hang"  # no error: the call does not return
     FULL = "full"  # ENOSPC
     DESCRIPTORS = "descriptors"  # EMFILE
 
@@ -46,6 +47,7 @@ class Trouble:
     sync_error_probability: float = 0.0
     failing_paths: tuple[str, ...] = ()
     full_paths: tuple[str, ...] = ()
+    hanging_paths: tuple[str, ...] = ()
     open_files_max: int = OPEN_FILES_MAX
 
     def explains(self, hit: DiskFaultKind, path: str) -> bool:
@@ -61,6 +63,8 @@ class Trouble:
                 return self.sync_error_probability > 0.0
             case DiskFaultKind.DEVICE:
                 return is_below(path, self.failing_paths)
+            case DiskFaultKind.HANG:
+                return is_below(path, self.hanging_paths)
             case DiskFaultKind.FULL:
                 return self.capacity_bytes < CAPACITY_BYTES or is_below(path, self.full_paths)
             case DiskFaultKind.DESCRIPTORS:
@@ -82,6 +86,7 @@ class DiskProfile:
     sync_error_probability: float = 0.0  # EIO; ``virtual_disk`` explains the effect on the pages
     failing_paths: tuple[str, ...] = ()  # directories on a failed device: EIO for everything in them
     full_paths: tuple[str, ...] = ()  # directories on a device without space: ENOSPC where a file or directory grows
+    hanging_paths: tuple[str, ...] = ()  # directories on a device that answers no sync
     open_files_max: int = OPEN_FILES_MAX  # of each process on the machine: EMFILE where one opens more
     troubles: list[Trouble] = field(default_factory=list)  # the current faults
 
@@ -113,6 +118,7 @@ class DiskProfile:
         self.open_files_max = min(each.open_files_max for each in all_of)
         self.failing_paths = tuple(path for each in self.troubles for path in each.failing_paths)
         self.full_paths = tuple(path for each in self.troubles for path in each.full_paths)
+        self.hanging_paths = tuple(path for each in self.troubles for path in each.hanging_paths)
         unreadable = [path for each in self.troubles if each.read_error_probability for path in each.unreadable_paths]
         self.unreadable_paths = tuple(unreadable) or ROOT
 
@@ -132,6 +138,10 @@ class DiskProfile:
     def is_failing(self, path: str) -> bool:
         """Returns whether ``path`` is on a failed device."""
         return is_below(path, self.failing_paths)
+
+    def is_hanging(self, path: str) -> bool:
+        """Returns whether a sync of ``path`` does not return."""
+        return is_below(path, self.hanging_paths)
 
     def is_full(self, path: str) -> bool:
         """Returns whether ``path`` is on a device without space."""

@@ -7,11 +7,14 @@
     changes  of the membership (``voter_changes``)
 
 Only these tasks and the callers of the port touch the node, never with a checkpoint in between, so each of its steps is
-atomic. A failing disk ends ``run`` with the error; no promise was made for data that is not durable.
+atomic. A failing disk ends ``run`` with the error; no promise was made for data that is not durable. A leader whose
+disk answers no sync for a while hands the leadership over, because it applies nothing that is not durable on its own
+disk; a member that does not lead delays nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -28,6 +31,7 @@ from moldau_quorum.log.port import (
     LogBusyError,
     LogDamagedError,
     LogPosition,
+    MembershipChangeError,
     MetadataLogError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -74,6 +78,8 @@ class RaftLog:
         """Milliseconds until appended entries were durable, as the event loop sees it."""
         self._kick = trio.Event()
         self._sync_wanted = trio.Event()
+        self._hangs_from_ms = math.inf
+        self._hand_over_ms = math.inf
         self._job_wanted = trio.Event()
         self._progressed = Signal()  # something was applied, or leadership or a member's progress changed
         self._links: dict[int, PeerLink] = {}
@@ -162,6 +168,9 @@ class RaftLog:
                     link.send(body)
             if node.wants_sync:
                 self._sync_wanted.set()
+            if now_ms >= self._hand_over_ms and node.leadership.active:
+                self._hand_over_ms = now_ms + self._config.sync_patience_ms
+                nursery.start_soon(self._hand_over)
             if node.has_job:
                 self._job_wanted.set()
             self._progressed.notify()
@@ -204,10 +213,20 @@ class RaftLog:
                 await self._sync_wanted.wait()
                 continue
             begun_ms = clock.monotonic_ms()
+            self._hangs_from_ms = self._hand_over_ms = begun_ms + (self._config.sync_patience_ms or math.inf)
             await disk.offload(work.run)
+            self._hangs_from_ms = self._hand_over_ms = math.inf
             self.sync_times.observe(clock.monotonic_ms() - begun_ms)
             node.sync_done(work)
             self._kick.set()
+
+    async def _hand_over(self) -> None:
+        """Gives the leadership away while the disk of this node answers no sync."""
+        self._log.warning("metadata-log-hangs", patience_ms=self._config.sync_patience_ms)
+        try:
+            await self.transfer_leadership()
+        except (MembershipChangeError, NotLeaderError) as error:
+            self._log.warning("leadership-not-handed-over", error=error)
 
     async def _job_loop(self) -> None:
         node = self.node
@@ -360,6 +379,11 @@ class RaftLog:
     def log_start_index(self) -> int:
         """See ``MetadataLog``."""
         return self._node.log_start_index if self._node is not None else 1
+
+    @property
+    def hangs(self) -> bool:
+        """See ``MetadataLog``."""
+        return self._environment.clock.monotonic_ms() >= self._hangs_from_ms
 
     async def wait_for_commit(self, index: int) -> int:
         """See ``MetadataLog``."""

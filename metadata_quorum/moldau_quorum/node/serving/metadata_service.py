@@ -69,8 +69,8 @@ class MetadataService:
         cluster_id = self._machine.image.cluster_id
         if request.cluster_id and cluster_id and request.cluster_id != cluster_id:
             return self._respond(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-        if self._log.leadership.leader_id < 0:
-            # Cut off from the quorum, this controller may be far behind without knowing.
+        if self._log.leadership.leader_id < 0 or self._log.hangs:
+            # Cut off from the quorum, or unable to apply entries, this controller may be far behind.
             return self._respond(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         if self._contradicts(request):
             return self._respond(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)

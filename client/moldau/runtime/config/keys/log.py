@@ -375,6 +375,18 @@ LOG_KEYS = (
         minimum=1,
         doc="How long a broker may fail to report a failed log directory before it stops, in milliseconds.",
     ),
+    long(
+        name="log.dir.sync.timeout.ms",
+        default=3000,
+        group="Log",
+        is_own=True,
+        minimum=0,
+        doc=(
+            "How long a sync in a log directory may hang before the directory counts as failed, in milliseconds; 0: "
+            "for ever. After half of the time the broker syncs one byte there as a probe: a disk that is only slow "
+            "answers it. A controller whose metadata log hangs for half of the time hands the leadership over."
+        ),
+    ),
     integer(
         name="num.recovery.threads.per.data.dir",
         default=2,
