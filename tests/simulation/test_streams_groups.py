@@ -1,17 +1,17 @@
 """Goal: no fault makes two members of a streams group run one task, or loses a commit; and planted bugs do (KIP-1071).
 
 Method: members as programs on virtual time, in a cluster whose brokers die and are cut off, while members crash, hang,
-leave and lose their links. `support.streams.judge` judges what the members did. Planted bugs must be found in the runs
-in which the real code is flawless.
+leave and lose their links. `moldau_jepsen.checkers.group.streams` judges what the members did. Planted bugs must be
+found in the runs in which the real code is flawless.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from moldau_jepsen.checkers.group.streams import StreamsAnomalyKind
 from moldau_jepsen.planted_bug import planted
 from support.coordinator import streams_mutants
-from support.streams.judge import StreamsAnomalyKind
 from support.streams.story import tell
 
 K = StreamsAnomalyKind

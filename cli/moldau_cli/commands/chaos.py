@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "share", "topics", "spark", "all")
+WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "share", "streams", "topics", "spark", "all")
 NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
 
@@ -42,7 +42,8 @@ def run(
     workload: Annotated[
         str,
         typer.Option(
-            help="What clients do: queue, transactions, pipe, bank, register, share, topics, all of these, or spark."
+            help="What clients do: queue, transactions, pipe, bank, register, share, streams, topics, all of these, or "
+            "spark."
         ),
     ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",

@@ -20,6 +20,7 @@ from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload, settings_of
+from moldau_jepsen.workloads.streams.workload import StreamsOptions, StreamsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -50,6 +51,7 @@ class Workload(enum.Enum):
     BANK = "bank"  # money is moved between accounts in two topics, by tellers and by clerks
     REGISTER = "register"  # a topic's configuration, changed and read
     SHARE = "share"  # members of a share group that accept, release, reject and renew records one by one
+    STREAMS = "streams"  # members of a streams group that take tasks, commit, hang, leave and crash
     TOPICS = "topics"  # a topic that is written to, read, deleted, and made again
     SPARK = "spark"  # a streaming query of Spark from topic to topic, whose processes are killed
     ALL = "all"  # all of them at once, except Spark's, which needs a Java
@@ -87,6 +89,7 @@ class ClientOptions:
         )
     )
     share: ShareOptions = field(default_factory=lambda: ShareOptions(life_s=10.0, lock_ms=3_000))
+    streams: StreamsOptions = field(default_factory=lambda: StreamsOptions(session_ms=6_000))
     spark: SparkOptions = field(default_factory=SparkOptions)
     seek_share: float = 0.005
     """Of the polls of the queue's readers that returned something: the reader seeks afterwards."""
@@ -105,6 +108,8 @@ class ClientOptions:
             topics |= self.bank.sizes
         if self.works(Workload.SHARE):
             topics[self.share.topic] = self.share.partitions
+        if self.works(Workload.STREAMS):
+            topics[self.streams.topic] = self.streams.partitions
         if self.works(Workload.SPARK):
             topics |= {self.spark.source: self.spark.partitions, self.spark.target: self.spark.partitions}
         return topics
@@ -112,7 +117,8 @@ class ClientOptions:
     @property
     def settings(self) -> dict[str, str]:
         """Configuration of nodes that the workloads need."""
-        return settings_of(self.share) if self.works(Workload.SHARE) else {}
+        settings = settings_of(self.share) if self.works(Workload.SHARE) else {}
+        return settings | (self.streams.settings if self.works(Workload.STREAMS) else {})
 
     @property
     def promised(self) -> CheckOptions:
@@ -151,7 +157,8 @@ class RunClients:
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
         topics, since old brokers know no topics by their ids. The share group, which old brokers do not serve, works
-        there only if it is asked for.
+        there only if it is asked for; so does the streams group. Its members know no security: they need an open
+        listener.
         """
         self._environment = environment
         self._bootstrap = bootstrap
@@ -209,6 +216,10 @@ class RunClients:
         self._share: ShareWorkload | None = None
         if working(Workload.SHARE) and (nodes is not None or options.workload is Workload.SHARE):
             self._share = ShareWorkload(bootstrap, options.share, environment)
+        self._streams: StreamsWorkload | None = None
+        is_served = nodes is not None or options.workload is Workload.STREAMS
+        if working(Workload.STREAMS) and is_served and not options.connection:
+            self._streams = StreamsWorkload(bootstrap, options.streams)
 
     @property
     def register_operations(self) -> tuple[RegisterOperation, ...]:
@@ -235,13 +246,14 @@ class RunClients:
     @property
     def stuck(self) -> list[str]:
         """Why the final reads failed, of those that did."""
-        reading = (self._register, self._topics, self._spark, self._share)
+        reading = (self._register, self._topics, self._spark, self._share, self._streams)
         return [one.stuck for one in reading if one is not None and one.stuck]
 
     @property
     def wrong(self) -> list[str]:
-        """The violations that members of the share group saw."""
-        return [] if self._share is None or self._share.stuck else [text for _, text in self._share.wrong()]
+        """The violations that members of the share group and of the streams group saw."""
+        judged = [one for one in (self._share, self._streams) if one is not None and not one.stuck]
+        return [text for one in judged for _, text in one.wrong()]
 
     @property
     def shared(self) -> str:
@@ -288,6 +300,9 @@ class RunClients:
                 nursery.start_soon(self._share.feed, self._environment)
                 for _ in range(self._options.share.slots):
                     nursery.start_soon(self._share.live, self._environment)
+            if self._streams is not None:
+                for _ in range(self._options.streams.slots):
+                    nursery.start_soon(self._streams.live, self._environment)
 
     def liveness(self) -> Liveness:
         """Returns what the clients must still achieve.
@@ -321,6 +336,8 @@ class RunClients:
             self._spark.stop()
         if self._share is not None:
             self._share.stop()
+        if self._streams is not None:
+            self._streams.stop()
 
     async def final_read(self, timeout_s: float) -> None:
         """Reads every topic from its beginning, and the register, and the last of the topics that were made again."""
@@ -338,3 +355,5 @@ class RunClients:
             await self._spark.final_read(timeout_s)
         if self._share is not None:
             await self._share.final_read(self._environment, timeout_s)
+        if self._streams is not None:
+            await self._streams.final_read(self._environment, timeout_s)

@@ -75,6 +75,7 @@ def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
             clerks=_pipe_with_own_names(bank.clerks, mark),
         ),
         share=replace(clients.share, topic=mark + clients.share.topic, group=mark + clients.share.group),
+        streams=replace(clients.streams, topic=mark + clients.streams.topic, group=mark + clients.streams.group),
     )
 
 

@@ -40,6 +40,9 @@ class Situation(enum.Enum):
     PARTIAL_ERROR = "commit with an error of one partition"
     RESUBSCRIBED = "member subscribed to other topics"
     UNSUBSCRIBED = "member unsubscribed"
+    STREAMS_TASK_MOVED = "task of a streams group moved to another member"
+    STREAMS_MEMBER_FENCED = "member of a streams group fenced"
+    STREAMS_COMMIT_REFUSED = "commit of a streams member refused"
 
 
 ADMINISTERED = {
@@ -54,6 +57,12 @@ ADMINISTERED = {
     "member unsubscribes": Situation.UNSUBSCRIBED,
 }
 """Situations by what the administered workload counts."""
+OF_STREAMS = {
+    "moved": Situation.STREAMS_TASK_MOVED,
+    "fenced": Situation.STREAMS_MEMBER_FENCED,
+    "refused": Situation.STREAMS_COMMIT_REFUSED,
+}
+"""Situations by what the streams workload counts."""
 
 
 class _SessionRequest(TypedDict):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.group.streams.core import assignor, heartbeat, offset_checks, reconcile, state
+from moldau_broker.coordinator.group.streams.core import heartbeat, offset_checks, reconcile, state
 from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -16,33 +15,19 @@ from moldau_broker.coordinator.group.streams.core.state import (
     StreamsEpoch,
     StreamsGroup,
     StreamsMetadata,
-    TaskSets,
 )
 from moldau_jepsen.planted_bug import Patch, PlantedBug
+from moldau_jepsen.simulation.mutants.planted import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from moldau_broker.coordinator.group.streams.core.assignor import Worker
+    from moldau.protocol.errors import ErrorCode
     from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
     from moldau_broker.coordinator.group.streams.core.state import StreamsDraft, StreamsMember
     from moldau_broker.coordinator.group.streams.core.topology import Task
 
 SEEDS = range(12)
-
-
-def active_task_given_before_release() -> list[Patch]:
-    """A member gets an active task that another still owns."""
-    return [(StreamsGroup, "is_free", lambda self, kind, task, member: True)]
-
-
-def threads_of_process_share_task() -> list[Patch]:
-    """Two threads of one process may have the same task as active and standby."""
-
-    def is_free(self: StreamsGroup, kind: int, task: Task, member: StreamsMember) -> bool:
-        return kind != 0 or self.active_owners.get(task, member.member_id) == member.member_id
-
-    return [(StreamsGroup, "is_free", is_free)]
 
 
 def silence_counts_as_release() -> list[Patch]:
@@ -57,15 +42,13 @@ def silence_counts_as_release() -> list[Patch]:
     return [(heartbeat, "reconcile", step)]
 
 
-def revoked_without_order() -> list[Patch]:
-    """A member loses tasks without being asked first, as soon as its target shrinks."""
+def threads_of_process_share_task() -> list[Patch]:
+    """Two threads of one process may have the same task as active and standby."""
 
-    def following(
-        member: StreamsMember, epoch: int, target_epoch: int, target: TaskSets, *args: object, joins: bool
-    ) -> StreamsMember:
-        return reconcile._moved(member, target_epoch, MemberState.STABLE, target, EMPTY_TASKS)
+    def is_free(self: StreamsGroup, kind: int, task: Task, member: StreamsMember) -> bool:
+        return kind != 0 or self.active_owners.get(task, member.member_id) == member.member_id
 
-    return [(reconcile, "_next", following)]
+    return [(StreamsGroup, "is_free", is_free)]
 
 
 def target_of_left_streams_member_kept() -> list[Patch]:
@@ -78,11 +61,6 @@ def target_of_left_streams_member_kept() -> list[Patch]:
     return [(heartbeat, "removal_of", removal)]
 
 
-def streams_session_never_ends() -> list[Patch]:
-    """The sessions of members of streams groups never end."""
-    return [(StreamsGroups, "_fence", lambda self, room, draft, fence: None)]
-
-
 def any_streams_epoch_accepted() -> list[Patch]:
     """A heartbeat of any epoch is accepted."""
     return [(heartbeat, "check_epoch", lambda member, epoch, reported: None)]
@@ -91,32 +69,6 @@ def any_streams_epoch_accepted() -> list[Patch]:
 def late_commit_accepted() -> list[Patch]:
     """A commit of an older epoch is accepted for tasks that the member has got only later, or has not."""
     return [(offset_checks, "_had_since", lambda *args: True)]
-
-
-def commit_of_stranger_accepted() -> list[Patch]:
-    """A sender that is no member of the group may commit."""
-    good = offset_checks.check_commit
-
-    def check(*args: object) -> ErrorCode:
-        code = good(*args)  # type: ignore[arg-type]
-        return ErrorCode.NONE if code is ErrorCode.UNKNOWN_MEMBER_ID else code
-
-    return [(offset_checks, "check_commit", check)]
-
-
-def task_forgotten_by_assignor() -> list[Patch]:
-    """The assignor leaves out the last task."""
-    good = assignor.sticky_assignor
-
-    def assign(workers: Sequence[Worker], parts: object, standby_replicas: int) -> dict[str, TaskSets]:
-        found = dict(good(workers, parts, standby_replicas))  # type: ignore[arg-type]
-        for member_id, tasks in found.items():
-            if tasks.active:
-                found[member_id] = replace(tasks, active=tasks.active - {max(tasks.active)})
-                break
-        return found
-
-    return [(heartbeat, "sticky_assignor", assign)]
 
 
 def assigned_with_wrong_topics() -> list[Patch]:
@@ -168,16 +120,16 @@ def _bug(patches: Callable[[], list[Patch]]) -> PlantedBug:
 
 
 BUGS = (
-    _bug(active_task_given_before_release),
+    _bug(streams.active_task_given_before_release),
     _bug(threads_of_process_share_task),
     _bug(silence_counts_as_release),
-    _bug(revoked_without_order),
+    _bug(streams.revoked_without_order),
     _bug(target_of_left_streams_member_kept),
-    _bug(streams_session_never_ends),
+    _bug(streams.streams_session_never_ends),
     _bug(any_streams_epoch_accepted),
     _bug(late_commit_accepted),
-    _bug(commit_of_stranger_accepted),
-    _bug(task_forgotten_by_assignor),
+    _bug(streams.commit_of_stranger_accepted),
+    _bug(streams.task_forgotten_by_assignor),
     _bug(assigned_with_wrong_topics),
     _bug(creation_never_repeated),
     _bug(group_left_without_epoch),

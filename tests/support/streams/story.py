@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from moldau_jepsen.checkers.group.streams import History, StreamsAnomaly, judge
+from moldau_jepsen.workloads.streams.member import Application, Link, StreamsMember, read_offset
 from support.cluster.broker_cluster import run_cluster
-from support.coordinator.streams_world import GROUP
-from support.streams.judge import History, StreamsAnomaly, judge
-from support.streams.member import Link, StreamsMember, read_offset
 
 if TYPE_CHECKING:
     import random
 
     from support.cluster.broker_cluster import Cluster
 
+APPLICATION = Application(group="g", topic="t")
 PARTITIONS = 3
 SLOTS = 3
 SESSION_MS = 6_000
@@ -51,6 +51,7 @@ class Scene:
         self.faults = dict.fromkeys(("kill", "cut-broker", "cut-member", "hang", "crash", "leave"), 0)
         self.draw: random.Random = cluster.world.random("story")
         self.hosts = [f"b{number}" for number in cluster.broker_ids]
+        self.brokers = [(host, 9092) for host in self.hosts]
         self.members: dict[int, StreamsMember] = {}
         self.calm = trio.Event()
         """Set when members stop to crash, to hang and to leave."""
@@ -61,7 +62,7 @@ class Scene:
         environment = self.cluster.world.node(f"member-{number}").environment
         while True:
             self.count += 1
-            link = Link(environment, self.hosts)
+            link = Link(environment, self.brokers, APPLICATION)
             member = self.members[number] = StreamsMember(f"m{self.count}", link, self.history)
             try:
                 await self._life(member)
@@ -117,7 +118,7 @@ class Scene:
 
     async def settle(self) -> None:
         """Waits until each task runs once on members that are alive, and the coordinator says so."""
-        link = Link(self.cluster.client_environment, self.hosts)
+        link = Link(self.cluster.client_environment, self.brokers, APPLICATION)
         every = sorted((part, number) for part in ("0", "1") for number in range(PARTITIONS))
         deadline = trio.current_time() + SETTLED_S
         running: list[Any] = []
@@ -127,8 +128,12 @@ class Scene:
             running = sorted(task for member in self.members.values() for task in member.acting)
             if running != every or any(member.revoked for member in self.members.values()):
                 continue
-            answer = await link.ask(StreamsGroupDescribeRequest(group_ids=[GROUP]), 1)
-            state = "" if answer is None else answer.groups[0].group_state
+            answer = await link.ask(
+                StreamsGroupDescribeResponse, StreamsGroupDescribeRequest(group_ids=[APPLICATION.group]), 1
+            )
+            if answer is None:
+                continue
+            state = answer.groups[0].group_state
             if state == "Stable" and len(answer.groups[0].members) == SLOTS:
                 break
         else:

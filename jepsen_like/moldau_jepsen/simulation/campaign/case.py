@@ -45,6 +45,7 @@ DRAWS = (
     "quotas",
     "compaction",
     "sharing",
+    "streams",
     "administration",
     "racks",
     "short_sequences",

@@ -18,7 +18,12 @@ from moldau.consumer import Consumer
 from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
-from moldau_jepsen.simulation.campaign.options import drawn_administration, drawn_sharing, drawn_transaction_level
+from moldau_jepsen.simulation.campaign.options import (
+    drawn_administration,
+    drawn_sharing,
+    drawn_streams,
+    drawn_transaction_level,
+)
 from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
 from moldau_jepsen.workloads.access.quotas import QuotasWorkload
@@ -36,6 +41,7 @@ from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.share import ShareWorkload
+from moldau_jepsen.workloads.streams.workload import StreamsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
@@ -116,7 +122,9 @@ class Clients:
         self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
         self._members_hosts = [f"member-{slot}" for slot in range(options.members_options.slots if self.members else 0)]
         self._sharers = options.share_options.hosts if drawn_sharing(world.seed, options) else []
+        self._streamers = options.streams_options.hosts if drawn_streams(world.seed, options) else []
         self.hosts = [CLIENT_HOST, *self._workers, *self._tellers, *self._members_hosts, *self._sharers]
+        self.hosts += self._streamers
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
         self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
@@ -155,9 +163,8 @@ class Clients:
         self._members = MembersWorkload(cluster.bootstrap, options.members_options, recorder)
         self._regex_member = RegexMember(cluster, self.environment)
         self._share = ShareWorkload(cluster.bootstrap, options.share_options, self.environment)
-        self._compacted = (
-            None if compaction is None else CompactedWorkload(self.environment, cluster.bootstrap, compaction)
-        )
+        self.streams = StreamsWorkload(cluster.bootstrap, options.streams_options)
+        self._compacted = self._compacted_topic(compaction)
         self._compaction = compaction
         self.administered = self._administered_group()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
@@ -180,6 +187,9 @@ class Clients:
             between_brokers=one_epoch,
             to_controllers=changes,
         )
+
+    def _compacted_topic(self, options: CompactedOptions | None) -> CompactedWorkload | None:
+        return None if options is None else CompactedWorkload(self.environment, self._cluster.bootstrap, options)
 
     def _administered_group(self) -> AdministeredWorkload | None:
         options = drawn_administration(self._world.seed, self._options)
@@ -207,6 +217,8 @@ class Clients:
             topics[METERED_TOPIC] = 1
         if self._sharers:
             topics[options.share_options.topic] = options.share_options.partitions
+        if self._streamers:
+            topics[options.streams_options.topic] = options.streams_options.partitions
         if self.administered is not None:
             topics |= {partition.topic: 1 for partition in ADMINISTERED}
         for name, partitions in topics.items():
@@ -246,7 +258,8 @@ class Clients:
                 nursery.start_soon(self._until_it_ends, "compacted", compacted)
             if self._sharers:
                 nursery.start_soon(self._until_it_ends, "share", self._run_share)
-
+            if self._streamers:
+                nursery.start_soon(self._until_it_ends, "streams", self._run_streams)
             if self.administered is not None:
                 administered = partial(client.run_program, self.administered.run)
                 nursery.start_soon(self._until_it_ends, "administered", administered)
@@ -292,6 +305,12 @@ class Clients:
                 machine = self._world.node(host)
                 nursery.start_soon(machine.run_program, self._share.live, machine.environment)
 
+    async def _run_streams(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for host in self._streamers:
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, self.streams.live, machine.environment)
+
     def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
         """Returns what the clients must still achieve.
 
@@ -328,6 +347,7 @@ class Clients:
         if self._compacted is not None:
             self._compacted.stop()
         self._share.stop()
+        self.streams.stop()
         if self.administered is not None:
             self.administered.stop()
         if self.rights is not None:
@@ -375,6 +395,8 @@ class Clients:
             await self._compacted.final_read(seconds)
         if self._sharers:
             await self._share.final_read(self.environment, seconds)
+        if self._streamers:
+            await self.streams.final_read(self.environment, seconds)
         if self.administered is not None:
             await self.administered.final_read(seconds)
 
@@ -390,7 +412,7 @@ class Clients:
         asked = self._options.may_convict
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
-        unanswered = unanswered or self._share.stuck
+        unanswered = unanswered or self._share.stuck or self.streams.stuck
         unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
@@ -403,7 +425,7 @@ class Clients:
         wrong = self._compacted.verdict() if self._compacted is not None and asked("compacted-key") else []
         if wrong:
             return [f"at the end: compacted-key: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = [text for kind, text in self._share.wrong() if asked(kind)]
+        wrong = [text for kind, text in (*self._share.wrong(), *self.streams.wrong()) if asked(kind)]
         if wrong:
             return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []

@@ -10,6 +10,7 @@ from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.share import ShareOptions
+from moldau_jepsen.workloads.streams.workload import StreamsOptions
 
 COMPACTION = Profile(
     name="compaction",
@@ -63,5 +64,31 @@ SHARING = Profile(
         FaultKind.RESTART,
     ),
     strikes=(5, 12),
+    lengths=(0.3, 3.0),
+)
+
+STREAMING = Profile(
+    name="streaming",
+    text="members of a streams group crash, hang and fall silent while the group's coordinator dies",
+    options=replace(
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        transactions=False,
+        streams=True,
+        streams_options=StreamsOptions(slots=3, life_s=6.0),
+        config_changes_per_second=0.2,
+        fault_scope=FaultScope.ALL,
+        fault_seconds=25.0,
+    ),
+    kinds=(
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.LINK,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+        FaultKind.RESTART,
+    ),
+    strikes=(4, 10),
     lengths=(0.3, 3.0),
 )

@@ -18,6 +18,7 @@ from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.share import ShareOptions
+from moldau_jepsen.workloads.streams.workload import StreamsOptions
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import derive_random
 
@@ -35,6 +36,7 @@ SECURITY_PROBABILITY = 0.2
 QUOTAS_PROBABILITY = 0.2
 COMPACTION_PROBABILITY = 0.25
 SHARING_PROBABILITY = 0.2
+STREAMS_PROBABILITY = 0.15
 DELETES_SHARE = 0.3
 ADMINISTRATION_PROBABILITY = 0.15
 RACKS_PROBABILITY = 0.2
@@ -101,6 +103,9 @@ class RunOptions:
             slots=2, sends_per_second=8.0, life_s=5.0, lock_ms=3_000, session_ms=2_000, request_timeout_ms=1_000
         )
     )
+    streams: bool | None = False
+    """Whether a streams group works beside the others; drawn if None, as campaigns have it."""
+    streams_options: StreamsOptions = field(default_factory=lambda: StreamsOptions(slots=2, life_s=6.0))
     administration: bool | None = False
     """Whether the offsets of a group are reset and deleted beside the others; drawn if None, as campaigns have it."""
     racks: bool | None = False
@@ -265,6 +270,13 @@ def drawn_sharing(seed: int, options: RunOptions) -> bool:
     if options.sharing is not None:
         return options.sharing
     return derive_random(seed, "sharing").random() < SHARING_PROBABILITY
+
+
+def drawn_streams(seed: int, options: RunOptions) -> bool:
+    """Returns whether a streams group works; of a stream of its own, so that it shifts no other draw."""
+    if options.streams is not None:
+        return options.streams
+    return derive_random(seed, "streams group").random() < STREAMS_PROBABILITY
 
 
 def drawn_administration(seed: int, options: RunOptions) -> AdministeredOptions | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARING
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARING, STREAMING
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
@@ -22,6 +22,7 @@ from moldau_jepsen.world.world import derive_random
 
 PROFILE_PROBABILITY = 0.25
 LATER_PROBABILITY = 0.06
+STREAMING_PROBABILITY = 0.04
 
 ELECTIONS = Profile(
     name="elections",
@@ -531,11 +532,13 @@ PROFILES: dict[str, Profile] = {
 DRAWN_FIRST = tuple(PROFILES)
 LATER = {profile.name: profile for profile in (COMPACTION, SHARING)}
 """Profiles that were added later: they draw from a stream of their own, so that they shift few seeds."""
-PROFILES |= LATER
+PROFILES |= LATER | {STREAMING.name: STREAMING}
 
 
 def drawn_profile(seed: int) -> Profile | None:
     """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
+    if derive_random(seed, "streaming profile").random() < STREAMING_PROBABILITY:
+        return STREAMING
     later = derive_random(seed, "which later profile")
     if later.random() < LATER_PROBABILITY:
         return LATER[later.choice(list(LATER))]
@@ -561,6 +564,7 @@ def drawn_options(seed: int) -> RunOptions:
         transaction_level=None,
         security=None,
         quotas=None,
+        streams=None,
         administration=None,
         racks=None,
         short_sequences=None,

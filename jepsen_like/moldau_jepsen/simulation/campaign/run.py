@@ -21,7 +21,7 @@ from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, 
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
-from moldau_jepsen.coverage.situations import ADMINISTERED, Situation
+from moldau_jepsen.coverage.situations import ADMINISTERED, OF_STREAMS, Situation
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
@@ -34,6 +34,7 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_security,
     drawn_sharing,
     drawn_short_sequences,
+    drawn_streams,
     drawn_transaction_level,
     planned_faults,
 )
@@ -87,6 +88,7 @@ class Run:
         has_quotas = drawn_quotas(world.seed, options)
         self.compaction = drawn_compaction(world.seed, options)
         self.sharing = drawn_sharing(world.seed, options)
+        self.streams = drawn_streams(world.seed, options)
         settings = self._settings(draw, has_quotas=has_quotas)
         secured = drawn_security(world.seed, options)
         self.cluster = SimulatedCluster(world, self._shape(settings, secured=secured))
@@ -147,6 +149,8 @@ class Run:
             settings |= CLEANER_SETTINGS
         if self.sharing:
             settings |= settings_of(self.options.share_options)
+        if self.streams:
+            settings |= self.options.streams_options.settings
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         if has_quotas:
@@ -173,6 +177,7 @@ class Run:
             "quotas": self.quotas is not None,
             "compaction": self.compaction is not None,
             "sharing": self.sharing,
+            "streams": self.streams,
             "racks": self.cluster.shape.racks,
             "short_sequences": drawn_short_sequences(self.world.seed, self.options),
             "administration": self.clients.administered is not None,
@@ -185,6 +190,8 @@ class Run:
         for name, count in administered.counts.items() if administered is not None else ():
             if name in ADMINISTERED:
                 found[ADMINISTERED[name]] += count
+        for name, count in self.clients.streams.situations().items():
+            found[OF_STREAMS[name]] += count
         return +found
 
     def _record(self, operation: Operation) -> None:

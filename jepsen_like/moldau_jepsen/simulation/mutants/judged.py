@@ -115,6 +115,12 @@ ALONE: dict[str, Trial] = {
     "share-delivered-again": _trial("share-state-not-written"),
     "share-count": _trial("share-delivery-count-kept"),
     "share-lost": _trial("share-released-is-done"),
+    "share-altered": _trial("share-values-exchanged"),
+    "streams-two-in-epoch": _trial("task-assigned-twice"),
+    "streams-two-at-once": _trial("revoked-without-order"),
+    "streams-offset-back": _trial("commit-of-stranger-accepted"),
+    "streams-offset-lost": _trial("some-offsets-not-applied"),
+    "streams-not-settled": _trial("task-forgotten-by-assignor"),
     "compacted-key": _trial("tombstones-dropped-at-once"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -13,6 +13,7 @@ import pytest
 import moldau_jepsen
 from moldau_jepsen.checkers import AnomalyKind
 from moldau_jepsen.checkers.group.share import ShareAnomalyKind
+from moldau_jepsen.checkers.group.streams import StreamsAnomalyKind
 from moldau_jepsen.checkers.quotas import EXCEEDED, TOO_LONG, WITHOUT_LIMIT
 from moldau_jepsen.checkers.rights import DENIED, PERMITTED
 from moldau_jepsen.simulation.campaign.options import RunOptions
@@ -24,8 +25,6 @@ from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant, run_tr
 SOURCES = Path(moldau_jepsen.__file__).parent
 FIGURES = {"G0"}
 """Anomalies that every configuration allows."""
-WITHOUT_BUG = {ShareAnomalyKind.ALTERED.value}
-"""Only the tests of the checker convict with it: ``altered-record`` looks at the same bytes of the same logs."""
 OF_THE_KIT = {"kit-failed"}
 """Rules whose violation convicts the kit and no cluster."""
 
@@ -43,9 +42,9 @@ def names_in(source):
 def test_every_rule_and_checker_has_a_trial():
     found = {name for path in SOURCES.rglob("*.py") for name in names_in(path.read_text())}
     assert {"one-controller", "watermark-monotone", "topic-recreated", "stuck"} <= found
-    found |= {kind.value for kinds in (AnomalyKind, ShareAnomalyKind) for kind in kinds}
+    found |= {kind.value for kinds in (AnomalyKind, ShareAnomalyKind, StreamsAnomalyKind) for kind in kinds}
     found |= {PERMITTED, DENIED, EXCEEDED, WITHOUT_LIMIT, TOO_LONG}
-    assert found - FIGURES - WITHOUT_BUG - OF_THE_KIT == set(ALONE)
+    assert found - FIGURES - OF_THE_KIT == set(ALONE)
 
 
 def test_every_trial_names_a_planted_bug():

@@ -1,16 +1,18 @@
-"""Bugs in the delivery of records to share groups."""
+"""Bugs in the delivery of records to share groups, by brokers and by the client."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.share import ShareConsumer
 from moldau_broker.server.share.core.runs import Run
 from moldau_broker.server.share.core.share_partition import SharePartition
 from moldau_broker.server.share.core.values import NO_EFFECTS, AcquiredRange, Effects, RecordState
 from moldau_broker.server.share.share_groups import ShareGroups
 
 if TYPE_CHECKING:
+    from moldau.share import ShareRecord
     from moldau_broker.server.share.core.values import Persist
     from moldau_broker.server.share.led_partition import LedPartition
     from moldau_jepsen.planted_bug import Patch
@@ -82,3 +84,17 @@ def share_lock_never_expires() -> list[Patch]:
         (SharePartition, "next_deadline_ms", lambda self: None),
         (ShareGroups, "release", release),
     ]
+
+
+def share_values_exchanged() -> list[Patch]:
+    """A member gets the first record's value with the second one's offset, and the other way round."""
+    take = ShareConsumer._take
+
+    async def exchanged(self: ShareConsumer[bytes, bytes], limit: int) -> list[ShareRecord[bytes, bytes]]:
+        found = await take(self, limit)
+        if len(found) > 1:
+            one, two = found[:2]
+            found[:2] = [one._replace(value=two.value), two._replace(value=one.value)]
+        return found
+
+    return [(ShareConsumer, "_take", exchanged)]

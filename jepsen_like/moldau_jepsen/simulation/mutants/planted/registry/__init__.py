@@ -29,6 +29,7 @@ from moldau_jepsen.simulation.mutants.planted.registry.replication import REPLIC
 from moldau_jepsen.simulation.mutants.planted.registry.security import SECURITY
 from moldau_jepsen.simulation.mutants.planted.registry.shares import SHARES
 from moldau_jepsen.simulation.mutants.planted.registry.situations import SITUATIONS
+from moldau_jepsen.simulation.mutants.planted.registry.streams import STREAMS
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.mutants.mutant import Mutant
@@ -42,6 +43,7 @@ MUTANTS: dict[str, Mutant] = {
         *LOG,
         *COORDINATORS,
         *SHARES,
+        *STREAMS,
         *SECURITY,
         *QUOTAS,
         *OTHERS,

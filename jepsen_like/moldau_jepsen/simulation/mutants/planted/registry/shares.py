@@ -37,4 +37,9 @@ SHARES = (
         "records of a member that does not answer stay with it",
         shares.share_lock_never_expires,
     ),
+    _share(
+        "share-values-exchanged",
+        "a share consumer returns the values of two records of a fetch with each other's offsets",
+        shares.share_values_exchanged,
+    ),
 )

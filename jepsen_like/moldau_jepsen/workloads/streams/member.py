@@ -1,38 +1,56 @@
 """A member of a streams group as a program on virtual time: it sends heartbeats, runs its tasks and commits.
 
 It obeys KIP-1071: it closes revoked tasks, after a last commit, before it reports them as closed, and it drops all
-tasks at once when it is fenced. Its history records what it does.
+tasks at once when it is fenced. Its history records what it does. It processes nothing: its tasks have positions that
+grow, and the members of the first subtopology commit them for the partitions of the source topic.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    OffsetFetchResponse,
 )
-from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from moldau.protocol.messages.streams_group_heartbeat import (
+    KeyValue,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Subtopology,
+    TaskIds,
+    TopicInfo,
+    Topology,
+)
+from moldau.protocol.schema import Response
 from moldau.runtime.net.rpc import RpcConnection
-from moldau_broker.coordinator.group.streams.core.topology import NO_TASKS, tasks_of
-from support.coordinator.group_world import commit_request
-from support.coordinator.streams_world import GROUP, entries, word_count
-from support.streams.judge import Commit, Holding, Read
+from moldau_broker.coordinator.group.streams.core.topology import by_subtopology, tasks_of
+from moldau_jepsen.checkers.group.streams import Commit, Holding, Read
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from moldau.protocol.schema import Request
     from moldau.runtime.ports.environment import Environment
     from moldau_broker.coordinator.group.streams.core.topology import Task
-    from support.streams.judge import History
+    from moldau_jepsen.checkers.group.streams import History
+
+R = TypeVar("R", bound=Response)
 
 FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -43,26 +61,66 @@ REBALANCE_MS = 40_000
 """Longer than a member takes to close a task, also if some of its requests are lost."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """An application that counts words: it reads a topic, repartitions it, and counts with a changelog."""
+
+    group: str
+    topic: str
+
+    @property
+    def topology(self) -> Topology:
+        """Its two subtopologies, with the internal topics that the broker creates."""
+        words, counts = f"{self.topic}-words", f"{self.topic}-counts"
+        return Topology(
+            epoch=0,
+            subtopologies=[
+                Subtopology(subtopology_id="0", source_topics=[self.topic], repartition_sink_topics=[words]),
+                Subtopology(
+                    subtopology_id="1",
+                    repartition_source_topics=[_internal(words, "delete")],
+                    state_changelog_topics=[_internal(counts, "compact")],
+                ),
+            ],
+        )
+
+
+def _internal(name: str, policy: str) -> TopicInfo:
+    return TopicInfo(name=name, topic_configs=[KeyValue(key="cleanup.policy", value=policy)])
+
+
+def _entries(tasks: Iterable[Task]) -> list[TaskIds]:
+    parts = by_subtopology(frozenset(tasks))
+    return [TaskIds(subtopology_id=part, partitions=numbers) for part, numbers in parts.items()]
+
+
 class Link:
     """One machine's way to the coordinator of the group."""
 
-    def __init__(self, environment: Environment, hosts: Sequence[str]) -> None:
+    def __init__(self, environment: Environment, brokers: Sequence[tuple[str, int]], application: Application) -> None:
+        """``brokers`` has their hosts and ports."""
         self.environment = environment
-        self.hosts = list(hosts)
-        self._coordinator: str | None = None
-        self._connections: dict[str, RpcConnection] = {}
+        self.application = application
+        self._brokers = list(brokers)
+        self._coordinator: tuple[str, int] | None = None
+        self._connections: dict[tuple[str, int], RpcConnection] = {}
+        self.answered_by = ""
+        """The coordinator of the last answer."""
 
-    async def ask(self, message: Request, version: int) -> Any:
+    async def ask(self, response_class: type[R], message: Request, version: int) -> R | None:
         """Sends one request; returns the answer, or None if the coordinator is unknown or gives no answer."""
         try:
             if self._coordinator is None:
-                host = self.environment.random.choice(self.hosts)
-                request = FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
-                found = await self._request(host, request, 6)
-                if found.coordinators[0].error_code != ErrorCode.NONE:
+                address = self.environment.random.choice(self._brokers)
+                request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.application.group])
+                found = (await self._request(FindCoordinatorResponse, address, request, 6)).coordinators[0]
+                if found.error_code != ErrorCode.NONE:
                     return None
-                self._coordinator = found.coordinators[0].host
-            return await self._request(self._coordinator, message, version)
+                self._coordinator = (found.host, found.port)
+            coordinator = self._coordinator
+            answer = await self._request(response_class, coordinator, message, version)
+            self.answered_by = f"{coordinator[0]}:{coordinator[1]}"
+            return answer
         except (*TRANSPORT_ERRORS, KafkaError):
             self._coordinator = None
             return None
@@ -77,29 +135,29 @@ class Link:
             connection.close()
         self._connections.clear()
 
-    async def _request(self, host: str, message: Request, version: int) -> Any:
+    async def _request(self, response_class: type[R], address: tuple[str, int], message: Request, version: int) -> R:
         with trio.fail_after(REQUEST_MS / 1000):
-            connection = self._connections.get(host)
+            connection = self._connections.get(address)
             if connection is None or not connection.is_open:
-                connection = await RpcConnection.open(self.environment, host, 9092, "member")
-                self._connections[host] = connection
+                connection = await RpcConnection.open(self.environment, *address, "member")
+                self._connections[address] = connection
             try:
-                return await connection.request(message, version, timeout_ms=REQUEST_MS)
+                return await connection.request_as(response_class, message, version, REQUEST_MS)
             except (OSError, trio.TooSlowError):
                 connection.close()
                 raise
 
 
 async def read_offset(link: Link, history: History, partition: int, member: tuple[str | None, int] = (None, -1)) -> int:
-    """Returns the committed offset of a partition of ``t``, -1 if there is none, and -2 without an answer."""
+    """Returns the committed offset of a partition of the source, -1 if there is none, and -2 without an answer."""
     begun_ms = now_ms()
     group = OffsetFetchRequestGroup(
-        group_id=GROUP,
+        group_id=link.application.group,
         member_id=member[0],
         member_epoch=member[1],
-        topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[partition])],
+        topics=[OffsetFetchRequestTopics(name=link.application.topic, partition_indexes=[partition])],
     )
-    answer = await link.ask(OffsetFetchRequest(groups=[group], require_stable=True), 9)
+    answer = await link.ask(OffsetFetchResponse, OffsetFetchRequest(groups=[group], require_stable=True), 9)
     if answer is None:
         return -2
     found = answer.groups[0]
@@ -122,6 +180,7 @@ class StreamsMember:
     """One thread of an application, with a process of its own."""
 
     def __init__(self, member_id: str, link: Link, history: History) -> None:
+        """Sends nothing before ``live``; ``history`` gets what it does."""
         self.member_id = member_id
         self.link = link
         self.history = history
@@ -152,8 +211,10 @@ class StreamsMember:
         for task in sorted(self.acting):
             await self._commit(task)
             self._close(task)
-        request = StreamsGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
-        await self.link.ask(request, 1)
+        request = StreamsGroupHeartbeatRequest(
+            group_id=self.link.application.group, member_id=self.member_id, member_epoch=-1
+        )
+        await self.link.ask(StreamsGroupHeartbeatResponse, request, 1)
 
     # Heartbeats
 
@@ -167,17 +228,20 @@ class StreamsMember:
 
     async def beat(self) -> None:
         """Sends a heartbeat, and does what the answer asks for."""
-        request = StreamsGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch)
+        request = StreamsGroupHeartbeatRequest(
+            group_id=self.link.application.group, member_id=self.member_id, member_epoch=self.epoch
+        )
         if self.epoch == 0:
             self._drop_all()
-            request.topology = word_count()
+            request.topology = self.link.application.topology
         if self.sends_all or self.epoch == 0:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.process_id = self.member_id
-        request.active_tasks = entries(frozenset(self.acting))
-        request.standby_tasks = request.warmup_tasks = entries(NO_TASKS)
+        request.active_tasks = _entries(self.acting)
+        request.standby_tasks = request.warmup_tasks = []
         sent_ms = now_ms()
-        answer = await self.link.ask(request, 1)
+        answer = await self.link.ask(StreamsGroupHeartbeatResponse, request, 1)
+        coordinator = self.link.answered_by
         await self._until_awake()
         self.sends_all = True
         if answer is None:
@@ -190,19 +254,19 @@ class StreamsMember:
         elif code is not ErrorCode.NONE:
             self.link.forget()
         else:
-            self.history.accepted.setdefault(self.member_id, []).append(sent_ms)
+            self.history.accepted.setdefault(self.member_id, []).append((sent_ms, coordinator))
             self.sends_all = False
             self.epoch = answer.member_epoch
             if answer.active_tasks is not None:
-                self._obey(tasks_of(answer.active_tasks))
+                self._obey(tasks_of(answer.active_tasks), coordinator)
             for task, holding in self.acting.items():
                 if task not in self.revoked:
                     holding.epochs.add(self.epoch)
 
-    def _obey(self, given: frozenset[Task]) -> None:
+    def _obey(self, given: frozenset[Task], coordinator: str) -> None:
         self.revoked = set(self.acting) - given
         for task in sorted(given - set(self.acting)):
-            holding = self.acting[task] = Holding(task, self.member_id, now_ms())
+            holding = self.acting[task] = Holding(task, self.member_id, now_ms(), coordinator=coordinator)
             self.history.holdings.append(holding)
 
     # Tasks
@@ -234,14 +298,20 @@ class StreamsMember:
             await self._commit(task)
 
     async def _commit(self, task: Task) -> None:
-        holding, offset = self.acting[task], self.positions.get(task)
-        if offset is None:
+        holding, offset = self.acting.get(task), self.positions.get(task)
+        if holding is None or offset is None:
             return
         begun_ms = now_ms()
-        request = commit_request(offset, self.member_id, self.epoch, group=GROUP, partition=task[1])
+        part = OffsetCommitRequestPartition(partition_index=task[1], committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=self.link.application.group,
+            generation_id_or_member_epoch=self.epoch,
+            member_id=self.member_id,
+            topics=[OffsetCommitRequestTopic(name=self.link.application.topic, partitions=[part])],
+        )
         accepted: bool | None = None
         try:
-            answer = await self.link.ask(request, 9)
+            answer = await self.link.ask(OffsetCommitResponse, request, 9)
             code = None if answer is None else ErrorCode(answer.topics[0].partitions[0].error_code)
             if code is ErrorCode.NONE:
                 accepted = True

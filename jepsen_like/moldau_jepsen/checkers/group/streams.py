@@ -1,11 +1,12 @@
-"""The rules of a streams group, applied to what its members did and which answers they got. Pure.
+"""Judges what the members of a streams group did and which answers they got (KIP-1071).
 
 A member acts on an active task from the answer that assigns it until it has closed the task, which it does before the
 heartbeat that reports the revocation. The rules:
 
 1. In one member epoch, one member acts on a task.
 2. Two members act on one task at the same time only if the coordinator may have removed the first one: the second
-   begins no earlier than a session after the first one's last accepted heartbeat was sent.
+   begins no earlier than a session after the first one's last heartbeat that the same coordinator accepted was sent. A
+   coordinator that another one has replaced, and that does not know it yet, still accepts heartbeats.
 3. A committed offset is neither lost nor replaced by an older one.
 4. After the faults have ended, each task runs on exactly one member.
 
@@ -17,20 +18,19 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from moldau_broker.coordinator.group.streams.core.topology import Task
+Task = tuple[str, int]
+"""Subtopology and partition."""
 
 
 class StreamsAnomalyKind(enum.Enum):
-    """The ways in which a run breaks the rules."""
+    """The ways in which a run breaks the rules: two members, an older commit, a lost commit, no rest."""
 
-    TWO_IN_EPOCH = "two members act on a task in one epoch"
-    TWO_AT_ONCE = "two members act on a task at once"
-    OFFSET_BACK = "an older commit replaces a newer one"
-    OFFSET_LOST = "a commit is lost"
-    NOT_SETTLED = "the group does not come to rest"
+    TWO_IN_EPOCH = "streams-two-in-epoch"
+    TWO_AT_ONCE = "streams-two-at-once"
+    OFFSET_BACK = "streams-offset-back"
+    OFFSET_LOST = "streams-offset-lost"
+    NOT_SETTLED = "streams-not-settled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Holding:
     begun_ms: float
     ended_ms: float | None = None
     epochs: set[int] = field(default_factory=set)
+    coordinator: str = ""
+    """The broker whose answer began it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,8 @@ class History:
     """Records the actions of the members of one run."""
 
     holdings: list[Holding] = field(default_factory=list)
-    accepted: dict[str, list[float]] = field(default_factory=dict)
-    """The times at which each member sent the heartbeats that were accepted, in order."""
+    accepted: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """When each member sent the heartbeats that were accepted, in order, and the coordinator that accepted them."""
     commits: list[Commit] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     fenced: int = 0
@@ -119,7 +121,7 @@ def _one_member_at_a_time(history: History, session_ms: float) -> list[StreamsAn
             if not overlap or other.member == holding.member:
                 continue
             # Which of the two the coordinator has removed does not matter: a late answer may assign in vain.
-            gaps = [holding.begun_ms - _last_accepted(history, each) for each in (other, holding)]
+            gaps = [holding.begun_ms - _last_accepted(history, each, holding.coordinator) for each in (other, holding)]
             if max(gaps) < session_ms:
                 text = (
                     f"{holding.member} begins {holding.task} at {holding.begun_ms:.0f}, and {other.member} acts on it"
@@ -129,10 +131,11 @@ def _one_member_at_a_time(history: History, session_ms: float) -> list[StreamsAn
     return found
 
 
-def _last_accepted(history: History, holding: Holding) -> float:
-    """Returns when the member sent its last accepted heartbeat in the time of the holding, or the one that began it."""
+def _last_accepted(history: History, holding: Holding, coordinator: str) -> float:
+    """Returns when the member sent its last heartbeat within the holding, or that began it, that was accepted there."""
     end = float("inf") if holding.ended_ms is None else holding.ended_ms
-    return max((at for at in history.accepted.get(holding.member, ()) if at <= end), default=float("-inf"))
+    beats = history.accepted.get(holding.member, ())
+    return max((at for at, host in beats if at <= end and host == coordinator), default=float("-inf"))
 
 
 def _firm(commits: list[Commit]) -> list[Commit]:

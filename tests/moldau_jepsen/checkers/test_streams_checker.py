@@ -1,0 +1,69 @@
+"""Goal: the judge of a streams group convicts two actors, lost and older commits, and no run that follows the rules.
+
+Method: histories made by hand, good and bad.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau_jepsen.checkers.group.streams import Commit, History, Holding, Read, StreamsAnomalyKind, judge
+
+K = StreamsAnomalyKind
+SESSION_MS = 1_000
+TASK = ("0", 0)
+
+
+def holding(member: str, begun: float, ended: float | None, *epochs: int, coordinator: str = "b1") -> Holding:
+    return Holding(TASK, member, begun, ended, set(epochs), coordinator)
+
+
+def commit(held: Holding, offset: int, begun: float, *, accepted: bool | None = True) -> Commit:
+    return Commit(holding=held, partition=0, offset=offset, begun_ms=begun, ended_ms=begun + 1, accepted=accepted)
+
+
+def kinds(history: History) -> list[StreamsAnomalyKind]:
+    return [each.kind for each in judge(history, SESSION_MS)]
+
+
+def test_a_task_that_is_released_first_may_move() -> None:
+    history = History(holdings=[holding("m1", 0, 10, 1), holding("m2", 10, None, 2)])
+    history.accepted = {"m1": [(0.0, "b1")], "m2": [(9.0, "b1")]}
+    assert kinds(history) == []
+
+
+def test_two_members_of_one_epoch_are_convicted() -> None:
+    history = History(holdings=[holding("m1", 0, 10, 1), holding("m2", 10, None, 1)])
+    assert kinds(history) == [K.TWO_IN_EPOCH]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coordinator", "is_wrong"),
+    [
+        (500.0, "b1", True),  # the coordinator heard of the first member just now
+        (-600.0, "b1", False),  # its session may have ended
+        (500.0, "b2", False),  # another coordinator, which had been replaced, accepted the heartbeat
+    ],
+)
+def test_two_members_at_once_need_an_ended_session(accepted: float, coordinator: str, *, is_wrong: bool) -> None:
+    history = History(holdings=[holding("m1", -700, None, 1), holding("m2", 600, None, 2)])
+    history.accepted = {"m1": [(accepted, coordinator)], "m2": [(590.0, "b1")]}
+    assert kinds(history) == ([K.TWO_AT_ONCE] if is_wrong else [])
+
+
+def test_lost_and_older_commits_are_convicted() -> None:
+    one, two = holding("m1", 0, 10, 1), holding("m2", 20, None, 2)
+    history = History(holdings=[one, two], commits=[commit(one, 50, 5), commit(two, 40, 25)])
+    history.reads = [Read(partition=0, offset=50, begun_ms=30), Read(partition=0, offset=40, begun_ms=40)]
+    assert kinds(history) == [K.OFFSET_BACK, K.OFFSET_LOST]
+
+
+@pytest.mark.parametrize("accepted", [None, False])
+def test_commits_that_may_have_failed_promise_nothing(accepted: bool | None) -> None:
+    one, two = holding("m1", 0, 10, 1), holding("m2", 20, None, 2)
+    history = History(holdings=[one, two], commits=[commit(one, 50, 5, accepted=accepted), commit(two, 40, 25)])
+    assert kinds(history) == []
+
+
+def test_a_group_without_rest_is_convicted() -> None:
+    assert kinds(History(unsettled="the group is Reconciling")) == [K.NOT_SETTLED]

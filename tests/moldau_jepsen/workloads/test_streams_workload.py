@@ -1,0 +1,53 @@
+"""Goal: campaigns draw streams groups and shift no other draw; runs with one are clean and meet rare situations.
+
+Method: the draws of many seeds, and short runs of the profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moldau_jepsen.coverage.situations import OF_STREAMS
+from moldau_jepsen.simulation.campaign.later_profiles import STREAMING
+from moldau_jepsen.simulation.campaign.options import RunOptions, drawn_sharing, drawn_streams
+from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_profile
+from moldau_jepsen.simulation.campaign.runner import run_seed
+from moldau_jepsen.simulation.mutants.mutants import run_trial
+
+RULES = ("streams-two-at-once", "streams-offset-back", "streams-not-settled", "share-altered")
+
+
+def test_some_seeds_of_a_campaign_have_a_streams_group() -> None:
+    seeds = range(400)
+    drawn = [drawn_streams(seed, drawn_options(seed)) for seed in seeds]
+    assert 40 < sum(drawn) < 120
+    assert 4 < sum(drawn_profile(seed) is STREAMING for seed in seeds) < 40
+
+
+def test_a_written_out_run_has_no_streams_group() -> None:
+    assert not any(drawn_streams(seed, RunOptions()) for seed in range(50))
+    with_streams = replace(RunOptions(), streams=True, sharing=None)
+    without = replace(with_streams, streams=False)
+    assert [drawn_sharing(seed, with_streams) for seed in range(50)] == [
+        drawn_sharing(seed, without) for seed in range(50)
+    ]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_streams_group_works_under_faults(seed: int) -> None:
+    result = run_seed(seed, STREAMING.of_seed(seed))
+    assert result.violations == ()
+    met = {transition.after for transition in result.coverage.transitions}
+    assert OF_STREAMS["moved"].value in met
+    assert OF_STREAMS["fenced"].value in met
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_convict_alone(rule: str) -> None:
+    verdict = run_trial(rule, range(1, 9))
+    assert verdict.found
+    assert verdict.found_by == rule
