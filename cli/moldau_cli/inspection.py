@@ -75,7 +75,7 @@ async def _log_dirs(admin: Admin, brokers: Sequence[int]) -> dict[int, list[LogD
         async with limit:
             with trio.move_on_after(LOG_DIRS_S):
                 try:
-                    found.update(await admin.describe_log_dirs([broker]))
+                    found.update(await admin.describe_log_dirs([broker], partitions=[]))
                 except KafkaError:
                     return  # a broker that has just gone; its partitions say so
 

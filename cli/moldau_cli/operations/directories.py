@@ -31,7 +31,7 @@ async def move_to_directory(
         KafkaError: a request was refused.
     """
     broker = replicas[0][2]
-    known = [each.path for each in (await admin.describe_log_dirs([broker]))[broker]]
+    known = [each.path for each in (await admin.describe_log_dirs([broker], partitions=[]))[broker]]
     if path not in known:
         raise UsageError(f"broker {broker} has no log directory {path}; it has {', '.join(known)}")
     if throttle is not None:

@@ -484,13 +484,17 @@ class Admin(AsyncOnly):
         """
         return await self._calls.replicas.list_partition_reassignments()
 
-    async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
-        """Returns the log directories of brokers with the partitions in them.
+    async def describe_log_dirs(
+        self, broker_ids: Iterable[int], *, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
+        """Returns the log directories of brokers with the partitions in them, or those of ``partitions``.
+
+        An empty list asks for the directories alone, which costs little where partitions are many.
 
         Raises:
             KafkaError: a broker is not alive or answered with an error.
         """
-        return await self._calls.replicas.describe_log_dirs(broker_ids)
+        return await self._calls.replicas.describe_log_dirs(broker_ids, partitions=partitions)
 
     async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
         """Moves replicas to other log directories of their brokers; returns when the brokers have begun.

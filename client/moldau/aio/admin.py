@@ -558,9 +558,11 @@ class Admin(AioClient):
         """Returns the moves of replicas that are in progress."""
         return await self._portal.call_async(self._admin.list_partition_reassignments)
 
-    async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
-        """Returns the log directories of brokers."""
-        return await self._portal.call_async(self._admin.describe_log_dirs, broker_ids)
+    async def describe_log_dirs(
+        self, broker_ids: Iterable[int], *, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
+        """Returns the log directories of brokers, with all partitions or those that are named."""
+        return await self._portal.call_async(self._admin.describe_log_dirs, broker_ids, partitions=partitions)
 
     async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over."""

@@ -548,9 +548,11 @@ class Admin(PortalClient):
         """Returns the moves of replicas that are in progress."""
         return self._portal.call(self._admin.list_partition_reassignments)
 
-    def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
-        """Returns the log directories of brokers."""
-        return self._portal.call(self._admin.describe_log_dirs, broker_ids)
+    def describe_log_dirs(
+        self, broker_ids: Iterable[int], *, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
+        """Returns the log directories of brokers, with all partitions or those that are named."""
+        return self._portal.call(self._admin.describe_log_dirs, broker_ids, partitions=partitions)
 
     def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over."""

@@ -423,6 +423,11 @@ def test_replicas_records_and_directories():
         assert (moves[TopicPartition("t", 0)].adding, moves[TopicPartition("t", 0)].removing) == ((2,), (1,))
         ((described,),) = (await admin.describe_log_dirs([2])).values()
         assert (described.path, described.partitions[0].size_bytes) == ("/d", 7)
+        await admin.describe_log_dirs([2], partitions=[])
+        await admin.describe_log_dirs([2], partitions=[("t", 1), ("t", 0)])
+        topics = [request.topics for _, request in asked(cluster, ApiKey.DESCRIBE_LOG_DIRS)]
+        named = [[(topic.topic, list(topic.partitions)) for topic in each or ()] for each in topics]
+        assert (topics[0], named[1:]) == (None, [[], [("t", [0, 1])]])
         with pytest.raises(AdminError, match="t-9: UNKNOWN_TOPIC_OR_PARTITION"):
             await admin.delete_records({("t", 9): 0})
 

@@ -28,7 +28,11 @@ from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
 )
-from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from moldau.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from moldau.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -128,13 +132,19 @@ class Replicas:
             for part in topic.partitions
         }
 
-    async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
+    async def describe_log_dirs(
+        self, broker_ids: Iterable[int], *, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
         """Implements ``Admin.describe_log_dirs``."""
+        topics: list[DescribableLogDirTopic] | None = None
+        if partitions is not None:
+            named = by_topic(arguments.partitions("describe_log_dirs", partitions))
+            topics = [DescribableLogDirTopic(topic=topic, partitions=numbers) for topic, numbers in named.items()]
         found: dict[int, list[LogDirDescription]] = {}
         for node_id in arguments.integers("describe_log_dirs", "broker_ids", broker_ids):
             await self._requester.ensure_broker_known(node_id)
             response = await self._requester.ask(
-                DescribeLogDirsResponse, DescribeLogDirsRequest(topics=None), node_id=node_id
+                DescribeLogDirsResponse, DescribeLogDirsRequest(topics=topics), node_id=node_id
             )
             if response.error_code:
                 raise KafkaError(ErrorCode.of(response.error_code), f"broker {node_id}")
