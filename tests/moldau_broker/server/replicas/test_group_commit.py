@@ -63,9 +63,9 @@ def test_many_partitions_share_a_pass(acks: int, requests: int, monkeypatch: pyt
         work["sync"] += "/synced-" in self.path and self.path.endswith(".log")
         sync(self)
 
-    async def counted_offload(self: NodeDisk, run: Callable[[], Any]) -> Any:
+    async def counted_offload(self: NodeDisk, run: Callable[[], Any], **options: Any) -> Any:
         work["offload"] += 1
-        return await offload(self, run)
+        return await offload(self, run, **options)
 
     async def scenario(cluster: Cluster) -> None:
         await start(cluster)
