@@ -41,6 +41,14 @@ QUICK = {"request.timeout.ms": 5_000}
 QUICK_SESSION = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_500}
 """Of group members: the partitions of one that crashed are another's after this time."""
 
+CONSUMER_SESSION = {
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "1500",
+    "group.consumer.heartbeat.interval.ms": "1500",
+}
+"""The same for groups of the consumer protocol, whose times brokers decide."""
+
 
 class Workload(enum.Enum):
     """The workloads of a run's clients."""
@@ -118,7 +126,8 @@ class ClientOptions:
     def settings(self) -> dict[str, str]:
         """Configuration of nodes that the workloads need."""
         settings = settings_of(self.share) if self.works(Workload.SHARE) else {}
-        return settings | (self.streams.settings if self.works(Workload.STREAMS) else {})
+        settings |= self.streams.settings if self.works(Workload.STREAMS) else {}
+        return settings | (CONSUMER_SESSION if self.queue.consumer.get("group.protocol") == "consumer" else {})
 
     @property
     def promised(self) -> CheckOptions:
@@ -157,8 +166,7 @@ class RunClients:
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
         topics, since old brokers know no topics by their ids. The share group, which old brokers do not serve, works
-        there only if it is asked for; so does the streams group. Its members know no security: they need an open
-        listener.
+        there only if it is asked for. Members of the streams group know no security, so they need an open listener.
         """
         self._environment = environment
         self._bootstrap = bootstrap
@@ -217,8 +225,7 @@ class RunClients:
         if working(Workload.SHARE) and (nodes is not None or options.workload is Workload.SHARE):
             self._share = ShareWorkload(bootstrap, options.share, environment)
         self._streams: StreamsWorkload | None = None
-        is_served = nodes is not None or options.workload is Workload.STREAMS
-        if working(Workload.STREAMS) and is_served and not options.connection:
+        if nodes is not None and working(Workload.STREAMS) and not options.connection:
             self._streams = StreamsWorkload(bootstrap, options.streams)
 
     @property

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
+from moldau_jepsen.chaos.clients import QUICK_SESSION, ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS, POLLED_S, wait_polled
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
@@ -42,7 +42,8 @@ def test_the_promise_follows_the_configuration() -> None:
     assert everything.promised.pipes == (("pipe-source", "pipe-target"),)
     (bank,) = everything.promised.banks
     assert bank.topics == ("bank-east", "bank-west")
-    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target", "share", *bank.topics, bank.requests}
+    others = {"share", "streams", *bank.topics, bank.requests}
+    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target", *others}
     assert set(ClientOptions(workload=Workload.REGISTER).topics) == {"queue"}
 
 
@@ -134,10 +135,11 @@ def test_runs_on_a_cluster_started_elsewhere_share_no_name(tmp_path: Path) -> No
     def names(clients: ClientOptions) -> list[str]:
         queue, pipe, bank = clients.queue, clients.pipe, clients.bank
         found = [*clients.topics, queue.group, pipe.group, bank.clerks.group, bank.clerks.target, clients.share.group]
+        found.append(clients.streams.group)
         return [*found, clients.transactions.id_prefix, pipe.id_prefix, bank.id_prefix, bank.clerks.id_prefix]
 
     plain = names(options)
-    assert len(plain) == 16
+    assert len(plain) == 18
     assert names(one) == [f"one-{name}" for name in plain]
     assert not set(names(other)) & {*names(one), *plain}
     # The promises of the judge have the same names.
@@ -224,7 +226,7 @@ def test_a_topic_that_lost_what_was_acknowledged_fails_the_run(tmp_path: Path) -
         ].items()
 
 
-@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.SHARE, Workload.TOPICS])
+@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.STREAMS, Workload.TOPICS])
 def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload, tmp_path: Path) -> None:
     clients = ClientOptions(workload=workload)
     with pytest.raises(LauncherUsageError, match=f"workload {workload.value} is for a fresh cluster"):
@@ -356,3 +358,10 @@ def test_a_script_waits_until_its_brokers_lead_everything(comes_about: bool, mon
     assert set(asked) <= {2, 3}
     if comes_about:
         assert asked == [2, 3] * 3
+
+
+def test_groups_of_both_protocols_have_short_sessions() -> None:
+    """Without it the partitions of a crashed member of the consumer protocol had no reader for 45 s."""
+    options = ClientOptions(queue=QueueOptions(consumer={"group.protocol": "consumer"}))
+    assert options.settings["group.consumer.session.timeout.ms"] == str(QUICK_SESSION["session.timeout.ms"])
+    assert ClientOptions().settings == {}
