@@ -16,7 +16,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.runtime.ports.environment import Connection
+    from moldau.runtime.ports.environment import Arrivals, Connection
 
 
 if sys.platform == "linux":
@@ -84,12 +84,13 @@ if sys.platform == "linux":
             self._owners.clear()
             self._epoll.close()
 
-    def real_arrivals(descriptor_of: Callable[[Connection], int]) -> RealArrivals | None:
+    def real_arrivals(descriptor_of: Callable[[Connection], int]) -> Arrivals | None:
         """Returns a new watch."""
         return RealArrivals(descriptor_of)
 
 else:
 
-    def real_arrivals(descriptor_of: Callable[[Connection], int]) -> None:
+    def real_arrivals(descriptor_of: Callable[[Connection], int]) -> Arrivals | None:
         """Returns None: this system has no epoll."""
         del descriptor_of
+        return None
