@@ -26,6 +26,7 @@ class Log:
 
     voters: dict[int, object] = {}  # noqa: RUF012 - never changed
     log_start_index = 1
+    hangs = False
 
     def __init__(self, high_watermark: int, leadership: Leadership) -> None:
         self.high_watermark = high_watermark

@@ -170,10 +170,10 @@ class LogTasks:
         """Runs one piece of blocking work, like ``offload`` but without a limiter."""
         await self.perform_together((work,))
 
-    async def perform_together(self, works: Sequence[Work]) -> None:
+    async def perform_together(self, works: Sequence[Work], *, is_awaited: bool = False) -> None:
         """Runs pieces of blocking work in one directory, one after the other in one thread.
 
-        A failure of one leaves the others alone.
+        A failure of one leaves the others alone. ``is_awaited`` says whether clients wait for them.
         """
         clock = self._environment.clock
         begun_ms = clock.monotonic_ms()
@@ -187,7 +187,7 @@ class LogTasks:
                     errors[number] = error
 
         try:
-            await self.run_in(works[0].directory, run)
+            await self.run_in(works[0].directory, run, is_awaited=is_awaited)
         except Exception as error:  # noqa: BLE001 - the thread could not be had, or does not return
             errors = dict.fromkeys(range(len(works)), error)
         took_ms = clock.monotonic_ms() - begun_ms
@@ -201,8 +201,10 @@ class LogTasks:
                 self.flush_times.observe(took_ms)
             work.complete()
 
-    async def run_in(self, directory: str, run: Callable[[], None]) -> None:
+    async def run_in(self, directory: str, run: Callable[[], None], *, is_awaited: bool = False) -> None:
         """Runs blocking work in a log directory, whose disk is watched; work in no directory is not.
+
+        ``is_awaited`` says whether clients wait for it: then the disk has less time.
 
         Raises:
             DiskHangsError: the work does not return, and the directory has failed. Also raises the errors of the work.
@@ -211,7 +213,7 @@ class LogTasks:
             await self._environment.disk.offload(run)
             return
         await trio.lowlevel.checkpoint_if_cancelled()
-        await self._run_watched(run, self._patience.began(directory), shield=True)
+        await self._run_watched(run, self._patience.began(directory, is_awaited=is_awaited), shield=True)
 
     async def _run_watched(self, run: Callable[[], None], entry: Outstanding, *, shield: bool) -> None:
         """Runs blocking work; a verdict that the disk hangs ends the wait, not the work.
@@ -323,7 +325,7 @@ class LogSyncs:
                         # A future log may have replaced it and been synced with that: the waits must check again.
                         self._logs.flush_listener(log.topic_partition)
                 if works:
-                    await self._tasks.perform_together(works)
+                    await self._tasks.perform_together(works, is_awaited=True)
                 else:
                     await trio.lowlevel.checkpoint()
         finally:

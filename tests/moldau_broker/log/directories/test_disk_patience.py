@@ -14,8 +14,8 @@ LIMIT_MS = 3_000.0
 HALF_MS = LIMIT_MS / 2
 
 
-def began(patience: DiskPatience, directory: str, now_ms: float):
-    entry = patience.began(directory)
+def began(patience: DiskPatience, directory: str, now_ms: float, *, is_awaited: bool = True):
+    entry = patience.began(directory, is_awaited=is_awaited)
     entry.begun_ms = now_ms
     return entry
 
@@ -49,11 +49,26 @@ def test_a_probe_that_returns_acquits_it_for_a_while() -> None:
 
 def test_work_that_waits_for_a_thread_proves_nothing() -> None:
     patience = DiskPatience(LIMIT_MS)
-    patience.began("/d1")
+    patience.began("/d1", is_awaited=True)
     assert looked(patience, 60_000.0) == ([], [])
     began(patience, "/d1", 0.0)
     patience.probe_began("/d1")
     assert looked(patience, 60_000.0) == ([], [])
+
+
+def test_work_that_no_client_waits_for_has_ten_times_as_long() -> None:
+    """Work that clients wait for shortens the time of a probe that is under way."""
+    patience = DiskPatience(LIMIT_MS)
+    began(patience, "/d1", 0.0, is_awaited=False)
+    assert looked(patience, 10 * HALF_MS - 1) == ([], [])
+    assert looked(patience, 10 * HALF_MS) == (["/d1"], [])
+    patience.probe_began("/d1").begun_ms = 10 * HALF_MS
+    assert looked(patience, 20 * HALF_MS - 1) == ([], [])
+    awaited = began(patience, "/d1", 18 * HALF_MS)
+    assert looked(patience, 19 * HALF_MS) == ([], ["/d1"])
+    patience.ended(awaited)
+    assert looked(patience, 19 * HALF_MS) == ([], [])
+    assert looked(patience, 20 * HALF_MS) == ([], ["/d1"])
 
 
 def test_without_a_limit_no_directory_hangs() -> None:

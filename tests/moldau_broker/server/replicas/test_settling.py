@@ -20,7 +20,7 @@ from moldau_jepsen.world.disk.disk import VirtualFile
 from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
 from support.proof import proof_beyond
 
-SYNC_SECONDS = 3.0
+SYNC_SECONDS = 2.0
 
 
 def slow(cluster: Cluster, *broker_ids: int, seconds: float = SYNC_SECONDS) -> None:

@@ -22,7 +22,7 @@ def judged(story: Story, *only: str, linearizable: bool | None = True):
     clients.register = SimpleNamespace(stuck=None, verdict=lambda: verdict)
     clients._topics = SimpleNamespace(stuck=None, writes=[], reads=[])
     clients._compacted = clients.administered = None
-    clients._share = SimpleNamespace(stuck=None, wrong=list)
+    clients._share = clients.streams = SimpleNamespace(stuck=None, wrong=list)
     clients._regex_member = SimpleNamespace(stuck=None)
     clients.pipe = clients.bank = clients.members = False
     clients._options = RunOptions(only=frozenset(only))

@@ -384,7 +384,8 @@ LOG_KEYS = (
         doc=(
             "How long a sync in a log directory may hang before the directory counts as failed, in milliseconds; 0: "
             "for ever. After half of the time the broker syncs one byte there as a probe: a disk that is only slow "
-            "answers it. A controller whose metadata log hangs for half of the time hands the leadership over."
+            "answers it. Syncs that no append waits for (topics without flush.messages) have ten times as long. "
+            "A controller whose metadata log hangs for half of the time hands the leadership over."
         ),
     ),
     integer(
