@@ -468,11 +468,12 @@ def checks_of(rows: Iterable[tuple[ApiKey, ApiRules]], special: Mapping[int, Che
 
 
 def _wants_all(needs: tuple[Need, ...]) -> Check:
-    checks = [
-        _cluster(operation) if resource is CLUSTER else _named_or_each(operation, resource)
-        for operation, resource in needs
-    ]
-    return _all(*checks) if len(checks) > 1 else checks[0] if checks else _served
+    return _all(
+        *(
+            _cluster(operation) if resource is CLUSTER else _named_or_each(operation, resource)
+            for operation, resource in needs
+        )
+    )
 
 
 def _named_or_each(operation: AclOperation, resource: AclResource) -> Check:

@@ -34,15 +34,15 @@ def describe(
     """Show the log directories of brokers, with sizes."""
 
     async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
+        chosen: list[tuple[str, int]] | None = None
         if topic:
-            await admin.describe_topics(topic)  # fails for a name that is misspelt
+            described = await admin.describe_topics(topic)  # fails for a name that is misspelt
+            chosen = [(name, part.partition) for name, one in described.items() for part in one.partitions]
         known = [one.node_id for one in (await admin.describe_cluster()).brokers]
-        return await admin.describe_log_dirs(broker or known)
+        return await admin.describe_log_dirs(broker or known, partitions=chosen)
 
     found = [
-        (node, one, [part for part in one.partitions if not topic or part.topic_partition.topic in topic])
-        for node, directories in sorted(with_admin(bootstrap_server, work).items())
-        for one in directories
+        (node, one) for node, directories in sorted(with_admin(bootstrap_server, work).items()) for one in directories
     ]
     if partitions:
         output.answer_rows(
@@ -58,8 +58,8 @@ def describe(
                     "path": one.path,
                     "future": part.is_future,
                 }
-                for node, one, parts in found
-                for part in sorted(parts, key=lambda each: each.topic_partition)
+                for node, one in found
+                for part in sorted(one.partitions, key=lambda each: each.topic_partition)
             ],
         )
         return
@@ -71,11 +71,11 @@ def describe(
                 "broker": node,
                 "path": one.path,
                 "state": "online" if one.error == 0 else one.error.name.lower(),
-                "partitions": len(parts),
-                "size_bytes": sum(part.size_bytes for part in parts),
+                "partitions": len(one.partitions),
+                "size_bytes": sum(part.size_bytes for part in one.partitions),
                 "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
             }
-            for node, one, parts in found
+            for node, one in found
         ],
     )
 

@@ -33,13 +33,30 @@ COMPACTION = Profile(
 """A replica that is away for longer than ``delete.retention.ms`` may miss a tombstone and keep an older value: Kafka
 does not promise more. So the faults of this profile are short. Elsewhere tombstones outlast the run."""
 
+AROUND_A_GROUP = replace(
+    PLAIN,
+    workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+    transactions=False,
+    config_changes_per_second=0.2,
+    fault_scope=FaultScope.ALL,
+)
+"""Options under which a group has the cluster nearly to itself."""
+
+AGAINST_COORDINATORS = (
+    FaultKind.PAUSE,
+    FaultKind.PAUSE,
+    FaultKind.LINK,
+    FaultKind.KILL_LEADER,
+    FaultKind.KILL_LEADER,
+    FaultKind.KILL,
+    FaultKind.RESTART,
+)
+
 SHARING = Profile(
     name="sharing",
     text="members of a share group crash and fall silent while the leaders of its partitions and of its state die",
     options=replace(
-        PLAIN,
-        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
-        transactions=False,
+        AROUND_A_GROUP,
         sharing=True,
         share_options=ShareOptions(
             slots=3,
@@ -50,19 +67,9 @@ SHARING = Profile(
             dawdle_share=0.3,
             request_timeout_ms=600,
         ),
-        config_changes_per_second=0.2,
-        fault_scope=FaultScope.ALL,
         fault_seconds=20.0,
     ),
-    kinds=(
-        FaultKind.PAUSE,
-        FaultKind.PAUSE,
-        FaultKind.LINK,
-        FaultKind.KILL_LEADER,
-        FaultKind.KILL_LEADER,
-        FaultKind.KILL,
-        FaultKind.RESTART,
-    ),
+    kinds=AGAINST_COORDINATORS,
     strikes=(5, 12),
     lengths=(0.3, 3.0),
 )
@@ -71,24 +78,12 @@ STREAMING = Profile(
     name="streaming",
     text="members of a streams group crash, hang and fall silent while the group's coordinator dies",
     options=replace(
-        PLAIN,
-        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
-        transactions=False,
+        AROUND_A_GROUP,
         streams=True,
         streams_options=StreamsOptions(slots=3, life_s=6.0),
-        config_changes_per_second=0.2,
-        fault_scope=FaultScope.ALL,
         fault_seconds=25.0,
     ),
-    kinds=(
-        FaultKind.PAUSE,
-        FaultKind.PAUSE,
-        FaultKind.LINK,
-        FaultKind.KILL_LEADER,
-        FaultKind.KILL_LEADER,
-        FaultKind.KILL,
-        FaultKind.RESTART,
-    ),
+    kinds=AGAINST_COORDINATORS,
     strikes=(4, 10),
     lengths=(0.3, 3.0),
 )
