@@ -35,8 +35,7 @@ class CoordinatorCall:
         self._coordinator = coordinator
         self._awaited: Awaited[Watched] | None = None
         self._scope = trio.CancelScope()
-        self.connection: RpcConnection | None = None
-        """Set it as soon as there is one."""
+        self._connection: RpcConnection | None = None  # None until it is open
 
     def __enter__(self) -> CoordinatorCall:
         self._scope.__enter__()
@@ -51,12 +50,17 @@ class CoordinatorCall:
         if self._scope.__exit__(kind, error, traceback) and error is not None:
             raise ConnectionAbortedError(f"broker {self._node_id}: {GIVEN_UP}")
 
+    async def connect(self, purpose: str = "") -> RpcConnection:
+        """Returns the connection for the request; see ``ClusterClient.connection``."""
+        self._connection = await self._watch.connection(self._node_id, purpose)
+        return self._connection
+
     def cut(self) -> None:
         """Gives the request up."""
-        if self.connection is None:
+        if self._connection is None:
             self._scope.cancel()
         else:
-            self.connection.fail(GIVEN_UP)
+            self._connection.fail(GIVEN_UP)
 
 
 Watched: TypeAlias = "RpcConnection | CoordinatorCall"
@@ -94,6 +98,10 @@ class SilenceWatch:
     def coordinator(self, node_id: int, key: str, key_type: int) -> CoordinatorCall:
         """Returns the watched call to a coordinator; send the request in its ``with`` block."""
         return CoordinatorCall(self, node_id, (key, key_type))
+
+    async def connection(self, node_id: int, purpose: str) -> RpcConnection:
+        """See ``ClusterClient.connection``."""
+        return await self._client.connection(node_id, purpose)
 
     def asked(self, call: CoordinatorCall, node_id: int, coordinator: CoordinatorKey) -> Awaited[Watched]:
         """Notes a call to a coordinator; pass what this returns to ``ended``."""

@@ -141,7 +141,7 @@ class GroupClient:
         node_id = await self.coordinator(deadline_ms)
         try:
             with self._client.silence.coordinator(node_id, self._group_id, GROUP_COORDINATOR) as call:
-                connection = call.connection = await self._client.connection(node_id, purpose)
+                connection = await call.connect(purpose)
                 chosen = connection.version_for(message, version)
                 limit_ms = self._client.request_timeout_ms if timeout_ms is None else timeout_ms
                 return await connection.request_as(response_class, message, chosen, limit_ms)

@@ -222,7 +222,7 @@ class Transactions:
                 manager.found(call, await client.find_coordinator(call.key, int(call.coordinator)))
                 return
             with client.silence.coordinator(call.node_id, call.key, int(call.coordinator)) as watched:
-                connection = watched.connection = await client.connection(call.node_id)
+                connection = await watched.connect()
                 version = connection.version_for(call.request)
                 if version > call.version_max:
                     version = connection.version_for(call.request, call.version_max)

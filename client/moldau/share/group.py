@@ -94,7 +94,7 @@ class ShareGroupClient:
         if self._coordinator is None:
             self._coordinator = await self._client.find_coordinator(self._membership.group_id, _GROUP)
         with self._client.silence.coordinator(self._coordinator, self._membership.group_id, _GROUP) as call:
-            connection = call.connection = await self._client.connection(self._coordinator, PURPOSE)
+            connection = await call.connect(PURPOSE)
             return await connection.request_as(ShareGroupHeartbeatResponse, request, timeout_ms=timeout_ms)
 
     async def leave(self, *, rejoins: bool = False) -> None:
