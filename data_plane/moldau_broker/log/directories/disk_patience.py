@@ -59,6 +59,11 @@ class DiskPatience:
         self._probes: dict[str, Outstanding] = {}
         self._probed_ms: dict[str, float] = {}
 
+    @property
+    def has_work(self) -> bool:
+        """Whether any work is outstanding."""
+        return bool(self._works)
+
     def began(self, directory: str, *, is_awaited: bool) -> Outstanding:
         """Adds work in a directory, and returns its entry."""
         entry = Outstanding(directory, is_awaited)

@@ -12,6 +12,7 @@ import trio
 from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.tasks.supervision import TaskHost
+from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.metrics import Histogram
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.disk_patience import DiskPatience, Outstanding
@@ -82,6 +83,7 @@ class LogTasks:
         self._logger = logger
         self._sync_timeout_ms = sync_timeout_ms
         self._patience = DiskPatience(sync_timeout_ms)
+        self._work_began = Signal()
         self._scopes: dict[Outstanding, trio.CancelScope] = {}
         self.flush_times = Histogram()
         """Milliseconds until a flush was durable, as the event loop sees it."""
@@ -213,7 +215,9 @@ class LogTasks:
             await self._environment.disk.offload(run)
             return
         await trio.lowlevel.checkpoint_if_cancelled()
-        await self._run_watched(run, self._patience.began(directory, is_awaited=is_awaited), shield=True)
+        entry = self._patience.began(directory, is_awaited=is_awaited)
+        self._work_began.notify()
+        await self._run_watched(run, entry, shield=True)
 
     async def _run_watched(self, run: Callable[[], None], entry: Outstanding, *, shield: bool) -> None:
         """Runs blocking work; a verdict that the disk hangs ends the wait, not the work.
@@ -244,6 +248,7 @@ class LogTasks:
         clock = self._environment.clock
         async with trio.open_nursery() as nursery:
             while self._sync_timeout_ms:
+                await self._work_began.wait_until(lambda: self._patience.has_work)
                 await trio.sleep(self._sync_timeout_ms / LOOKS_PER_TIMEOUT / 1000)
                 verdicts = self._patience.look(clock.monotonic_ms())
                 for directory in verdicts.probe:
