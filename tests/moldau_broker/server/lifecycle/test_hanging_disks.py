@@ -5,6 +5,8 @@ Method: whole brokers on virtual disks and virtual time, under load, with a topi
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -15,6 +17,18 @@ from support.cluster.directory_stories import TWO, ended, place, prepared, profi
 DURABLE = {"flush_messages": "1"}
 LIMIT_S = 4.0
 COUNT = 3
+
+
+@asynccontextmanager
+async def under_load(cluster, partitions=COUNT):
+    """Writes to a topic whose appends wait for syncs while the block runs; then no acknowledged record may be lost."""
+    load = await prepared(cluster, partitions=partitions, **DURABLE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(load.run)
+        await trio.sleep(1)
+        yield load
+        load.stopped = True
+    await load.check()
 
 
 def in_directory(cluster, broker, path):
@@ -31,11 +45,8 @@ def test_the_leaders_of_a_hanging_directory_move() -> None:
     """The other directory's leaders stay, and the broker goes on."""
 
     async def scenario(cluster) -> None:
-        load = await prepared(cluster, partitions=6, **DURABLE)
         victim = 2
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.run)
-            await trio.sleep(1)
+        async with under_load(cluster, partitions=6) as load:
             hanging, other = in_directory(cluster, victim, "/d1"), in_directory(cluster, victim, "/d2")
             assert hanging
             assert other
@@ -49,9 +60,7 @@ def test_the_leaders_of_a_hanging_directory_move() -> None:
             for index in range(6):
                 assert load.gap(index, begun, begun + 5) < LIMIT_S
             assert all(cluster.partition_image("t", index).leader == victim for index in other)
-            load.stopped = True
-        profile(cluster, victim).hanging_paths = ()
-        await load.check()
+            profile(cluster, victim).hanging_paths = ()
 
     run_cluster(scenario, brokers=3, **TWO)
 
@@ -60,11 +69,8 @@ def test_a_broker_whose_only_disk_hangs_ends() -> None:
     """Its connections break, and it works again after a restart, with every acknowledged record."""
 
     async def scenario(cluster) -> None:
-        load = await prepared(cluster, partitions=COUNT, **DURABLE)
         victim = 2
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.run)
-            await trio.sleep(1)
+        async with under_load(cluster) as load:
             begun = trio.current_time()
             profile(cluster, victim).hanging_paths = ("/",)
             reason = await ended(cluster, victim)
@@ -78,8 +84,6 @@ def test_a_broker_whose_only_disk_hangs_ends() -> None:
                 lambda: all(victim in cluster.partition_image("t", index).isr for index in range(COUNT)),
                 timeout_ms=60_000,
             )
-            load.stopped = True
-        await load.check()
 
     run_cluster(scenario, brokers=3)
 
@@ -88,19 +92,14 @@ def test_slow_work_on_a_disk_that_answers_changes_nothing() -> None:
     """The syncs of one log take five seconds, as those of much data do; others return."""
 
     async def scenario(cluster) -> None:
-        load = await prepared(cluster, partitions=COUNT, **DURABLE)
         victim = 2
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.run)
-            await trio.sleep(1)
+        async with under_load(cluster):
             (slow, *_) = in_directory(cluster, victim, "/data")
             profile(cluster, victim).hanging_paths = (f"/data/t-{slow}",)
             await trio.sleep(5)
             profile(cluster, victim).hanging_paths = ()
             await trio.sleep(1)
             assert cluster.running[victim].context.logs.online_directories == ["/data"]
-            load.stopped = True
-        await load.check()
 
     run_cluster(scenario, brokers=3)
 
@@ -128,11 +127,8 @@ def test_without_the_limit_appends_stand_still() -> None:
     """The negative control: the same disk, and no guard."""
 
     async def scenario(cluster) -> None:
-        load = await prepared(cluster, partitions=COUNT, **DURABLE)
         victim = 2
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.run)
-            await trio.sleep(1)
+        async with under_load(cluster) as load:
             led = in_directory(cluster, victim, "/data")
             assert led
             begun = trio.current_time()
@@ -141,7 +137,5 @@ def test_without_the_limit_appends_stand_still() -> None:
             assert all(load.gap(index, begun, begun + 8) > LIMIT_S for index in led)
             profile(cluster, victim).hanging_paths = ()
             await trio.sleep(1)
-            load.stopped = True
-        await load.check()
 
     run_cluster(scenario, brokers=3, log_dir_sync_timeout_ms="0")
