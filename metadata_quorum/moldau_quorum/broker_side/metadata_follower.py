@@ -12,7 +12,9 @@ Metadata never go backwards. While the follower runs, its image is the measure: 
 and a controller whose log cannot contain that position refuses. The follower then keeps its image and asks the next
 controller. A starting broker passes a *floor*, the position that it had applied before. The image is fetched as usual,
 but the callback gets nothing, and the follower has not caught up, until the image has reached the floor. A log that
-ends below the floor or contradicts it is refused, and the follower starts again with the next controller.
+ends below the floor or contradicts it is refused, and the follower starts again with the next controller. A snapshot
+beyond the floor does not show which entries led to it; so the follower first asks each controller for what follows the
+floor, and a controller that knows another epoch there refuses.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from moldau_quorum.broker_side.metadata_fetch import (
     decode_fetch_response,
     encode_fetch_request,
 )
+from moldau_quorum.broker_side.metadata_position import MetadataPosition
 from moldau_quorum.broker_side.reachability import Reachability
 from moldau_quorum.metadata.image import MetadataDelta, MetadataImage, delta_between
 from moldau_quorum.metadata.records import MetadataCorruptError, decode_command
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from moldau.runtime.ports.environment import Environment
-    from moldau_quorum.broker_side.metadata_position import MetadataPosition
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 FETCH_WAIT_MS: Final = 500
@@ -140,6 +142,8 @@ class MetadataFollower:
                     connection = await self._open(host, port)
                 self._is_answered = False
                 try:
+                    if self._floor is not None:
+                        await self._fetch(connection, position=self._floor)
                     while True:
                         await self._step(connection)
                         if self._floor is None:
@@ -177,16 +181,27 @@ class MetadataFollower:
         return await RpcConnection.open(self._environment, host, port, f"broker-{self._node_id}")
 
     async def _fetch(
-        self, connection: RpcConnection, *, snapshot_offset: int = -1, piece: int = 0
+        self,
+        connection: RpcConnection,
+        *,
+        snapshot_offset: int = -1,
+        piece: int = 0,
+        position: MetadataPosition | None = None,
     ) -> MetadataFetchResponse:
+        """Fetches what follows ``position``, that of the image by default.
+
+        Raises:
+            MetadataWentBackError: the controller's log does not contain the position.
+        """
+        position = position or MetadataPosition(offset=self.image.offset, epoch=self.image.epoch)
         request = MetadataFetchRequest(
             cluster_id=self._cluster_id,
             node_id=self._node_id,
-            next_offset=self.image.offset + 1,
+            next_offset=position.offset + 1,
             wait_ms=FETCH_WAIT_MS if self._caught_up else 0,
             snapshot_offset=snapshot_offset,
             piece=piece,
-            last_epoch=self.image.epoch,
+            last_epoch=position.epoch,
             leader_epoch=self._leader_epoch,
         )
         with trio.fail_after((FETCH_WAIT_MS + FETCH_GRACE_MS) / 1000):
@@ -210,7 +225,7 @@ class MetadataFollower:
             )
         if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise MetadataWentBackError(
-                f"its log does not contain offset {self.image.offset} with epoch {self.image.epoch}"
+                f"its log does not contain offset {position.offset} with epoch {position.epoch}"
             )
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")

@@ -152,14 +152,15 @@ def test_without_its_checkpoint_a_broker_follows() -> None:
     run_cluster(scenario)
 
 
-def test_another_log_of_the_same_length_is_refused() -> None:
-    """A log that was written by other elections has another epoch at the applied offset."""
+@pytest.mark.parametrize("elections", [4, 5, 6, 12])
+def test_another_log_that_is_as_long_is_refused(elections: int) -> None:
+    """A log that was written by other elections has another epoch at the applied offset, also below a snapshot."""
 
     async def scenario(cluster) -> None:
         await story(cluster, partial(cluster.stop, 1))
         position = kept_position(cluster)
         client = cluster.world.node("c101")
-        for _ in range(5):  # each start of the controller is an election, whose entries lengthen the log
+        for _ in range(elections):  # each start of the controller is an election, whose entries lengthen the log
             client.kill()
             cluster.start_controller(101)
             await trio.sleep(2)
