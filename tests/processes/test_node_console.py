@@ -1,21 +1,24 @@
 """Goal: a node with ``console.listener`` serves the web console beside itself, and is not hurt when the console is.
 
 Method: a real node of both roles and HTTP requests. The console's process is killed, and serves again; the node is
-killed, and its console ends. Configurations that cannot serve are refused in one line before the node starts.
+killed, and its console ends. A second node's console serves HTTPS.
 """
 
 import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 
 from moldau_jepsen.launcher.ports import take_free_ports
+from support.certificates import Authority
 from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
@@ -30,12 +33,18 @@ log.dirs={home}/data
 
 
 class Node:
-    def __init__(self, home):
+    def __init__(self, home, authority=None):
         broker, controller, console = take_free_ports(3)
-        self.url = f"http://127.0.0.1:{console}"
+        scheme, more, self.trust = "http", "", None
+        if authority is not None:
+            scheme = "https"
+            (home / "console.pem").write_text("".join(authority.issue("127.0.0.1")))
+            more = f"console.ssl.keystore.location={home}/console.pem\n"
+            self.trust = ssl.create_default_context(cadata=authority.trust)
+        self.url = f"{scheme}://127.0.0.1:{console}"
         self.log = home / "log"
         config = home / "server.properties"
-        config.write_text(CONFIG.format(home=home, broker=broker, controller=controller, console=console))
+        config.write_text(CONFIG.format(home=home, broker=broker, controller=controller, console=console) + more)
         command = [sys.executable, "-m", "moldau_cli", "server", str(config)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -44,7 +53,8 @@ class Node:
 
     def get(self, path, **headers):
         try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10) as found:
+            request = urllib.request.Request(self.url + path, headers=headers)
+            with urllib.request.urlopen(request, timeout=10, context=self.trust) as found:
                 return found.status, found.read(), found.headers
         except urllib.error.HTTPError as error:
             return error.code, error.read(), error.headers
@@ -59,14 +69,20 @@ class Node:
         return [int(pid) for pid in re.findall(r"console-started .*pid=(\d+)", self.log.read_text())]
 
 
+@contextmanager
+def running(home, authority=None):
+    node = Node(home, authority)
+    try:
+        yield node
+    finally:
+        node.process.kill()
+        node.process.wait()
+
+
 @pytest.fixture
 def node(tmp_path):
-    running = Node(tmp_path)
-    try:
-        yield running
-    finally:
-        running.process.kill()
-        running.process.wait()
+    with running(tmp_path) as node:
+        yield node
 
 
 def is_alive(pid):
@@ -98,8 +114,10 @@ def test_a_node_serves_the_console_and_survives_it(node):
     wait_until(lambda: not is_alive(node.console_pids()[1]), "the console ends with its node")
 
 
-def test_a_node_that_stops_ends_its_console(node):
-    wait_until(node.serves, "the console serves")
-    node.process.send_signal(signal.SIGTERM)
-    assert node.process.wait(WAIT_S) == 0, node.log.read_text()
-    assert not is_alive(node.console_pids()[0])
+def test_a_node_that_stops_ends_its_console(tmp_path):
+    with running(tmp_path, Authority()) as node:
+        wait_until(node.serves, "the console serves HTTPS")
+        assert "Secure" in node.get("/api/session")[2]["set-cookie"]
+        node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(WAIT_S) == 0, node.log.read_text()
+        assert not is_alive(node.console_pids()[0])

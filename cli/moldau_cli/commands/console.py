@@ -25,6 +25,7 @@ from moldau_cli.operations.local import launcher_errors
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
+    from moldau.runtime.config.tls import TlsSettings
     from moldau_cli.console.faults import LocalNodes
 
 NEEDED = ("starlette", "hypercorn")
@@ -50,8 +51,10 @@ def console(
     allowed_host: Annotated[
         list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="Further name of this machine in URLs.")
     ] = None,
-    tls_certificate: Annotated[Path | None, typer.Option(help="Certificate chain (PEM): serve HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM) of --tls-certificate.")] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM), or chain and key: serve HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM), if not in --tls-certificate.")] = None,
     registry: Annotated[str | None, typer.Option(metavar="URL", help="Schema registry for Avro values.")] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     settings: ClientSettings = None,
@@ -66,7 +69,7 @@ def console(
 
     inherited = os.environ.pop(TOKEN_VARIABLE, None)  # nodes that the console starts must not get it
     secret = token or inherited or None
-    _check_access(host, secret, tls_certificate, tls_key)
+    _check_access(host, secret)
     given = {**connection_config(), **_checked_settings(settings or [])}
     local = _local_nodes(directory, bootstrap_server)
     address = local.bootstrap if local is not None else bootstrap_of(bootstrap_server)
@@ -79,8 +82,7 @@ def console(
         login=login or needs_login(given),
         read_only=read_only,
         allowed_hosts=frozenset(name.lower() for name in allowed_host or ()),
-        certificate=None if tls_certificate is None else str(tls_certificate),
-        key=None if tls_key is None else str(tls_key),
+        tls=_tls_settings(tls_certificate, tls_key),
         local=local,
         avro=None if registry is None else AvroViews(registry),
     )
@@ -118,7 +120,7 @@ def _explanation(has_buttons: bool) -> str:
     return f"The console runs; open this address in a browser. {buttons}Ctrl-C ends it."
 
 
-def _check_access(host: str, token: str | None, certificate: Path | None, key: Path | None) -> None:
+def _check_access(host: str, token: str | None) -> None:
     from moldau_cli.console.core.access import TOKEN_LENGTH_MIN, is_loopback
 
     if token is not None and len(token) < TOKEN_LENGTH_MIN:
@@ -128,11 +130,42 @@ def _check_access(host: str, token: str | None, certificate: Path | None, key: P
             f"--host {host} can be reached from other machines, so it needs a token: set {TOKEN_VARIABLE} to a secret "
             f"of at least {TOKEN_LENGTH_MIN} characters"
         )
-    if (certificate is None) != (key is None):
-        raise UsageError("--tls-certificate and --tls-key belong together")
-    for name, path in (("--tls-certificate", certificate), ("--tls-key", key)):
-        if path is not None and not path.is_file():
-            raise UsageError(f"{name}: there is no file {path}")
+
+
+def _tls_settings(certificate: Path | None, key: Path | None) -> TlsSettings | None:
+    """Returns the settings of HTTPS; None for plain HTTP.
+
+    Raises:
+        UsageError: a file cannot be used, or key and certificate do not match.
+    """
+    from moldau.runtime.config import ConfigError
+    from moldau_cli.console.certificate import check, paired, stored
+
+    if certificate is None:
+        if key is not None:
+            raise UsageError("--tls-key needs --tls-certificate")
+        return None
+    if key is None:
+        settings = stored(str(certificate))
+    else:
+        settings = paired(_pem("--tls-certificate", certificate), _pem("--tls-key", key))
+    try:
+        check(settings)
+    except ConfigError as error:
+        files = f"--tls-certificate {certificate}" + ("" if key is None else f", --tls-key {key}")
+        raise UsageError(
+            f"{files}: no private key with its certificate chain in PEM form, or they do not match"
+        ) from error
+    return settings
+
+
+def _pem(option: str, path: Path) -> str:
+    try:
+        return path.read_text("ascii")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option}: {path} is no PEM file") from error
+    except OSError as error:
+        raise UsageError(f"{option}: cannot read {path}: {error.strerror}") from error
 
 
 def _local_nodes(directory: Path | None, bootstrap_server: str | None) -> LocalNodes | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau_cli.console.certificate import stored
 from moldau_cli.console.serving import Options, run_console
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, CommandError
 
@@ -24,9 +25,10 @@ NICENESS: Final = 5
 
 def options_of(document: dict[str, Json]) -> Options:
     """Returns the options for the settings that a node sends."""
-    settings, port, token = document["settings"], document["port"], document["token"]
+    settings, port, token, tls = (document[name] for name in ("settings", "port", "token", "tls"))
     assert isinstance(settings, dict)
     assert isinstance(port, int)
+    assert isinstance(tls, dict | None)
     return Options(
         bootstrap=str(document["bootstrap"]),
         settings={name: str(value) for name, value in settings.items()},
@@ -35,6 +37,7 @@ def options_of(document: dict[str, Json]) -> Options:
         token=None if token is None else str(token),
         login=bool(document["login"]),
         read_only=bool(document["read_only"]),
+        tls=None if tls is None else stored(**{name: str(value) for name, value in tls.items()}),
     )
 
 

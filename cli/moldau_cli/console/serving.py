@@ -13,7 +13,9 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
+from moldau.runtime.ports.real import real_environment
 from moldau_cli.console.app import Console, application
+from moldau_cli.console.certificate import context_following
 from moldau_cli.console.identities import open_identity
 from moldau_cli.console.pages import Local
 from moldau_cli.console.probe import ReplicationProbe
@@ -21,10 +23,12 @@ from moldau_cli.console.sessions import Sessions
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from starlette.types import ASGIApp
 
+    from moldau.runtime.config.tls import TlsSettings
     from moldau_cli.console.avro import AvroViews
     from moldau_cli.console.faults import LocalNodes
 
@@ -47,8 +51,8 @@ class Options:
     login: bool = False
     read_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()
-    certificate: str | None = None
-    key: str | None = None
+    tls: TlsSettings | None = None
+    """Certificate and key for HTTPS; plain HTTP without them."""
     local: LocalNodes | None = None
     avro: AvroViews | None = None
 
@@ -85,23 +89,43 @@ def url_of(options: Options, port: int) -> str:
     """Returns the address to open. A token stands behind ``#``, which browsers send to no server."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(options.host, options.host)
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    scheme = "https" if options.certificate else "http"
+    scheme = "https" if options.tls else "http"
     fragment = f"#token={options.token}" if options.token else ""
     return f"{scheme}://{shown}:{port}/{fragment}"
 
 
-def server_config(descriptor: int, options: Options) -> Config:
-    """Returns the configuration of the HTTP server for a listening socket."""
-    config = Config()
+class ServerConfig(Config):
+    """Hypercorn's configuration, with a TLS context in place of names of files."""
+
+    tls_context: ssl.SSLContext | None = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        """Whether the server speaks TLS."""
+        return self.tls_context is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        """Returns the TLS context."""
+        return self.tls_context
+
+
+def server_config(descriptor: int, options: Options) -> ServerConfig:
+    """Returns the configuration of the HTTP server for a listening socket.
+
+    Raises:
+        ConfigError: a file of the certificate cannot be used, or key and certificate do not match.
+    """
+    config = ServerConfig()
     config.bind = [f"fd://{descriptor}"]
-    config.certfile, config.keyfile = options.certificate, options.key
+    if options.tls is not None:
+        environment = real_environment()
+        config.tls_context = context_following(options.tls, environment.disk, environment.clock)
     config.accesslog, config.errorlog, config.loglevel = None, "-", "ERROR"  # defects appear on stderr
     config.include_server_header = False
     config.graceful_timeout = GRACE_S
     config.shutdown_timeout = GRACE_S
     config.keep_alive_timeout = 30.0
     config.h11_max_incomplete_size = 32 * 1024
-    config.alpn_protocols = ["http/1.1"]
     return config
 
 
@@ -110,7 +134,7 @@ async def run_console(options: Options, announce: Callable[[str], None]) -> None
 
     Raises:
         CommandError: the address cannot be used.
-        ConfigError: a client setting is invalid.
+        ConfigError: a client setting or the certificate is invalid.
     """
     stopping = trio.Event()
     bound = listen(options.host, options.port)
@@ -130,7 +154,7 @@ async def run_console(options: Options, announce: Callable[[str], None]) -> None
             bootstrap=options.bootstrap,
             allowed_hosts=options.allowed_hosts | {options.host.lower()},
             cookie=f"moldau_console_{port}",
-            secure_cookie=options.certificate is not None,
+            secure_cookie=options.tls is not None,
             read_only=options.read_only,
             local=local,
             avro=options.avro,

@@ -64,6 +64,7 @@ class NodeConsole:
         self._read_only = config.get_bool("console.read.only")
         self._client = _client_keys(config.get_str_or_none("console.client.config"), environ)
         self._protocol = _protocol(config, self._client)
+        self._tls = _tls(config)
         if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
             raise ConfigError(
                 [f"console.listener: {' and '.join(absent)} not installed; run: pip install 'moldau[console]'"]
@@ -74,6 +75,11 @@ class NodeConsole:
             raise ConfigError(
                 [f"console.listener: {self._host} can be reached from other machines, so console.token is needed"]
             )
+        if self._tls is not None:
+            from moldau_cli.console.certificate import check, stored
+
+            check(stored(**self._tls))
+        self._is_open = self._tls is None and not is_loopback(self._host)
 
     async def run(self, environment: Environment, endpoints: Sequence[Endpoint], log: EventLogger) -> None:
         """Runs the console until cancelled; ``endpoints`` are the listeners that the broker advertises.
@@ -82,9 +88,13 @@ class NodeConsole:
         """
         endpoint = next(one for one in endpoints if one.security_protocol == self._protocol)
         settings = json.dumps(self.settings(endpoint.host, endpoint.port)).encode() + b"\n"
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"{'http' if self._tls is None else 'https'}://{shown}:{self._port}"
+        if self._is_open:
+            log.warning("console-without-tls", address=address, remedy="console.ssl.keystore.location")
 
         async def once() -> None:
-            await _run_process(settings, f"{self._host}:{self._port}", log)
+            await _run_process(settings, address, log)
 
         await run_with_restarts(
             environment,
@@ -108,7 +118,22 @@ class NodeConsole:
             "token": self._token,
             "login": needs_login(settings),
             "read_only": self._read_only,
+            "tls": self._tls,
         }
+
+
+def _tls(config: Config) -> dict[str, str] | None:
+    """Returns the arguments of ``certificate.stored`` that are given; None for plain HTTP."""
+    names = {
+        "location": "console.ssl.keystore.location",
+        "kind": "console.ssl.keystore.type",
+        "password": "console.ssl.keystore.password",
+        "key_password": "console.ssl.key.password",
+    }
+    found = {name: value for name, key in names.items() if key in config.explicit() and (value := config.get_str(key))}
+    if found and "location" not in found:
+        raise ConfigError([f"{names[next(iter(found))]}: needs console.ssl.keystore.location"])
+    return found or None
 
 
 def _client_keys(path: str | None, environ: Mapping[str, str]) -> dict[str, str]:

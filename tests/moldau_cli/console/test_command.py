@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from moldau.runtime.config import parse_server_config
+from moldau_cli.console.certificate import paired
 from moldau_cli.console.serving import Options, listen, url_of
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.main import main
@@ -18,8 +19,9 @@ from moldau_cli.main import main
         (["--host", "0.0.0.0"], "needs a token: set moldau_console_token"),
         (["--host", "192.0.2.1"], "can be reached from other machines"),
         (["--token", "short"], "--token: 5 characters, at least 16"),
-        (["--tls-key", "{tmp}"], "belong together"),
-        (["--tls-key", "{tmp}/k", "--tls-certificate", "{tmp}/c"], "there is no file"),
+        (["--tls-key", "{tmp}"], "--tls-key needs --tls-certificate"),
+        (["--tls-key", "{tmp}/k", "--tls-certificate", "{tmp}/c"], "--tls-certificate: cannot read"),
+        (["--tls-certificate", "{tmp}/text"], "no private key with its certificate chain in pem form"),
         (["--dir", "{tmp}"], "no cluster in"),
         (["--dir", "{tmp}", "-b", "127.0.0.1:9092"], "exclude each other"),
         (["--port", "0"], "--port"),
@@ -29,6 +31,7 @@ from moldau_cli.main import main
 )
 def test_wrong_options_are_one_line(arguments, words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("no certificate")
     monkeypatch.delenv("MOLDAU_CONSOLE_TOKEN", raising=False)
     assert main(["console", *[argument.format(tmp=tmp_path) for argument in arguments]]) == 2
     reported = capsys.readouterr()
@@ -87,7 +90,7 @@ def test_a_taken_port_is_named_and_a_default_gives_way():
         ({}, "http://127.0.0.1:9080/"),
         ({"host": "0.0.0.0", "token": "t" * 16}, f"http://127.0.0.1:9080/#token={'t' * 16}"),
         ({"host": "::1"}, "http://[::1]:9080/"),
-        ({"certificate": "c", "key": "k"}, "https://127.0.0.1:9080/"),
+        ({"tls": paired("c", "k")}, "https://127.0.0.1:9080/"),
     ],
 )
 def test_the_printed_address_can_be_opened(options, url):

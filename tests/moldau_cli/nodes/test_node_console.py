@@ -45,6 +45,14 @@ def settings_of(console):
         ("console.listener=0.0.0.0:9080\n", "can be reached from other machines, so console.token is needed"),
         ("console.listener=127.0.0.1:9080\nconsole.token=short\n", "console.token: 5 characters, at least 16"),
         ("console.listener=127.0.0.1:9080\nconsole.client.config={tmp}/absent\n", "cannot read"),
+        (
+            "console.listener=127.0.0.1:9080\nconsole.ssl.keystore.location={tmp}/odd\n",
+            "console.ssl.keystore.location: no private key with its certificate chain in PEM form",
+        ),
+        (
+            "console.listener=127.0.0.1:9080\nconsole.ssl.keystore.password=p\n",
+            "console.ssl.keystore.password: needs console.ssl.keystore.location",
+        ),
         ("console.listener=127.0.0.1:9080\nconsole.client.config={tmp}/odd\n", "did you mean bootstrap.servers?"),
         ("console.listener=127.0.0.1:9080\nconsole.client.config={tmp}/tls\n", "no listener of this broker speaks SSL"),
     ],

@@ -62,6 +62,38 @@ VIEW_KEYS = (
         is_own=True,
         doc="Whether the console of console.listener refuses to send records.",
     ),
+    string(
+        name="console.ssl.keystore.location",
+        default=None,
+        group="Node",
+        is_own=True,
+        doc=(
+            "File with a private key and its certificate chain, for HTTPS of the console; plain HTTP without "
+            "it. A changed file is used for new connections after 5 s at most. It may be that of ssl.keystore.location."
+        ),
+    ),
+    string(
+        name="console.ssl.keystore.type",
+        default="PEM",
+        group="Node",
+        is_own=True,
+        choices=("PEM", "PKCS12"),
+        doc="Format of the file of console.ssl.keystore.location.",
+    ),
+    password(
+        name="console.ssl.keystore.password",
+        default=None,
+        group="Node",
+        is_own=True,
+        doc="Password of the console's key store, if it is of type PKCS12.",
+    ),
+    password(
+        name="console.ssl.key.password",
+        default=None,
+        group="Node",
+        is_own=True,
+        doc="Password of the private key in the console's PEM file, if it is encrypted.",
+    ),
     password(
         name="console.token",
         default=None,
