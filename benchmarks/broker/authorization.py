@@ -17,7 +17,7 @@ from uuid import UUID
 from moldau.protocol.access import AclOperation
 from moldau.protocol.hot.produce import ProduceRequestView
 from moldau.runtime.sasl.core.identity import Identity
-from moldau_broker.server.data_path.produce import permitted
+from moldau_broker.server.data_path.produce_rights import permitted
 from moldau_quorum.authorization.authorizer import Authorizer
 from moldau_quorum.metadata.persistent_map import PersistentMap
 from moldau_quorum.metadata.records import AccessControlEntryRecord

@@ -28,7 +28,8 @@ from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
-from moldau_broker.server.data_path.fetch import FetchOperation, FetchQuery, FetchService
+from moldau_broker.server.data_path.fetch import FetchOperation, FetchService
+from moldau_broker.server.data_path.fetch_query import FetchQuery
 from moldau_broker.server.data_path.handler_answers import CompletionAnswer, Exchange, HandlerAnswer, LateAnswer
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks

@@ -1,98 +1,54 @@
 """Fetch: serves reads of consumers and followers, at once or after a wait.
 
 A request becomes a ``FetchQuery`` (how to read) and a ``FetchContext`` (which partitions, by the rules of fetch
-sessions). Reading plans byte ranges of log segments; nothing is copied here, and the connection sends the ranges. A
-request that finds less than ``min_bytes`` and no error waits in the purgatory as a ``FetchOperation``, and is planned
-again when it is woken.
+sessions). ``PartitionReader`` plans what each partition gives, and ``FetchService`` puts the plan and the answer
+together. A request that finds less than ``min_bytes`` and no error waits in the purgatory as a ``FetchOperation``, and
+is planned again when it is woken.
 
-A follower's fetch also reports its position: the leader notes it before it reads (unless the follower's log diverges),
-which may move the high watermark and complete produces. In a session most partitions are at rest: only those that are
-due are looked at (``FetchSession``), and the wait has one key. A fetch that repeats the last one of a follower with all
-records only confirms it (``Replica.confirmed``).
+A follower's fetch also reports its position: the leader notes it before it reads (``FollowerPositions``), which may
+move the high watermark and complete produces. In a session most partitions are at rest: only those that are due are
+looked at (``FetchSession``), and the wait has one key.
 """
 
 from __future__ import annotations
 
-import errno
-import posixpath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
-from moldau.runtime.net.serving.answers import FileRange, ResponsePart, WaitingAnswer
-from moldau.runtime.telemetry.log import EventLogger
-from moldau.values import BrokerId, Offset
-from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
+from moldau.runtime.net.serving.answers import WaitingAnswer
+from moldau.values import BrokerId
 from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.replication.replica import Role
+from moldau_broker.server.data_path.fetch_query import READ_COMMITTED, TOPIC_IDS, local_replica
+from moldau_broker.server.data_path.follower_positions import FollowerPositions
+from moldau_broker.server.data_path.partition_reader import PartitionReader
 from moldau_broker.server.replicas.delayed import WaitingFetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.protocol.hot import NodeEndpointResult
-    from moldau.runtime.net.serving.answers import Answer
+    from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
     from moldau_broker.replication.purgatory import Delayed
+    from moldau_broker.server.data_path.fetch_query import FetchQuery
+    from moldau_broker.server.data_path.hints import Hints
+    from moldau_broker.server.data_path.partition_reader import Result
     from moldau_broker.server.quotas.toll import Toll
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_broker.server.replicas.replica_waits import SessionKey
 
-_logger = EventLogger("moldau.broker.fetch")
-
-_TOPIC_IDS = 13
-_FOLLOWER_READS = 11
-_LEADER_HINTS = 12
 _ENDPOINT_HINTS = 16
-READ_COMMITTED = 1
-CONFIRMATIONS = 8
-"""How often within ``replica.lag.time.max.ms`` a leader looks at all partitions of a follower that has no news."""
 WAIT_MS_MAX = 300_000.0
 """Bound of a fetch's wait, even if it asks for more: the maximum that librdkafka lets its users set."""
 PARTITION_BYTES = 256
 """Approximate memory of one partition of a waiting request, and again of each partition that it watches."""
 ENTRY_BYTES = 8
 """Memory of one partition of a waiting request in a session, which holds the partition in any case."""
-
-
-class FetchQuery(NamedTuple):
-    """How one request reads."""
-
-    version: int
-    correlation_id: int
-    replica_id: int  # of the follower; below 0 for a consumer
-    replica_epoch: int
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-    rack_id: str
-
-
-class Hints(Protocol):
-    """Answers questions about metadata that redirect a client (``cluster_metadata.cache.ListenerHints``)."""
-
-    def leader_hint(self, topic: bytes, partition: int, *, by_id: bool) -> tuple[int, int] | None:
-        """Returns leader id (-1: none) and leader epoch; None if the partition does not exist."""
-        ...
-
-    def endpoint_hint(self, broker_id: BrokerId) -> NodeEndpointResult | None:
-        """Returns the endpoint on which a broker serves clients (KIP-951)."""
-        ...
-
-    def topic_exists(self, topic: bytes, *, by_id: bool) -> bool:
-        """Whether the topic exists."""
-        ...
-
-    def preferred_read_replica(self, partition: Partition, rack_id: str, fetch_offset: int) -> int:
-        """Returns the replica that a consumer of that rack should read from (KIP-392); -1 for this one."""
-        ...
-
-
-Result = FetchPartitionResult[ResponsePart]
 
 
 class FetchPlan:
@@ -109,7 +65,16 @@ class FetchPlan:
 class FetchService:
     """Serves Fetch for one broker."""
 
-    __slots__ = ("_clock", "_close_session", "_hints", "_max_bytes", "_replicas", "early_watermarks")
+    __slots__ = (
+        "_clock",
+        "_close_session",
+        "_hints",
+        "_max_bytes",
+        "_reader",
+        "_replicas",
+        "early_watermarks",
+        "followers",
+    )
 
     def __init__(
         self,
@@ -129,6 +94,8 @@ class FetchService:
         self._close_session = close_session
         self._replicas = replicas
         self._hints = hints
+        self.followers = FollowerPositions(replicas)
+        self._reader = PartitionReader(clock, replicas, hints, self.followers)
         self._max_bytes = max_bytes
         self.early_watermarks = early_watermarks
 
@@ -153,8 +120,8 @@ class FetchService:
         if query.replica_id >= 0:
             if context.incremental:
                 assert session is not None
-                partitions = self._unconfirmed(query, session, partitions, now_ms)
-            errors, has_all = self._note_follower(query, partitions, now_ms)
+                partitions = self.followers.unconfirmed(query, session, partitions, now_ms)
+            errors, has_all = self.followers.note(query, partitions, now_ms)
         # A follower that has all records waits for more, as a rule, and then its answer is planned once.
         if not (has_all and context.incremental and self._must_wait(query)):
             plan = self.plan(query, partitions, errors, session if context.incremental else None)
@@ -185,7 +152,7 @@ class FetchService:
             return ((session, False), (session, True)) if self.early_watermarks else ((session, False),)
         keys: list[WatchKey | SessionKey] = []
         for wanted in context.partitions:
-            partition = self.lookup(query, wanted)
+            partition = local_replica(self._replicas, query, wanted)
             if partition is not None:
                 operation.wanted[partition] = wanted
                 if query.replica_id >= 0:
@@ -203,137 +170,9 @@ class FetchService:
         """Whether a follower is throttled now."""
         return self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms())
 
-    def lookup(self, query: FetchQuery, wanted: FetchPartition) -> Partition | None:
-        """Returns the requested local replica; None if there is none."""
-        replicas = self._replicas
-        local = replicas.by_raw_id if query.version >= _TOPIC_IDS else replicas.by_raw_name
-        return local.get((wanted.topic, wanted.partition))
-
-    # --- followers -------------------------------------------------------------------------------------------------
-
-    def _unconfirmed(
-        self, query: FetchQuery, session: FetchSession, due: Sequence[FetchPartition], now_ms: float
-    ) -> Sequence[FetchPartition]:
-        """Returns the partitions of a session to look at; the follower and this leader agree on all others.
-
-        Only those that are ``due`` can be among them. Often enough for ``replica.lag.time.max.ms``, all partitions are
-        looked at all the same, which also notes that the follower is caught up with each.
-        """
-        if (
-            now_ms - session.confirmed_ms >= self._replicas.lag_time_max_ms / CONFIRMATIONS
-            or session.replica_epoch != query.replica_epoch
-        ):
-            session.confirmed_ms = now_ms
-            session.replica_epoch = query.replica_epoch
-            session.look_at_all()
-            due = session.due_partitions()
-        elif not due:
-            return ()
-        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
-        follower, follower_epoch = BrokerId(query.replica_id), query.replica_epoch
-        unconfirmed = []
-        for wanted in due:
-            partition = local.get((wanted.topic, wanted.partition))
-            # This loop is all that an idle partition costs, so it makes few calls for each.
-            if (
-                partition is None
-                or partition.error is not ErrorCode.NONE
-                or wanted.sent_high_watermark
-                != wanted.fetch_offset  # ``confirmed`` compares it with the high watermark
-                or wanted.sent_log_start_offset != partition.log.storage.log_start_offset
-                or wanted.agreed_epoch != wanted.current_leader_epoch
-                or not partition.replica.confirmed(
-                    follower,
-                    follower_epoch,
-                    wanted.fetch_offset,
-                    wanted.log_start_offset,
-                    wanted.current_leader_epoch,
-                    now_ms,
-                )
-            ):
-                unconfirmed.append(wanted)
-            else:
-                session.at_rest(wanted)
-        return unconfirmed
-
-    def changed(self, query: FetchQuery, session: FetchSession) -> list[FetchPartition]:
-        """Returns the partitions for which a follower's session may get an answer."""
-        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
-        return [
-            wanted
-            for wanted in session.due_partitions()
-            if (partition := local.get((wanted.topic, wanted.partition))) is None
-            or wanted.agreed_epoch != wanted.current_leader_epoch
-            or not _unchanged(partition, wanted)
-        ]
-
-    def _note_follower(
-        self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], now_ms: float
-    ) -> tuple[dict[int, ErrorCode], bool]:
-        """Notes the follower's fetch offsets.
-
-        Returns the errors by index in the request, and whether the follower has all records of all these partitions.
-        """
-        replicas = self._replicas
-        errors: dict[int, ErrorCode] = {}
-        has_all = True
-        for index, wanted in enumerate(wanted_partitions):
-            partition = self.lookup(query, wanted)
-            if (
-                partition is None
-                or partition.check_access(wanted.current_leader_epoch, leader_only=True) is not ErrorCode.NONE
-                or wanted.fetch_offset < partition.log.storage.log_start_offset
-                or not self._agrees(partition, wanted)
-            ):
-                has_all = False
-                continue  # ``plan`` reports it
-            effects = partition.replica.followed(
-                BrokerId(query.replica_id),
-                query.replica_epoch,
-                Offset(wanted.fetch_offset),
-                Offset(wanted.log_start_offset),
-                now_ms,
-                replicas.eligible,
-            )
-            if effects.error is not ErrorCode.NONE:
-                errors[index] = effects.error
-                has_all = False
-            else:
-                wanted.agreed_epoch = partition.replica.state.leader_epoch
-                has_all = has_all and wanted.fetch_offset == partition.replica.log_end_offset
-                replicas.perform(partition, effects)
-        replicas.waits.follower_noted()
-        return errors, has_all
-
     def _must_wait(self, query: FetchQuery) -> bool:
         """Whether a follower is answered only with new records, or when its wait is over."""
         return query.min_bytes > 0 and query.max_wait_ms > 0 and not self.early_watermarks
-
-    def _agrees(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether the follower's log is a prefix of ours; only then its fetch offset counts as replicated."""
-        try:
-            return self.diverging(partition, wanted) is None
-        except OffsetOutOfRangeError:
-            return False
-
-    def diverging(self, partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
-        """Returns epoch and end offset up to which two logs may agree, if they differ below the fetch offset (KIP-595).
-
-        Raises:
-            OffsetOutOfRangeError: this leader does not know the epoch.
-        """
-        last_epoch = wanted.last_fetched_epoch
-        log = partition.log
-        if last_epoch < 0:
-            return None
-        if last_epoch == log.epochs.latest_epoch and wanted.fetch_offset <= log.storage.log_end_offset:
-            return None
-        end = log.end_offset_for_epoch(last_epoch)
-        if end.end_offset < 0 or end.leader_epoch < 0:
-            raise OffsetOutOfRangeError(wanted.fetch_offset, log.log_start_offset, log.log_end_offset)
-        if end.leader_epoch < last_epoch or end.end_offset < wanted.fetch_offset:
-            return end.leader_epoch, end.end_offset
-        return None
 
     def _watermark_news(self, plan: FetchPlan) -> bool:
         return any(wanted.sent_high_watermark < result.high_watermark for wanted, result in plan.results)
@@ -356,7 +195,7 @@ class FetchService:
         from_follower = query.replica_id >= 0
         resting = None if from_follower or query.rack_id else session
         skips = session is not None and from_follower
-        local = self._replicas.by_raw_id if query.version >= _TOPIC_IDS else self._replicas.by_raw_name
+        local = self._replicas.by_raw_id if query.version >= TOPIC_IDS else self._replicas.by_raw_name
         for index, wanted in enumerate(wanted_partitions):
             error = errors.get(index)
             if error is None:
@@ -372,9 +211,9 @@ class FetchService:
                 ):
                     resting.at_rest(wanted)
                     continue
-                if skips and self._nothing_new(query, wanted):
+                if skips and self.followers.has_nothing_new(query, wanted):
                     continue
-                result = self._read(query, wanted, remaining, first=plan.size_bytes == 0)
+                result = self._reader.read(query, wanted, remaining, first=plan.size_bytes == 0)
             else:
                 result = FetchPartitionResult(partition=wanted.partition, error_code=error)
             if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
@@ -387,7 +226,7 @@ class FetchService:
         return plan
 
     def _count_sent(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
-        partition = self.lookup(query, wanted)
+        partition = local_replica(self._replicas, query, wanted)
         if partition is None:
             return
         if query.replica_id >= 0:
@@ -395,166 +234,11 @@ class FetchService:
         else:
             partition.traffic.bytes_out += count
 
-    def _nothing_new(self, query: FetchQuery, wanted: FetchPartition) -> bool:
-        """Whether a follower has all records, the high watermark and the log start offset of a partition."""
-        partition = self.lookup(query, wanted)
-        return (
-            partition is not None
-            and _unchanged(partition, wanted)
-            # If an idle partition's leader epoch has no record, the follower's last fetched epoch stays lower.
-            and (wanted.last_fetched_epoch == partition.log.epochs.latest_epoch or self._agrees(partition, wanted))
-        )
-
     def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
-        partition = self.lookup(query, wanted)
+        partition = local_replica(self._replicas, query, wanted)
         if partition is None or not partition.leader_throttled or query.replica_id in partition.replica.maximal_isr:
             return
         self._replicas.leader_throttle.spend(count, self._clock.monotonic_ms())
-
-    def _read(self, query: FetchQuery, wanted: FetchPartition, remaining: int, *, first: bool) -> Result:
-        partition = self.lookup(query, wanted)
-        if partition is None:
-            return self._absent(query, wanted)
-        from_follower = query.replica_id >= 0
-        replica = partition.replica
-        if (
-            replica.role is not Role.LEADER
-            or partition.error is not ErrorCode.NONE
-            or wanted.current_leader_epoch not in (-1, replica.state.leader_epoch)
-        ):
-            leader_only = from_follower or query.version < _FOLLOWER_READS
-            error = partition.check_access(wanted.current_leader_epoch, leader_only=leader_only)
-            if error is not ErrorCode.NONE:
-                return self._refused(query, wanted, error)
-        diverging = None
-        if wanted.last_fetched_epoch >= 0:
-            try:
-                diverging = self.diverging(partition, wanted)
-            except OffsetOutOfRangeError:
-                return self._out_of_range(wanted, partition)
-        log = partition.log
-        high_watermark = replica.high_watermark
-        stable = log.last_stable_offset
-        if diverging is not None:
-            return FetchPartitionResult(
-                wanted.partition, 0, high_watermark, stable, log.log_start_offset, diverging_epoch=diverging
-            )
-        if query.rack_id and not from_follower and replica.role is Role.LEADER:
-            preferred = self._hints.preferred_read_replica(partition, query.rack_id, wanted.fetch_offset)
-            if preferred >= 0:
-                return FetchPartitionResult(
-                    wanted.partition,
-                    0,
-                    high_watermark,
-                    stable,
-                    log.log_start_offset,
-                    preferred_read_replica=preferred,
-                )
-        if from_follower:
-            upper = log.log_end_offset
-            if self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms()):
-                upper = min(upper, Offset(wanted.fetch_offset))
-        elif query.isolation_level == READ_COMMITTED:
-            upper = stable
-        else:
-            upper = high_watermark
-        return self._read_log(query, wanted, partition, upper, stable, remaining, first=first)
-
-    def _read_log(
-        self,
-        query: FetchQuery,
-        wanted: FetchPartition,
-        partition: Partition,
-        upper: int,
-        stable: int,
-        remaining: int,
-        *,
-        first: bool,
-    ) -> Result:
-        log = partition.log
-        high_watermark = partition.replica.high_watermark
-        offset = wanted.fetch_offset
-        if upper < offset <= log.log_end_offset and query.replica_id < 0 and not partition.replica.is_leader:
-            return FetchPartitionResult(wanted.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
-        if offset == upper or (upper < offset <= log.log_end_offset) or (remaining <= 0 and not first):
-            if offset < log.log_start_offset:
-                return self._out_of_range(wanted, partition)
-            aborted: list[tuple[int, int]] | None = [] if query.isolation_level == READ_COMMITTED else None
-            return FetchPartitionResult(
-                wanted.partition,
-                0,
-                high_watermark,
-                stable,
-                log.storage.log_start_offset,
-                aborted_transactions=aborted,
-            )
-        try:
-            read = log.storage.read(
-                offset,
-                max_bytes=min(wanted.max_bytes, remaining),
-                upper_bound_offset=upper,
-                min_one_batch=first,
-            )
-            aborted = None
-            if query.isolation_level == READ_COMMITTED and query.replica_id < 0:
-                aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_transactions(read, upper)]
-        except OffsetOutOfRangeError:
-            return self._out_of_range(wanted, partition)
-        except (LogStorageError, OSError) as error:
-            if isinstance(error, OSError):
-                error = storage_failure(log.parent_directory, f"reading {partition.key}", error)
-            self._replicas.directory_failed(error)
-            return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        except LogError as error:  # damaged records; other partitions of the request are unaffected
-            _logger.warning("log-unreadable", partition=partition.key, offset=offset, error=error)
-            return FetchPartitionResult(wanted.partition, error.code)
-        return FetchPartitionResult(
-            wanted.partition,
-            0,
-            high_watermark,
-            stable,
-            log.storage.log_start_offset,
-            read.size_bytes,
-            tuple(FileRange(part.file, part.position, part.count, self._sending_failed) for part in read.ranges),
-            aborted,
-        )
-
-    def _sending_failed(self, path: str, error: OSError) -> None:
-        """Takes a log directory offline when a segment could not be read while it was sent."""
-        if error.errno == errno.EBADF:
-            return  # the log was closed meanwhile, with its directory or with the broker
-        directory = posixpath.dirname(posixpath.dirname(path))
-        self._replicas.directory_failed(storage_failure(directory, f"reading {path}", error))
-
-    def _out_of_range(self, wanted: FetchPartition, partition: Partition) -> Result:
-        return FetchPartitionResult(
-            wanted.partition,
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            partition.replica.high_watermark,
-            partition.log.last_stable_offset,
-            partition.log.storage.log_start_offset,
-        )
-
-    def _absent(self, query: FetchQuery, wanted: FetchPartition) -> Result:
-        by_id = query.version >= _TOPIC_IDS
-        if self._replicas.is_offline(wanted.topic, wanted.partition, by_id=by_id):
-            return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if self._hints.topic_exists(wanted.topic, by_id=by_id):
-            if self._hints.leader_hint(wanted.topic, wanted.partition, by_id=by_id) is None:
-                return FetchPartitionResult(wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return self._refused(query, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return FetchPartitionResult(wanted.partition, error)
-
-    def _refused(self, query: FetchQuery, wanted: FetchPartition, error: ErrorCode) -> Result:
-        hint = None
-        if (
-            error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-            and query.version >= _LEADER_HINTS
-        ):
-            by_id = query.version >= _TOPIC_IDS
-            hint = self._hints.leader_hint(wanted.topic, wanted.partition, by_id=by_id)
-        return FetchPartitionResult(wanted.partition, error, current_leader=hint)
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -628,22 +312,6 @@ class FetchService:
         return list(write_fetch_response(version, correlation_id, [], error_code=error))
 
 
-def _unchanged(partition: Partition, wanted: FetchPartition) -> bool:
-    """Whether a follower has all records, the high watermark and the log start offset of a partition that is led here.
-
-    Its log may differ from this one below its fetch offset.
-    """
-    replica, log = partition.replica, partition.log
-    return (
-        wanted.fetch_offset == replica.log_end_offset
-        and wanted.sent_high_watermark == replica.high_watermark
-        and wanted.sent_log_start_offset == log.log_start_offset
-        and wanted.current_leader_epoch == replica.state.leader_epoch
-        and replica.role is Role.LEADER
-        and partition.error is ErrorCode.NONE
-    )
-
-
 _NOTHING = FetchContext()
 
 
@@ -699,7 +367,9 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         session = context.session
         assert session is not None
         if query.replica_id >= 0:
-            return service.plan(query, service.changed(query, session), {}, None)  # it has left out the idle ones
+            return service.plan(
+                query, service.followers.changed(query, session), {}, None
+            )  # it has left out the idle ones
         return service.plan(query, session.due_partitions(), {}, session)
 
     def answer_early(self) -> list[ResponsePart] | None:

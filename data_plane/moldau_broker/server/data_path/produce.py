@@ -8,12 +8,8 @@ waits for the high watermark. A change of leadership and the request's timeout e
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from moldau.protocol.access import AclOperation, AclResource
-from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
 from moldau.runtime.net.serving.answers import CloseConnection
@@ -23,8 +19,14 @@ from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
-from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
+from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
+from moldau_broker.server.data_path.produce_rights import NOTHING_DENIED, permitted
 from moldau_broker.server.data_path.record_checks import RequestChecks
+from moldau_broker.server.data_path.transaction_checks import (
+    ATTRIBUTES_LOW_BYTE,
+    TRANSACTIONAL_FLAG,
+    TransactionChecks,
+)
 from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait
 
 if TYPE_CHECKING:
@@ -34,44 +36,27 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
-    from moldau_broker.server.data_path.fetch import Hints
+    from moldau_broker.server.data_path.hints import Hints
+    from moldau_broker.server.data_path.produce_rights import Results
     from moldau_broker.server.data_path.record_checks import CheckLanes, InlineBudget
+    from moldau_broker.server.data_path.transaction_checks import Verified
     from moldau_broker.server.replicas.delayed import Waiters
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_quorum.authorization.authorizer import Permissions
 
-_TOPIC_IDS = 13
 _LEADER_HINTS = 10
-_ABORTABLE_FROM = 11
-"""The first version whose clients know TRANSACTION_ABORTABLE."""
-_ADDED_BY_BROKER = 12
-"""The first version whose clients have an epoch per transaction and send no AddPartitionsToTxn (KIP-890)."""
-_TRANSACTIONAL_FLAG = 0x10
-_ATTRIBUTES_LOW_BYTE = 22  # of a batch
 _CODEC_MASK = 0x07
-_PRODUCER = struct.Struct(">qh").unpack_from  # producer id and epoch
-_PRODUCER_AT, _PRODUCER_END = 43, 53
-_SEQUENCE = struct.Struct(">i").unpack_from
-_SEQUENCE_END = 57
 RESULT_BYTES = 256
 """Approximate memory of the result of one partition while its request waits."""
 TIMEOUT_MS_MAX = 15 * 60_000.0
 """Bound of a produce's wait, even if its request asks for more."""
 
-Results = list[tuple[bytes, list[ProducePartitionResult]]]
-Answered = tuple[ErrorCode, tuple[int, int]]
-"""The coordinator's answer for a partition, and ``Partition.ends_seen`` from before the question."""
-Verified = Mapping[tuple[bytes, int], Answered]
-
-
-_NOTHING_DENIED: Results = []
-
 
 class ProduceService:
     """Serves Produce for one broker."""
 
-    __slots__ = ("_clock", "_hints", "_lanes", "_offload", "_replicas", "_unpacked_bytes_max", "_verifier", "_verifies")
+    __slots__ = ("_clock", "_hints", "_lanes", "_offload", "_replicas", "_unpacked_bytes_max", "transactions")
 
     def __init__(
         self,
@@ -95,8 +80,7 @@ class ProduceService:
         self._lanes = checks
         self._offload = offload
         self._unpacked_bytes_max = unpacked_bytes_max
-        self._verifier = verifier
-        self._verifies = verifies
+        self.transactions = TransactionChecks(replicas, verifier, verifies)
         self._replicas = replicas
         self._hints = hints
 
@@ -127,12 +111,12 @@ class ProduceService:
             CloseConnection: a request with acks=0 failed, so that no answer can report the error.
         """
         request = read_produce_request(frame, position, version, entries_max)
-        denied = _NOTHING_DENIED
+        denied = NOTHING_DENIED
         if permissions is not None:
             request, denied = permitted(request, version, permissions)
         if checks is not None and checks.topics != [topic for topic, _ in request.topics]:
             raise CloseConnection("the rights of the client changed while the records of its request were checked")
-        if request.transactional_id is not None and (held or self._unverified(request, version)):
+        if request.transactional_id is not None and (held or self.transactions.unverified(request, version)):
             held_frame = bytes(frame)
             return VerifiedProduce(
                 self, held_frame, position, version, correlation_id, permissions, throttle_time_ms
@@ -147,19 +131,19 @@ class ProduceService:
         """Returns checks of batches that may take long: compressed ones, and those that the topic compresses."""
         if request.acks not in (-1, 0, 1):
             return None  # ``append`` refuses it
-        lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
+        lookup = self._replicas.by_raw_id if version >= TOPIC_IDS else self._replicas.by_raw_name
         validations: dict[int, BatchValidation] = {}
         number = -1
         for topic, partitions in request.topics:
             for index, records in partitions:
                 number += 1
                 partition = lookup.get((topic, index))
-                if partition is None or len(records) <= _ATTRIBUTES_LOW_BYTE:
+                if partition is None or len(records) <= ATTRIBUTES_LOW_BYTE:
                     continue  # refused without reading the records
                 config = partition.log.storage.config
                 if (
                     (
-                        records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
+                        records[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
                         or config.compression_type != "producer"
                         or not WALK_IS_CHEAP
                     )
@@ -203,7 +187,7 @@ class ProduceService:
             ]
             return (write_produce_response(version, correlation_id, [*results, *denied], throttle_time_ms),), None
         replicas = self._replicas
-        lookup = replicas.by_raw_id if version >= _TOPIC_IDS else replicas.by_raw_name
+        lookup = replicas.by_raw_id if version >= TOPIC_IDS else replicas.by_raw_name
         results = []
         validations = checks.validations if checks is not None else {}
         waiting: dict[Partition, ProduceWait] = {}
@@ -288,8 +272,8 @@ class ProduceService:
         """
         if partition.key.topic in INTERNAL_TOPICS:
             return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
-        if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-            error = self._transaction_error(partition, records, verified, (topic, index), version)
+        if len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
+            error = self.transactions.error(partition, records, verified, (topic, index), version)
             if error is not ErrorCode.NONE:
                 return ProducePartitionResult(index, error), -1
         touched.setdefault(partition, partition.staged_failures)
@@ -310,82 +294,6 @@ class ProduceService:
             info.last_offset + 1,
         )
 
-    # --- transactions ----------------------------------------------------------------------------------------------
-
-    def _transaction_error(
-        self, partition: Partition, records: memoryview, verified: Verified | None, key: tuple[bytes, int], version: int
-    ) -> ErrorCode:
-        """Checks that a batch's transaction is open in this partition, or that its coordinator included it."""
-        if not partition.is_leader:
-            return ErrorCode.NONE  # ``stage`` refuses it, and the client looks for the leader
-        if len(records) < _SEQUENCE_END:
-            return ErrorCode.CORRUPT_MESSAGE
-        adds = version >= _ADDED_BY_BROKER
-        if not (adds or self._verifies()) or partition.log.producer_state.has_ongoing_transaction(
-            *_PRODUCER(records, _PRODUCER_AT)
-        ):
-            return ErrorCode.NONE
-        if verified is None:
-            return ErrorCode.INVALID_TXN_STATE  # the request names no transactional id
-        answer = verified.get(key)
-        if answer is None:
-            return ErrorCode.NOT_ENOUGH_REPLICAS  # this leader was elected, or a transaction ended, after the question
-        error, ends_seen = answer
-        if error is not ErrorCode.NONE:
-            return _answer_of(error, version)
-        if adds:
-            # Sequences begin with each epoch: an earlier batch of this transaction was refused, or is lost.
-            (first_sequence,) = _SEQUENCE(records, _PRODUCER_END)
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if first_sequence else ErrorCode.NONE
-        if ends_seen != partition.ends_seen:
-            return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile, perhaps this one: the client retries
-        return ErrorCode.NONE
-
-    def _unverified(self, request: ProduceRequestView, version: int) -> list[tuple[bytes, int, Partition, int, int]]:
-        """Returns the batches that would open a transaction in a partition.
-
-        Each is a tuple of topic, index, partition, producer id and producer epoch.
-        """
-        if version < _ADDED_BY_BROKER and not self._verifies():
-            return []
-        lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
-        found: list[tuple[bytes, int, Partition, int, int]] = []
-        for topic, partitions in request.topics:
-            for index, records in partitions:
-                partition = lookup.get((topic, index))
-                if partition is None or len(records) < _PRODUCER_END or not partition.is_leader:
-                    continue
-                if partition.key.topic in INTERNAL_TOPICS:
-                    continue  # refused without a question to the coordinator
-                if records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-                    producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)
-                    if not partition.log.producer_state.has_ongoing_transaction(producer_id, producer_epoch):
-                        found.append((topic, index, partition, producer_id, producer_epoch))
-        return found
-
-    async def verify(self, request: ProduceRequestView, version: int) -> Verified:
-        """Asks the coordinator about all batches of a request that would open a transaction in a partition.
-
-        For clients with an epoch per transaction, it adds the partitions to the transaction.
-        """
-        unverified = self._unverified(request, version)
-        if not unverified:
-            return {}
-        assert request.transactional_id is not None
-        ends_seen = {(topic, index): partition.ends_seen for topic, index, partition, _, _ in unverified}
-        _, _, _, producer_id, producer_epoch = unverified[0]
-        ask = self._verifier.add if version >= _ADDED_BY_BROKER else self._verifier.verify
-        codes = await ask(
-            request.transactional_id,
-            producer_id,
-            producer_epoch,
-            [(partition.key.topic, partition.key.partition) for _, _, partition, _, _ in unverified],
-        )
-        return {
-            (topic, index): (codes[partition.key.topic, partition.key.partition], ends_seen[topic, index])
-            for topic, index, partition, _, _ in unverified
-        }
-
     def flush(self, touched: dict[Partition, int]) -> None:
         """Writes the staged batches.
 
@@ -405,7 +313,7 @@ class ProduceService:
 
     def _not_leader(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
         if version >= _LEADER_HINTS:
-            hint = self._hints.leader_hint(topic, index, by_id=version >= _TOPIC_IDS)
+            hint = self._hints.leader_hint(topic, index, by_id=version >= TOPIC_IDS)
             if hint is not None:
                 return ProducePartitionResult(
                     index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=hint[0], leader_epoch=hint[1]
@@ -413,7 +321,7 @@ class ProduceService:
         return ProducePartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _absent(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
-        by_id = version >= _TOPIC_IDS
+        by_id = version >= TOPIC_IDS
         if self._replicas.is_offline(topic, index, by_id=by_id):
             return ProducePartitionResult(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if self._hints.leader_hint(topic, index, by_id=by_id) is not None:
@@ -492,13 +400,13 @@ class VerifiedProduce:
         service = self._service
         try:
             request = read_produce_request(memoryview(self._frame), self._position, self._version)
-            denied = _NOTHING_DENIED
+            denied = NOTHING_DENIED
             if self._permissions is not None:
                 request, denied = permitted(request, self._version, self._permissions)
             checks = service.checks_of(request, self._version)
             if checks is not None:
                 await service.run_checks(checks)
-            verified = await service.verify(request, self._version)
+            verified = await service.transactions.verify(request, self._version)
             touched: dict[Partition, int] = {}
             answer, operation = service.append(
                 request,
@@ -521,63 +429,6 @@ class VerifiedProduce:
             return await operation.wait()
         finally:
             service.abandon(operation)
-
-
-def permitted(
-    request: ProduceRequestView, version: int, permissions: Permissions
-) -> tuple[ProduceRequestView, Results]:
-    """Returns the request without what the client may not write, and the results of that.
-
-    The first loop serves nearly all requests: no transaction, and topics that are known to be permitted.
-    """
-    by_id = version >= _TOPIC_IDS
-    known = permissions.writable[by_id]
-    for topic, partitions in request.topics:
-        if topic not in known:
-            return _checked(request, permissions, by_id=by_id)
-        for _, records in partitions:
-            if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-                return _checked(request, permissions, by_id=by_id)
-    return request, _NOTHING_DENIED
-
-
-def _checked(
-    request: ProduceRequestView, permissions: Permissions, *, by_id: bool
-) -> tuple[ProduceRequestView, Results]:
-    permissions.api = ApiKey.PRODUCE
-    allowed: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
-    denied: Results = []
-    is_transactional = False
-    known = permissions.writable[by_id]
-    for topic in request.topics:
-        for _, records in topic[1]:
-            if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-                is_transactional = True
-        if topic[0] in known or permissions.may_raw(AclOperation.WRITE, topic[0], by_id=by_id):
-            allowed.append(topic)
-        else:
-            denied.append(_refused(*topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-    if is_transactional:
-        name = request.transactional_id
-        if name is None or not permissions.may(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name):
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return request._replace(topics=[]), [_refused(*topic, code) for topic in request.topics]
-    return (request._replace(topics=allowed), denied) if denied else (request, _NOTHING_DENIED)
-
-
-def _refused(
-    topic: bytes, partitions: Sequence[tuple[int, memoryview]], code: ErrorCode
-) -> tuple[bytes, list[ProducePartitionResult]]:
-    return topic, [ProducePartitionResult(index, code) for index, _ in partitions]
-
-
-def _answer_of(code: ErrorCode, version: int) -> ErrorCode:
-    """Returns the code with which clients of a version react to the coordinator's answer as Kafka intends."""
-    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version >= _ADDED_BY_BROKER:
-        return code
-    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
-        return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.NOT_ENOUGH_REPLICAS if code in UNANSWERED else code
 
 
 def _first_error(results: Results) -> str:

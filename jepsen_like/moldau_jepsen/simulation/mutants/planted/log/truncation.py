@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.replication.follower import FollowerFetcher
-from moldau_broker.server.data_path.fetch import FetchService
+from moldau_broker.server.data_path.follower_positions import FollowerPositions
 from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def divergence_not_detected() -> list[Patch]:
-    return [(FetchService, "diverging", lambda self, partition, wanted: None)]
+    return [(FollowerPositions, "diverging", lambda self, partition, wanted: None)]
 
 
 def divergence_ignored() -> list[Patch]:
@@ -37,7 +37,7 @@ def truncates_to_watermark() -> list[Patch]:
 
     return [
         (ReplicaManager, "follower_truncated", follower_truncated),
-        (FetchService, "_agrees", lambda self, partition, wanted: True),
+        (FollowerPositions, "agrees", lambda self, partition, wanted: True),
     ]
 
 

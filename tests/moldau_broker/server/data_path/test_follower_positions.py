@@ -1,0 +1,93 @@
+"""Goal: a fetch offset counts as replicated if, and only if, the follower's log is a prefix of the leader's.
+
+Method: all pairs of short logs that elections can bring about, with up to three leader epochs and four records. Two
+logs that hold an epoch are equal up to its first record, because one leader wrote it (Raft's log matching).
+"""
+
+from itertools import combinations_with_replacement, product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.values import LeaderEpoch
+from moldau_broker.log.errors import OffsetOutOfRangeError
+from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
+from moldau_broker.replication.fetch_session import FetchPartition
+from moldau_broker.server.data_path.follower_positions import FollowerPositions
+
+EPOCHS = (0, 1, 2)
+RECORDS_MAX = 4
+Log = tuple[int, ...]  # the leader epoch of each record
+
+
+def logs() -> list[Log]:
+    return [log for count in range(RECORDS_MAX + 1) for log in combinations_with_replacement(EPOCHS, count)]
+
+
+def led(log: Log) -> Any:
+    """Returns a partition whose leader has the log, and its epochs."""
+    epochs = LeaderEpochCache(SimpleNamespace(), "epochs")  # type: ignore[arg-type]
+    for offset, epoch in enumerate(log):
+        epochs.assign(epoch, offset)
+    end = len(log)
+    return SimpleNamespace(
+        log=SimpleNamespace(
+            epochs=epochs,
+            log_start_offset=0,
+            log_end_offset=end,
+            storage=SimpleNamespace(log_end_offset=end),
+            end_offset_for_epoch=lambda epoch: epochs.end_offset_for(epoch, end),
+        )
+    )
+
+
+def fetched(log: Log) -> FetchPartition:
+    """Returns what a follower with the log asks for."""
+    last = log[-1] if log else -1
+    return FetchPartition(b"t", 0, len(log), 1 << 20, LeaderEpoch(9), last_fetched_epoch=last)
+
+
+def possible(leader: Log, follower: Log) -> bool:
+    return all(leader[: leader.index(epoch)] == follower[: follower.index(epoch)] for epoch in {*leader} & {*follower})
+
+
+def test_only_a_prefix_agrees():
+    positions = FollowerPositions(SimpleNamespace())  # type: ignore[arg-type]
+    agreed = 0
+    for leader, follower in product(logs(), repeat=2):
+        if not possible(leader, follower):
+            continue
+        partition, wanted = led(leader), fetched(follower)
+        is_prefix = leader[: len(follower)] == follower
+        assert positions.agrees(partition, wanted) == is_prefix, (leader, follower)
+        agreed += is_prefix
+    assert agreed > len(logs())  # each log agrees with itself, and with longer ones
+
+
+def test_a_diverging_follower_learns_an_earlier_place():
+    """The answer keeps all that both logs share, and makes the follower's log shorter."""
+    positions = FollowerPositions(SimpleNamespace())  # type: ignore[arg-type]
+    diverged = 0
+    for leader, follower in product(logs(), repeat=2):
+        # A leader without the epoch, and without a later one, is not up to date: see the test below.
+        if not leader or not follower or follower[-1] > leader[-1] or not possible(leader, follower):
+            continue
+        diverging = positions.diverging(led(leader), fetched(follower))
+        if diverging is None:
+            continue
+        diverged += 1
+        epoch, end_offset = diverging
+        assert end_offset == sum(each <= epoch for each in leader)
+        common = max(count for count in range(len(leader) + 1) if leader[:count] == follower[:count])
+        kept = min(end_offset, sum(each <= epoch for each in follower))
+        assert common <= kept < len(follower), (leader, follower)
+    assert diverged > 20
+
+
+@pytest.mark.parametrize("leader", [(), (0,), (0, 1)])
+def test_a_later_epoch_than_all_of_the_leader_is_out_of_range(leader):
+    positions = FollowerPositions(SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(OffsetOutOfRangeError):
+        positions.diverging(led(leader), fetched((2,)))
+    assert not positions.agrees(led(leader), fetched((2,)))

@@ -1,0 +1,83 @@
+"""Goal: a transactional batch is appended only to a transaction that is open, or that its coordinator confirmed.
+
+Method: each state of partition, request version and coordinator's answer, crossed, against the rules of KIP-890.
+"""
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.server.data_path.transaction_checks import TransactionChecks
+
+KEY = (b"t", 0)
+EPOCH_PER_REQUEST, ADDED_BY_BROKER, ABORTABLE = 10, 12, 11
+SEEN = (3, 7)  # leader epoch and markers
+
+
+def batch(first_sequence: int = 0, length: int = 61) -> memoryview:
+    data = bytearray(61)
+    struct.pack_into(">qhi", data, 43, 900, 2, first_sequence)
+    return memoryview(data)[:length]
+
+
+def partition(*, is_open: bool = False, is_leader: bool = True) -> Any:
+    producers = SimpleNamespace(has_ongoing_transaction=lambda producer_id, epoch: is_open)
+    return SimpleNamespace(is_leader=is_leader, ends_seen=SEEN, log=SimpleNamespace(producer_state=producers))
+
+
+def checks(*, verifies: bool = True) -> TransactionChecks:
+    unused: Any = SimpleNamespace()
+    return TransactionChecks(unused, unused, lambda: verifies)
+
+
+def error(where: Any, answer: Any, version: int, *, verifies: bool = True, first_sequence: int = 0) -> ErrorCode:
+    verified = answer if answer is None else {KEY: answer} if answer else {}
+    return checks(verifies=verifies).error(where, batch(first_sequence), verified, KEY, version)
+
+
+@pytest.mark.parametrize("version", [EPOCH_PER_REQUEST, ABORTABLE, ADDED_BY_BROKER])
+def test_an_open_transaction_needs_no_answer(version):
+    assert error(partition(is_open=True), None, version) is ErrorCode.NONE
+    assert error(partition(is_leader=False), None, version) is ErrorCode.NONE  # staging refuses it
+
+
+def test_without_verification_old_clients_are_trusted():
+    assert error(partition(), None, ABORTABLE, verifies=False) is ErrorCode.NONE
+    assert error(partition(), None, ADDED_BY_BROKER, verifies=False) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "wanted"),
+    [
+        (None, ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        ((), ABORTABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        ((ErrorCode.NONE, SEEN), ABORTABLE, ErrorCode.NONE),
+        ((ErrorCode.NONE, (3, 8)), ABORTABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        ((ErrorCode.NONE, (4, 7)), ABORTABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        ((ErrorCode.NONE, (3, 8)), ADDED_BY_BROKER, ErrorCode.NONE),
+        ((ErrorCode.CONCURRENT_TRANSACTIONS, SEEN), ABORTABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        ((ErrorCode.CONCURRENT_TRANSACTIONS, SEEN), ADDED_BY_BROKER, ErrorCode.CONCURRENT_TRANSACTIONS),
+        ((ErrorCode.TRANSACTION_ABORTABLE, SEEN), EPOCH_PER_REQUEST, ErrorCode.INVALID_TXN_STATE),
+        ((ErrorCode.TRANSACTION_ABORTABLE, SEEN), ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        ((ErrorCode.COORDINATOR_NOT_AVAILABLE, SEEN), ADDED_BY_BROKER, ErrorCode.NOT_ENOUGH_REPLICAS),
+        ((ErrorCode.INVALID_PRODUCER_EPOCH, SEEN), ADDED_BY_BROKER, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_the_answer_decides(answer, version, wanted):
+    assert error(partition(), answer, version) is wanted
+
+
+def test_a_transaction_begins_with_its_first_sequence():
+    """A later sequence shows that an earlier batch of the transaction was refused, or is lost."""
+    granted = (ErrorCode.NONE, SEEN)
+    wanted = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(partition(), granted, ADDED_BY_BROKER, first_sequence=4) is wanted
+    assert error(partition(), granted, ABORTABLE, first_sequence=4) is ErrorCode.NONE
+
+
+def test_a_batch_without_a_header_is_corrupt():
+    short = batch(length=56)
+    assert checks().error(partition(), short, {}, KEY, ABORTABLE) is ErrorCode.CORRUPT_MESSAGE
