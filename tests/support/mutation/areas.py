@@ -50,7 +50,9 @@ AREAS = (
     Area(
         name="Raft",
         modules=(f"{QUORUM}/log/raft/core",),
-        tests=tests_in("tests/moldau_quorum/log/raft", "core_inputs", "stories", "state_machine", "short_histories"),
+        tests=tests_in(
+            "tests/moldau_quorum/log/raft", "core_inputs", "leader_rules", "stories", "state_machine", "short_histories"
+        ),
         simulated=True,
     ),
     Area(
@@ -105,7 +107,7 @@ AREAS = (
                 *("short_rebalances", "group_machine", "offset_machine"),
             ),
             "tests/moldau_broker/coordinator/share_groups/test_share_group.py",
-            "tests/moldau_broker/coordinator/consumer/test_migration.py",
+            *tests_in("tests/moldau_broker/coordinator/consumer", "group_rules", "migration"),
         ),
         simulated=True,
     ),
@@ -155,7 +157,8 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/moldau/client/producer",
-                *("accumulator", "partitioners", "transaction_core", "transaction_levels", "transaction_outcomes"),
+                *("accumulator", "partitioners", "producer_rules"),
+                *("transaction_core", "transaction_levels", "transaction_outcomes"),
             ),
             "tests/moldau/client/test_steps.py",
         ),
@@ -174,6 +177,7 @@ AREAS = (
                 "short_memberships",
                 "departures",
                 "lost_memberships",
+                "member_rules",
             ),
             *("commit_order", "consumer_groups", "consumer"),
         ),

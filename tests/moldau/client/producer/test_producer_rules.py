@@ -1,0 +1,115 @@
+"""Goal: the order, bytes and requests of a producer at moments that stories with a cluster reach by chance only.
+
+Method: the pure cores alone. Each test states one rule that an application or a broker depends on.
+"""
+
+import pytest
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.accumulator import Accumulator, Limits
+from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
+from moldau.producer.core.transaction_values import OffsetToCommit, State
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from moldau.protocol.messages.end_txn import EndTxnRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.records import encode_batch
+from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
+
+T0 = TopicPartition("t", 0)
+
+
+def accumulator(**limits):
+    core = Accumulator(Limits(**{"linger_ms": 0} | limits))
+    core.set_producer_id(7, 0)
+    return core
+
+
+def test_a_batch_of_another_log_leaves_its_numbers_there():
+    """A mirrored batch has no base offset, leader epoch or producer of its own; its records stay as they are."""
+    core = accumulator()
+    rows = [(1, b"k", b"v", ()), (2, None, b"w", ())]
+    foreign = encode_batch(
+        rows,
+        base_offset=1 << 60,
+        partition_leader_epoch=4,
+        producer_id=55,
+        producer_epoch=6,
+        base_sequence=77,
+    )
+    batch = core.append_encoded(core.queue(T0), foreign, 2, 0)
+    assert bytes(batch.data) == encode_batch(rows)
+    assert bytes(foreign) != bytes(batch.data), "the bytes are copied"
+
+
+def test_a_partition_that_must_wait_meanwhile_is_not_drained():
+    """The sender may have to wait between its look at what is ready and the request; order holds all the same."""
+    core = accumulator()
+    for _ in range(2):
+        core.append_encoded(core.queue(T0), encode_batch([(1, None, b"v", ())]), 1, 0)
+    (queues,) = core.ready(0, {T0: 1}).by_node.values()
+    (first,) = core.drain(queues, 0)
+    assert core.drain(queues, 0) == [], "the first batch of a partition goes alone until it is acknowledged"
+    core.settle(first, ErrorCode.NONE, 1, base_offset=0)
+    assert len(core.drain(queues, 1)) == 1
+
+
+def in_transaction(*partitions):
+    manager = ready()
+    manager.begin()
+    for partition in partitions:
+        manager.admit(partition)
+    return manager
+
+
+def test_only_the_first_partitions_are_asked_again_soon():
+    """The coordinator completes the last transaction within milliseconds; later it is not the cause."""
+    manager = in_transaction(P0)
+    call = serve(manager, until=AddPartitionsToTxnRequest)
+    manager.answered(call, answer_to(call.request, ErrorCode.CONCURRENT_TRANSACTIONS), 1_000)
+    assert manager.retry_at_ms == 1_000 + CONCURRENT_BACKOFF_MS
+    serve(manager)
+    manager.admit(P1)
+    call = serve(manager, until=AddPartitionsToTxnRequest)
+    manager.answered(call, answer_to(call.request, ErrorCode.CONCURRENT_TRANSACTIONS), 2_000)
+    assert manager.retry_at_ms == 2_000 + manager.retry_backoff_ms > 2_000 + CONCURRENT_BACKOFF_MS
+
+
+@pytest.mark.parametrize("request_class", [AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
+def test_an_answer_that_comes_again_changes_nothing(request_class):
+    manager = in_transaction(P0)
+    sent = manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
+    call = serve(manager, until=request_class)
+    answer = answer_to(call.request)
+    manager.answered(call, answer, 0)
+    serve(manager)
+    manager.answered(call, answer, 0)
+    assert manager.state is State.IN_TRANSACTION
+    assert sent.error is None
+    assert list(manager.admitted) == [P0]
+    assert serve(manager) == []
+
+
+def test_refused_offsets_are_not_sent_again():
+    """The application must abort; until it does, nothing is due."""
+    manager = in_transaction()
+    manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
+    call = serve(manager, until=TxnOffsetCommitRequest)
+    manager.answered(call, answer_to(call.request, ErrorCode.ILLEGAL_GENERATION), 0)
+    assert manager.state is State.ABORTABLE_ERROR
+    assert serve(manager) == []
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_abort_sends_no_offsets(answered):
+    """It asks only whether a group has joined if that is open, and ends the transaction."""
+    manager = in_transaction()
+    manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
+    manager.send_offsets({P1: OffsetToCommit(offset=6)}, GROUP)
+    call = serve(manager, until=TxnOffsetCommitRequest if answered else AddOffsetsToTxnRequest)
+    manager.unanswered(call, 0)
+    manager.begin_abort()
+    asked = [type(request) for request in serve(manager)]
+    assert asked == ([EndTxnRequest] if answered else [AddOffsetsToTxnRequest, EndTxnRequest])
+    assert manager.state is State.READY

@@ -1,0 +1,121 @@
+"""Goal: sessions, epochs and deletions of consumer groups at the moments that stories of few clients do not reach.
+
+Method: stories against the pure core, with virtual time and with commits of the log that the test holds back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.coordinator.group.core.config import GroupConfig
+from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
+from support.coordinator.group_world import Consumer, CoreDriver
+from support.coordinator.migration_world import COOPERATIVE, ClassicClient
+
+
+def world(**limits: Any) -> CoreDriver:
+    driver = CoreDriver(GroupConfig(migration_policy="bidirectional", initial_rebalance_delay_ms=0, **limits))
+    driver.topics.counts = {"t": 6}
+    return driver
+
+
+def rest(driver: CoreDriver, clients: list[Any], rounds: int = 12) -> None:
+    for _ in range(rounds):
+        driver.pass_time(10)
+        for client in clients:
+            client.beat()
+
+
+def mixed_group(driver: CoreDriver) -> tuple[Any, Any]:
+    """Returns a member of each protocol in one consumer group, both at rest."""
+    classic, member = ClassicClient(driver, COOPERATIVE), ConsumerClient(driver, "c")
+    rest(driver, [classic])
+    rest(driver, [classic, member])
+    assert [len(each.numbers) for each in (classic, member)] == [3, 3]
+    return classic, member
+
+
+def test_leaving_again_does_not_keep_a_static_member() -> None:
+    """A static member that is away has the rest of its session to come back, however often it says that it leaves."""
+    driver = world()
+    away, other = ConsumerClient(driver, "a", instance="i"), ConsumerClient(driver, "b")
+    rest(driver, [away, other])
+    step_ms = SESSION_MS // 3
+    for _ in range(2):
+        assert away.leave(-2) is ErrorCode.NONE
+        driver.pass_time(step_ms)
+        other.beat()
+    assert set(group_of(driver).members) == {"a", "b"}
+    assert away.leave(-2) is ErrorCode.NONE
+    driver.pass_time(step_ms)
+    other.beat()
+    assert set(group_of(driver).members) == {"b"}
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_classic_member_must_fetch_what_it_was_assigned(syncs: bool) -> None:
+    """It is removed if it sends no SyncGroup after its JoinGroup, even if its heartbeats go on."""
+    driver = world()
+    classic, member = mixed_group(driver)
+    classic.rebalance_ms = 60_000
+    classic.phase = "join"
+    classic.send()
+    assert classic.take() is ErrorCode.NONE
+    if syncs:
+        assert classic.beat() is ErrorCode.NONE
+    for _ in range(13):
+        driver.pass_time(5_000)
+        classic.phase = "beat"
+        classic.send()
+        classic.take()
+        member.beat()
+    assert (classic.member_id in group_of(driver).members) is syncs
+
+
+def test_no_group_expires_during_a_write() -> None:
+    """A member that joined and left meanwhile is in that write; the group ends at the next check for expiry."""
+    driver = world(offsets_retention_check_interval_ms=30_000)
+    first, second = ConsumerClient(driver, "a"), ConsumerClient(driver, "b")
+    first.beat()
+    driver.pass_time(29_000)
+    driver.auto_commit = False
+    leaves, joins, leaves_too = first.request(), second.request(), second.request()
+    leaves.member_epoch = leaves_too.member_epoch = -1
+    for request in (leaves, joins, leaves_too):
+        driver.send(request, 1)
+    (append,) = driver.uncommitted
+    driver.uncommitted.clear()
+    driver.log.append(append)
+    driver.perform(driver.core.committed(append.append_id, driver.moment()))
+    assert len(driver.uncommitted) == 1, "what waited for the first write is a second one"
+    assert not group_of(driver).members
+    driver.pass_time(2_000)
+    assert len(driver.uncommitted) == 1
+    driver.auto_commit = True
+    driver.commit()
+    assert group_of(driver).epoch > 1
+    driver.pass_time(30_000)
+    assert driver.core.consumers.get(GROUP) is None
+
+
+def test_a_consumer_group_goes_on_with_an_unwritten_generation() -> None:
+    """The last members of a classic group went while the log was not available; no number is used twice."""
+    driver = world()
+    classic = Consumer(driver)
+    classic.join()
+    driver.pass_time(10)
+    answer = classic.joined()
+    assert answer is not None
+    assert answer.generation_id == 1
+    driver.auto_commit = False
+    driver.pass_time(400_000)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    generation = driver.core.rebalancer.groups[GROUP].generation
+    assert not driver.core._written_groups
+    member = ConsumerClient(driver, "c")
+    assert member.beat() is ErrorCode.NONE
+    assert member.epoch > generation > 1

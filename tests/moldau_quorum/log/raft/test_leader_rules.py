@@ -1,0 +1,152 @@
+"""Goal: what a leader sends to members that lag, and when it may change the membership by itself.
+
+Method: the pure core alone. Each test states one rule that a member or an operator depends on.
+"""
+
+from uuid import UUID
+
+import pytest
+
+from moldau_quorum.log.port import ElectionTiming, LogLimits, VoterEndpoint
+from moldau_quorum.log.raft.core.entry_log import EntryLog
+from moldau_quorum.log.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau_quorum.log.raft.core.raft_core import RaftCore
+from moldau_quorum.log.raft.core.ready import Role
+from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, SnapshotPoint
+
+TIMING = ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50)
+DIRECTORIES = {number: UUID(int=number) for number in (1, 2, 3)}
+VOTERS = Configuration(voters={number: VoterEndpoint(voter_id=number, host="h", port=1) for number in (1, 2, 3)})
+NOW = 1002.0
+
+
+def sent_to(core, member):
+    """Everything that was handed out becomes durable at once; returns the messages sent to a member."""
+    sent = []
+    while core.has_ready:
+        ready = core.take_ready()
+        core.synced(ready.number)
+        sent += [each.message for each in (*ready.messages, *ready.messages_synced) if each.recipient == member]
+    return sent
+
+
+def leader(*, knows_directories=False):
+    """Node 1 leads epoch 4 over a log of which entries 1 to 3 are in a snapshot, and entries 4 and 5 are not."""
+    core = RaftCore(
+        node_id=1,
+        timing=TIMING,
+        limits=LogLimits(),
+        seed=1,
+        now_ms=0.0,
+        hard_state=HardState(epoch=3),
+        log=EntryLog(3, 2, (Entry(4, 3, EntryKind.NOOP, b""), Entry(5, 3, EntryKind.DATA, b"x"))),
+        snapshot=SnapshotPoint(index=3, epoch=2, configuration=VOTERS),
+        bootstrap=VOTERS,
+        **({"directory_id": DIRECTORIES[1]} if knows_directories else {}),
+    )
+    core.tick(1000.0)
+    sent_to(core, 2)
+    receive(core, 2, VoteResponse(epoch=4, pre_vote=True, granted=True), 1001.0)
+    sent_to(core, 2)
+    receive(core, 2, VoteResponse(epoch=4, pre_vote=False, granted=True))
+    assert core.role is Role.LEADER
+    return core
+
+
+def receive(core, sender, message, now_ms=NOW):
+    directory = DIRECTORIES[sender] if core.directories.are_known else UUID(int=0)
+    core.receive(sender, message, now_ms, sender_directory=directory)
+
+
+def far_behind(core, member):
+    """The member has none of the leader's entries, so it gets a snapshot."""
+    sent_to(core, member)
+    for _ in range(2):
+        core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+        receive(core, 5 - member, AppendResponse(epoch=4, accepted=True, match_index=6), core.now_ms)
+        probe = next(each for each in reversed(sent_to(core, member)) if isinstance(each, AppendRequest))
+        receive(
+            core,
+            member,
+            AppendResponse(epoch=4, accepted=False, rejected_index=probe.prev_index, hint_index=0),
+            core.now_ms,
+        )
+        pieces = [each for each in sent_to(core, member) if isinstance(each, SnapshotRequest)]
+        if pieces:
+            return pieces
+    raise AssertionError("no snapshot is sent")
+
+
+def test_a_piece_of_a_snapshot_is_sent_once_until_it_is_late():
+    """Commands that are proposed meanwhile do not send it again; without an answer for four heartbeats it is due."""
+    core = leader()
+    assert [piece.piece for piece in far_behind(core, 3)] == [0]
+    begun = core.now_ms
+    resent = []
+    for step in range(1, 12):
+        core.tick(begun + 25 * step)
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=core.log.last_index), core.now_ms)
+        receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=0), core.now_ms)
+        core.propose(b"y")
+        resent += [core.now_ms - begun for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
+    assert resent == [200]
+    receive(core, 3, SnapshotResponse(epoch=4, index=3, next_piece=1), core.now_ms)
+    assert [each.piece for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)] == [1]
+
+
+def test_heartbeats_beside_a_snapshot_agree_with_every_log():
+    """The member answers them without a write to its disk, so the leader does not take it for dead."""
+    core = leader()
+    far_behind(core, 3)
+    core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+    beats = [each for each in sent_to(core, 3) if isinstance(each, AppendRequest)]
+    assert [(each.prev_index, each.prev_epoch, each.entries) for each in beats] == [(0, 0, ())]
+
+
+def test_no_directories_are_written_during_a_hand_over():
+    """The target must hold the whole log to take over; what the leader appended meanwhile would delay it."""
+    core = leader(knows_directories=True)
+    sent_to(core, 2)
+    for last_index in (6, 7):  # the entry of the epoch, and the directories of the nodes that have answered
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=last_index))
+        sent_to(core, 2)
+    assert core.commit_index == core.log.last_index == 7
+    core.leader.transfer(2)
+    assert TimeoutNow(epoch=4) in sent_to(core, 2)
+    receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=7))
+    assert core.log.last_index == 7, "the directory of node 3 waits"
+    for _ in range(5):
+        core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+        for member in (2, 3):
+            receive(core, member, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+    assert core.role is Role.LEADER, "the target did not take over"
+    known = {key: voter.directory_id for key, voter in core.configuration.voters.items()}
+    assert known == DIRECTORIES
+
+
+@pytest.mark.parametrize(("silence_ms", "asks"), [(99, False), (100, True)])
+def test_a_leader_counts_as_alive_for_the_shortest_timeout(silence_ms, asks):
+    """From then on others may be silent too, so a pre-vote must be answered."""
+    core = RaftCore(
+        node_id=1,
+        timing=TIMING,
+        limits=LogLimits(),
+        seed=1,
+        now_ms=0.0,
+        hard_state=HardState(epoch=3),
+        log=EntryLog(0, 0, (Entry(1, 3, EntryKind.NOOP, b""),)),
+        snapshot=None,
+        bootstrap=VOTERS,
+    )
+    core.receive(2, AppendRequest(epoch=3, prev_index=1, prev_epoch=3, commit_index=1), 10.0)
+    sent_to(core, 2)
+    core.receive(3, VoteRequest(epoch=4, pre_vote=True, last_index=1, last_epoch=3), 10.0 + silence_ms)
+    assert sent_to(core, 3) == ([VoteResponse(epoch=4, pre_vote=True, granted=True)] if asks else [])
