@@ -21,6 +21,7 @@ from moldau_jepsen.simulation.judge.invariants import BatchSeen, ClusterInvarian
 from moldau_jepsen.simulation.judge.rules.committed import read_log
 from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch
 from moldau_jepsen.simulation.judge.rules.watcher import RuleWatcher, is_cleaned
+from moldau_jepsen.simulation.judge.rules.watermarks import WatermarkRules
 
 if TYPE_CHECKING:
     from moldau_broker.replication.replica import PartitionState as PartitionView
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from moldau_quorum.node.server import ControllerNode
 
 METADATA_BYTES_PER_STEP = 1 << 20
+LOOKS_PER_COMPARISON = 16
+"""How many looks at a broker pass between two comparisons of all its logs with their replicas.
+
+A log whose replica has changed is compared at once, so only a change of a log alone is seen that much later.
+"""
 _STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "proposal")
 """The state of a replica that the judge follows, read without Python code for most of it.
 
@@ -43,13 +49,14 @@ _UNSEEN: tuple[Role | None, PartitionView | None, int, int, object] = (None, Non
 class _ReplicaView:
     """The last observation of one replica of one process."""
 
-    __slots__ = ("key", "leader_epoch", "log_end", "partition", "seen", "verified")
+    __slots__ = ("key", "leader_epoch", "led", "log_end", "partition", "seen", "verified")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
         self.seen = _UNSEEN
         self.leader_epoch = -2  # of the leadership that was last judged
+        self.led = False  # at the last look
         self.verified = -1  # batches below this offset were given to the judge; -1: none
         self.log_end = 0
 
@@ -57,9 +64,10 @@ class _ReplicaView:
 class _BrokerView:
     """The last observation of the replicas of one process; the lists have the order of the broker's partitions."""
 
-    __slots__ = ("partitions", "replicas", "seen", "views")
+    __slots__ = ("looks", "partitions", "replicas", "seen", "views")
 
     def __init__(self) -> None:
+        self.looks = 0
         self.partitions: list[Partition] = []
         self.replicas: list[Replica] = []
         self.seen: list[tuple[Role | None, PartitionView | None, int, int, object]] = []
@@ -94,6 +102,7 @@ class ClusterObserver:
         self._topics: dict[int, dict[str, TopicImage]] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
         self._rules = RuleWatcher(cluster, judge, trio.current_time)
+        self._watermarks = WatermarkRules(judge.violated)
         self.steps = 0
 
     def broker_heard(self, host: str) -> None:
@@ -153,6 +162,10 @@ class ClusterObserver:
                 if state != before[index]:
                     view.views[index].seen = state
                     self._look_at_replica(node_id, incarnation, view.views[index])
+        view.looks += 1
+        if not view.looks % LOOKS_PER_COMPARISON:
+            for each in view.views:
+                self._watermarks.compare(each.key, node_id, each.partition)
 
     def _look_at_the_last_of(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         """A replica is gone; in the step in which it went it may have led, and acknowledged, once more."""
@@ -160,6 +173,15 @@ class ClusterObserver:
         last = view.partition.replica.high_watermark
         if role is Role.LEADER and state is not None and last > watermark:
             self._judge.leader_watermark(view.key, node_id, incarnation, state.leader_epoch, last)
+
+    def _last_watermark(self, key: PartitionKey) -> int:
+        """Returns the highest high watermark of all leaders, with the last states of those that are gone."""
+        record = self._judge.partition(key)
+        for broker in self._replicas.values():
+            for view in broker.views:
+                if view.key == key and (view.led or view.partition.replica.is_leader):
+                    record.watermark = max(record.watermark, view.partition.replica.high_watermark)
+        return record.watermark
 
     def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
         judge = self._judge
@@ -198,6 +220,11 @@ class ClusterObserver:
                 judge.elected(view.key, node_id, leader_epoch, start, found)
         if is_leader:
             judge.leader_watermark(view.key, node_id, incarnation, leader_epoch, watermark)
+        else:
+            known = judge.partition(view.key).watermark
+            self._watermarks.believed(view.key, node_id, watermark, known, lambda: self._last_watermark(view.key))
+        view.led = is_leader
+        self._watermarks.compare(view.key, node_id, partition)
         view.verified = min(view.verified, log_end)
         first = max(view.verified, partition.log.log_start_offset)
         if watermark > first:

@@ -12,6 +12,21 @@ from moldau_jepsen.simulation.campaign.profile import Profile
 from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
 from moldau_jepsen.workloads.compacted import CompactedOptions
 
+HOLDS_UNCLEAN = frozenset(
+    {
+        "one-leader",
+        "partition-state",
+        "watermark-monotone",
+        "log-watermark",
+        "watermark-known",
+        "epochs-in-log",
+        "wait-ends",
+        "retention-keeps",
+        "stuck",
+    }
+)
+"""Rules that hold where replicas that are not in sync may be elected, which loses acknowledged records."""
+
 TRANSFERS = replace(
     TRANSACTIONS,
     name="transfers",
@@ -220,3 +235,34 @@ SHORT_SEQUENCES = replace(
         workload=replace(IMPATIENT.options.workload, sends_per_second=120.0, crash_every_s=0.0, partitions=1),
     ),
 )
+
+ROLLED = replace(
+    REPLICATION,
+    name="rolled",
+    text="as replication, and brokers mostly end in order while followers are behind",
+    kinds=(FaultKind.RESTART, FaultKind.RESTART, FaultKind.ROLL, FaultKind.SLOW, FaultKind.LINK),
+)
+
+UNCLEAN = Profile(
+    name="unclean",
+    text="leaders that went on alone fall silent, and replicas that are not in sync take their place",
+    options=replace(
+        REPLICATION.options,
+        shape=ClusterShape(
+            brokers=2,
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "min.insync.replicas": "1",
+                "unclean.leader.election.enable": "true",
+            },
+        ),
+        workload=replace(REPLICATION.options.workload, assigned_readers=1, crash_every_s=0.0),
+        only=HOLDS_UNCLEAN,
+    ),
+    kinds=(FaultKind.LINK, FaultKind.PAUSE, FaultKind.BLIND, FaultKind.CUT),
+    strikes=(12, 20),
+    lengths=(1.0, 4.0),
+)
+"""Acknowledged records are lost here, as configured; so only rules that hold all the same convict."""

@@ -16,6 +16,8 @@ isr-change-asked         the leader proposed each new ISR member on top of the s
 isr-incarnation          a new ISR member still has the broker epoch that the leader saw (KIP-903)
 clean-election           a leader comes from the ISR or the ELR unless unclean election is allowed
 epochs-in-log            the leader epochs of a log lie within it, in order (KIP-101)
+log-watermark            a log's high watermark is its replica's, limited to the log
+watermark-known          a replica that does not lead believes no high watermark that no leader had
 truncation-keeps         no in-sync replica truncates its log below a committed offset (KIP-101)
 producer-sequence        a producer's sequence numbers in a partition follow each other without gap or repetition
 producer-epoch           a producer's epoch in a partition never decreases (KIP-98, KIP-890)

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import Offset
+from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
+from moldau_broker.log.directories.moves import ReplicaMover
+from moldau_broker.log.partition.watermarks import Watermarks
 from moldau_broker.replication.replica import FollowerProgress, Replica, Role
+from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from moldau.values import BrokerId
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.replica import IsrProposal, ReplicaEffects
+    from moldau_broker.server.replicas.partition import Partition
     from moldau_jepsen.planted_bug import Patch
 
 
@@ -107,3 +114,45 @@ def watermark_falls() -> list[Patch]:
         return True
 
     return [(Replica, "_advance_high_watermark", advance_high_watermark)]
+
+
+def truncated_log_keeps_watermark() -> list[Patch]:
+    """A truncation below the high watermark lowers the replica's, but not the one of its log."""
+
+    def truncated(self: Watermarks) -> None:
+        self.settled_end_offset = min(self.settled_end_offset, self._storage.log_end_offset)
+        self.settle()
+
+    def follower_truncated(self: ReplicaManager, partition: Partition, offset: Offset) -> None:
+        if offset < partition.log.log_start_offset:
+            self.follower_restarted(partition, offset)
+        else:
+            partition.log.truncate_to(offset)
+            partition.replica.truncated(partition.log.log_end_offset)
+        self.log_end_moved(partition, self._clock.monotonic_ms())
+
+    return [(Watermarks, "truncated", truncated), (ReplicaManager, "follower_truncated", follower_truncated)]
+
+
+def moved_log_loses_watermark() -> list[Patch]:
+    """A log that replaces another one in a move between directories begins without a high watermark."""
+    original = ReplicaMover.replace_current_with_future
+
+    def replace_current(self: ReplicaMover, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
+        future = original(self, topic_partition, now_ms)
+        future.update_high_watermark(0)
+        return future
+
+    return [(ReplicaMover, "replace_current_with_future", replace_current)]
+
+
+def checkpoint_takes_log_end() -> list[Patch]:
+    """A broker that stops in order writes the log ends to the checkpoint of high watermarks."""
+
+    def write_checkpoints(self: LogDirectory, logs: Iterable[PartitionLog]) -> None:
+        current = list(logs)
+        self.recovery_points.write_now({log.topic_partition: log.recovery_point for log in current})
+        self.log_starts.write_now(log_starts_of(current))
+        self.high_watermarks.write_now({log.topic_partition: log.log_end_offset for log in current})
+
+    return [(LogDirectory, "write_checkpoints", write_checkpoints)]

@@ -6,6 +6,7 @@ from moldau_jepsen.simulation.campaign.profiles import DECISIONS, DIVERGENCE, IM
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import brokers
 from moldau_jepsen.simulation.mutants.planted.log import truncation, watermarks
+from moldau_jepsen.simulation.mutants.pressed import NEAR_READERS, ROLLED, UNCLEAN
 
 REPLICATED = (
     Mutant(
@@ -128,5 +129,26 @@ REPLICATED = (
         text="a follower truncates to its high watermark instead of the end of the diverging epoch",
         patches=truncation.truncates_to_watermark,
         profile=DIVERGENCE,
+    ),
+    Mutant(
+        name="truncated-log-keeps-watermark",
+        area="replication",
+        text="a truncation below the high watermark lowers the replica's and leaves that of its log",
+        patches=watermarks.truncated_log_keeps_watermark,
+        profile=UNCLEAN,
+    ),
+    Mutant(
+        name="moved-log-loses-watermark",
+        area="replication",
+        text="a log that moved to another directory begins without a high watermark",
+        patches=watermarks.moved_log_loses_watermark,
+        profile=NEAR_READERS,
+    ),
+    Mutant(
+        name="checkpoint-takes-log-end",
+        area="replication",
+        text="an orderly stop writes log ends to the checkpoint of high watermarks",
+        patches=watermarks.checkpoint_takes_log_end,
+        profile=ROLLED,
     ),
 )
