@@ -48,9 +48,7 @@ class WatermarkRules:
                 f"{log.log_start_offset} to {log.log_end_offset} has {copied}",
             )
 
-    def believed(
-        self, key: Hashable, broker: int, watermark: int, known: int, last_known: Callable[[], int]
-    ) -> None:
+    def believed(self, key: Hashable, broker: int, watermark: int, known: int, last_known: Callable[[], int]) -> None:
         """A replica that does not lead has another state; ``known`` is the highest high watermark of all leaders.
 
         ``last_known`` returns ``known`` with the last states of leaders that are gone.
