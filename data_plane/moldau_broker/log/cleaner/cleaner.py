@@ -118,8 +118,9 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
     end = min(log.storage.segments.active.base_offset, log.last_stable_offset, durable_end)
     lag = config.min_compaction_lag_ms
     if lag > 0:
-        for segment in log.segments:
-            if segment.base_offset >= dirty and segment.max_entry().timestamp_ms > now_ms - lag:
+        for index, segment in enumerate(log.segments):
+            # A log that was cut within a segment has young records in the segment that contains ``dirty``.
+            if log.storage.next_base_offset(index) > dirty and segment.max_entry().timestamp_ms > now_ms - lag:
                 end = min(end, segment.base_offset)
                 break
     # Whole segments only, so that no segment is both cleanable and uncleanable.

@@ -1,0 +1,211 @@
+"""Goal: what a cleaning keeps byte for byte, when it may begin, and what the cleaner says of itself.
+
+Method: logs over a virtual disk, cleaned step by step. Each test states one rule that readers or operators depend on.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from moldau.records import encode_batch, iterate_batches, parse_batch_header
+from moldau.values import LeaderEpoch
+from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
+from moldau_broker.log.cleaner.offset_map import OffsetMap
+from moldau_broker.log.config import LogManagerSettings
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.segment import LogSegment
+from moldau_broker.log.files.segment_files import SegmentFiles
+from moldau_broker.log.values import TopicPartition, run_work
+from support.log.cleaner_lab import DAY, Lab
+from support.log.model import PARTITION, all_rows, make_batch
+
+if TYPE_CHECKING:
+    from moldau_broker.log.files.transaction_index import AbortedEntry
+
+
+def settings_of(**fields: Any) -> LogManagerSettings:
+    return LogManagerSettings(
+        **{
+            "cleaner_dedupe_buffer_size": 24 * 1000,
+            "cleaner_backoff_ms": 0,
+            "flush_offset_checkpoint_interval_ms": 1,
+            **fields,
+        }
+    )
+
+
+def batches(lab: Lab) -> dict[int, bytes]:
+    """The bytes of all batches, by base offset."""
+    found: dict[int, bytes] = {}
+    for segment in lab.log.segments:
+        data = segment.file.read(0, segment.size)
+        found |= {
+            header.base_offset: data[at : at + header.size_bytes] for at, header in iterate_batches(memoryview(data))
+        }
+    return found
+
+
+def test_records_behind_a_cut_wait_for_their_lag() -> None:
+    """The log was cut within a segment: what is appended there is as young as what other segments get."""
+    lab = Lab(min_compaction_lag_ms=10_000, segment_bytes=100_000)
+    for number in range(10):
+        lab.put(b"old%d" % number, b"v")
+    lab.fill()
+    lab.now += 60_000
+    assert lab.clean() > 0
+    lab.log.truncate_to(5)
+    young = [lab.put(b"key", b"%d" % number) for number in range(5)]
+    lab.fill()
+    assert lab.clean() == 0
+    assert [row.offset for row in all_rows(lab.log)] == list(range(10))
+    lab.now += 10_001
+    assert lab.clean() > 0
+    assert [row.offset for row in all_rows(lab.log)] == [0, 1, 2, 3, 4, young[-1]]
+
+
+@pytest.mark.parametrize("producer", [0, 9])
+def test_the_last_batch_of_any_producer_keeps_its_header(producer: int) -> None:
+    lab = Lab()
+    data = make_batch([(lab.now, b"k", b"1")], producer=(producer, 3, 0))
+    lab.log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=lab.now)
+    lab.put(b"k", b"2")
+    lab.fill()
+    lab.clean()
+    header = parse_batch_header(batches(lab)[0])
+    assert (header.record_count, header.producer_id, header.producer_epoch, header.base_sequence) == (0, producer, 3, 0)
+
+
+def test_kept_batches_keep_their_bytes() -> None:
+    """Neither records nor the marker of a transaction that still has data begin to count down to their removal."""
+    lab = Lab(delete_retention_ms=DAY)
+    lab.put(b"replaced", b"old")
+    plain = lab.put(b"plain", b"v")
+    lab.transaction(7, {b"t": b"data"}, commit=True)
+    lab.transaction(7, {b"u": b"later"}, commit=True)
+    lab.put(b"replaced", b"new")
+    lab.fill()
+    before = batches(lab)
+    lab.clean()
+    after = batches(lab)
+    assert sorted(after) == [offset for offset in sorted(before) if offset != 0]
+    assert {offset: before[offset] for offset in after} == after
+    assert plain in after
+
+
+def test_a_log_that_cannot_be_read_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its damage shows when its cleaning begins; the next log is looked for at once, not after a pause."""
+    lab = Lab(settings=settings_of(cleaner_backoff_ms=15_000))
+    other = lab.create(TopicPartition("other", 0))
+    for log in (lab.log, other):
+        lab.put(b"k", b"1", log)
+        lab.put(b"k", b"2", log)
+        lab.fill(log)
+    damaged = lab.log.segments[0]
+
+    def read(segment: LogSegment) -> list[AbortedEntry]:
+        if segment is damaged:
+            raise CorruptLogFileError(segment.path(".txnindex"), 0, "damaged")
+        return []
+
+    monkeypatch.setattr(LogSegment, "aborted_entries", read)
+    lab.now += 1
+    assert lab.manager.cleaner_works(lab.now) == []
+    assert list(lab.manager.cleaner.uncleanable) == [PARTITION]
+    assert lab.manager.cleaner.next_due_ms(lab.now) == lab.now
+    (step,) = lab.manager.cleaner_works(lab.now)
+    assert "other" in step.name
+
+
+def test_a_group_that_cannot_be_renamed_leaves_the_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure is reported, so that the directory goes offline, as after any failed write."""
+    lab = Lab()
+    for number in range(30):
+        lab.put(b"k%d" % (number % 3), b"x" * 50)
+    lab.fill()
+    before = batches(lab)
+    cleaning = LogCleaning(
+        lab.machine.disk, lab.log, plan_cleaning(lab.log, 0, 1 << 60, lab.now), OffsetMap(24 * 100), lab.now
+    )
+    while cleaning.ready is None:
+        cleaning.step(1 << 30)
+
+    def fail(files: SegmentFiles, suffix: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(SegmentFiles, "change_suffix", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        cleaning.swap()
+    assert cleaning.done
+    assert batches(lab) == before
+
+
+def test_indexes_of_a_cleaned_segment_are_complete() -> None:
+    """Its last batch is in both, as in any closed segment, so the next start finds the largest timestamp."""
+    lab = Lab(segment_bytes=100_000)
+    for number in range(40):
+        lab.put(b"k%d" % (number % 20), b"x" * 100)
+        lab.now += 10
+    lab.fill()
+    largest = lab.log.segments[0].max_entry()
+    lab.clean()
+    cleaned = lab.log.segments[0]
+    position, entry = cleaned.offset_index.last(), cleaned.time_index.last()
+    assert position is not None
+    assert position.offset == lab.log.log_end_offset - 1
+    assert entry is not None
+    assert (entry.timestamp_ms, entry.offset) == (largest.timestamp_ms, lab.log.log_end_offset - 1)
+
+
+def test_one_step_at_a_time_within_the_rate() -> None:
+    """No second step begins before the first has ended, and none begins with nothing left of the rate."""
+    lab = Lab(settings=settings_of(cleaner_io_max_bytes_per_second=1_000), segment_bytes=100_000)
+    for number in range(60):
+        lab.put(b"k%d" % (number % 20), b"x" * 100)
+    lab.fill()
+    lab.now += 1
+    (step,) = lab.manager.cleaner_works(lab.now)
+    assert lab.manager.cleaner_works(lab.now) == []
+    assert lab.manager.cleaner.next_due_ms(lab.now) is None
+    run_work(step)
+    assert lab.manager.cleaner_works(lab.now) == []
+    due_ms = lab.manager.cleaner.next_due_ms(lab.now)
+    assert due_ms == lab.now + 1_000
+    assert len(lab.manager.cleaner_works(due_ms + 1_000)) == 1
+
+
+def test_metrics_count_cleanings_and_name_the_dirtiest_log() -> None:
+    lab = Lab(min_cleanable_dirty_ratio=0.5, segment_bytes=100_000)
+    for number in range(10):
+        lab.put(b"k%d" % number, b"x")
+    lab.fill()
+    lab.clean()
+    statistics = lab.manager.cleaner.statistics()
+    assert (statistics.cleanings, statistics.map_entries, statistics.max_dirty_ratio) == (1, 10, 0.0)
+    lab.put(b"k0", b"y")
+    lab.fill()
+    assert lab.clean() == 0, "not dirty enough"
+    statistics = lab.manager.cleaner.statistics()
+    assert 0 < statistics.max_dirty_ratio < 0.5
+    for number in range(40):
+        lab.put(b"other%d" % number, b"x")
+    lab.fill()
+    lab.now += 1
+    (step,) = lab.manager.cleaner_works(lab.now)
+    assert lab.manager.cleaner.statistics().max_dirty_ratio > 0.5
+    lab.log.truncate_to(lab.log.log_end_offset - 1)
+    run_work(step)
+    statistics = lab.manager.cleaner.statistics()
+    assert (statistics.cleanings, statistics.map_entries) == (1, 10), "a cleaning that was given up does not count"
+
+
+def test_an_emptied_map_is_as_a_new_one() -> None:
+    """Entries of one log must not count in the next log."""
+    offset_map, new = OffsetMap(24 * 100), OffsetMap(24 * 100)
+    batch = encode_batch([(1, b"key", b"v", ())], base_offset=5)
+    assert offset_map.add(batch, 61, len(batch), parse_batch_header(batch), 0)
+    offset_map.latest_offset = 5
+    offset_map.clear()
+    assert all(getattr(offset_map, name) == getattr(new, name) for name in OffsetMap.__slots__)
