@@ -31,3 +31,11 @@ def test_positions_have_the_epoch_of_the_last_command(steps: list[tuple[int, int
         is_forgotten = position < known_from or len(set(commands.values())) > epochs_max
         assert found == wanted or (found is None and is_forgotten)
     assert history.epoch_at(offset) == epoch
+
+
+def test_as_many_epochs_as_asked_for_are_kept() -> None:
+    """With fewer, a follower that lags within the bound would be taken for one of another history."""
+    history = EpochHistory(3)
+    for offset, epoch in ((10, 1), (20, 2), (30, 3)):
+        history.take(offset, epoch)
+    assert [history.epoch_at(offset) for offset in (9, 10, 20, 30)] == [None, 1, 2, 3]

@@ -7,6 +7,8 @@ import pytest
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.accumulator import Accumulator, Limits
+from moldau.producer.core.counters import ProducerCounters
+from moldau.producer.core.partitioner import RoundRobin
 from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
 from moldau.producer.core.transaction_values import OffsetToCommit, State
 from moldau.protocol.errors import ErrorCode
@@ -113,3 +115,37 @@ def test_an_abort_sends_no_offsets(answered):
     asked = [type(request) for request in serve(manager)]
     assert asked == ([EndTxnRequest] if answered else [AddOffsetsToTxnRequest, EndTxnRequest])
     assert manager.state is State.READY
+
+
+@pytest.mark.parametrize("request_class", [AddPartitionsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest])
+def test_a_coordinator_that_gave_no_answer_is_looked_up_again(request_class):
+    """It may have moved with its connection; asking the same node again could last for ever."""
+    manager = in_transaction(P0)
+    manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
+    if request_class is EndTxnRequest:
+        manager.begin_commit()
+    call = serve(manager, until=request_class)
+    manager.unanswered(call, 0)
+    again = manager.next_call(has_records=False)
+    assert (again.coordinator, again.key, again.request) == (call.coordinator, call.key, None)
+    manager.found(again, 2)
+    assert manager.next_call(has_records=False).node_id == 2
+
+
+def test_rows_are_dealt_to_the_available_partitions_in_turn():
+    """Each partition is named once, with its first row; the next call goes on behind the last row."""
+    chooser = RoundRobin()
+    assert chooser.choose_many([1, 3], 4, lambda: 1, 5) == [(1, 0), (3, 1)]
+    assert chooser.choose_many([1, 3], 4, lambda: 1, 1) == [(3, 0)]
+    assert chooser.choose_many([], 3, lambda: 1, 2) == [(2, 0), (0, 1)]
+
+
+def test_requests_in_flight_are_counted():
+    counters = ProducerCounters()
+    for _ in range(3):
+        counters.sending((), 0)
+    counters.ended(4.0, 4)
+    counters.ended(None, 5)
+    found = counters.statistics(5, total=10, used=4, waiting=0)
+    assert (found.request_total, found.requests_in_flight, found.request_latency_max) == (3, 1, 4.0)
+    assert found.buffer_available_bytes == 6

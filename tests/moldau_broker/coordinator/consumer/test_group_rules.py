@@ -119,3 +119,32 @@ def test_a_consumer_group_goes_on_with_an_unwritten_generation() -> None:
     member = ConsumerClient(driver, "c")
     assert member.beat() is ErrorCode.NONE
     assert member.epoch > generation > 1
+
+
+def test_a_session_that_ends_during_the_join_counts() -> None:
+    """The log was not available for so long, and the client is gone; a dead member would keep its partitions."""
+    driver = world()
+    driver.auto_commit = False
+    ConsumerClient(driver, "a").send()
+    driver.pass_time(SESSION_MS + 1_000)
+    assert len(driver.uncommitted) == 1, "the write is still pending"
+    driver.auto_commit = True
+    driver.commit()
+    assert not group_of(driver).members
+
+
+def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
+    """The session ends while the write is pending that the log refuses in the end."""
+    driver = world()
+    member = ConsumerClient(driver, "a")
+    member.beat()
+    driver.pass_time(SESSION_MS - 1_000)
+    driver.auto_commit = False
+    request = member.request()
+    request.member_epoch = -1
+    driver.send(request, 1)
+    driver.pass_time(2_000)
+    driver.auto_commit = True
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.commit()
+    assert not group_of(driver).members

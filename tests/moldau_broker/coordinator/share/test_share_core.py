@@ -6,6 +6,7 @@ Method: the pure core with a driver that commits, refuses or loses its writes. E
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau_broker.coordinator.share.core import share_core
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.share.core.records import change_record, parse_change
 from moldau_broker.coordinator.share.core.requests import Delete, Initialize, Read, Summarize
@@ -290,3 +291,16 @@ def test_coordinator_keys_have_kafkas_form() -> None:
     text = "my:group:AAAAAAAAAAAAAAAAAAAAAQ:3"
     assert key(3, "my:group").coordinator_key == text
     assert SharePartitionKey.parse(text) == key(3, "my:group")
+
+
+@pytest.mark.parametrize(("spare_bytes", "writes"), [(0, 1), (-1, 2)])
+def test_a_write_is_as_large_as_it_may_be(spare_bytes: int, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A larger one would be refused by the log, and smaller ones would cost a round to the replicas each."""
+    probe = begun()
+    probe.ask(Delete())
+    record_key, value = probe.log[0]
+    size = len(record_key) + len(value or b"")
+    monkeypatch.setattr(share_core, "WRITE_BYTES_MAX", 2 * size + spare_bytes)
+    driver = ShareDriver(auto_commit=False)
+    driver.send((key(0), BEGIN), (key(1), BEGIN))
+    assert len(driver.uncommitted) == writes

@@ -458,8 +458,11 @@ class ConsumerGroups:
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             kind, group_id, member_id = key
             room = self._rooms.get(group_id)
-            member = None if room is None else room.group.members.get(member_id)
-            if room is None or member is None:
+            if room is None:
+                continue
+            # A member that joins, or leaves, with the write in flight: that write may fail.
+            member = room.group.members.get(member_id) or room.latest.members.get(member_id)
+            if member is None:
                 continue
             room.parked.append(Fence(member_id=member_id, kind=kind, epoch=member.epoch))
             self._work(room, moment)

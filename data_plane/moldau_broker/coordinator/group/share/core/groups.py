@@ -521,7 +521,8 @@ class ShareGroups:
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             _, group_id, member_id = key
             room = self._rooms.get(group_id)
-            if room is not None and member_id in room.latest.members:
+            # A member that joins, or leaves, with the write in flight: that write may fail.
+            if room is not None and (member_id in room.group.members or member_id in room.latest.members):
                 room.parked.append(Expiry(member_id=member_id))
                 self._work(room, moment)
 

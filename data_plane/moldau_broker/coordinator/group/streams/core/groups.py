@@ -487,7 +487,8 @@ class StreamsGroups:
             if key[0] == _DELAY:
                 room.parked.append(DelayOver())
             else:
-                member = room.latest.members.get(key[2])
+                # A member that joins, or leaves, with the write in flight: that write may fail.
+                member = room.group.members.get(key[2]) or room.latest.members.get(key[2])
                 if member is None:
                     continue
                 room.parked.append(Fence(member_id=key[2], kind=key[0], epoch=member.epoch))
