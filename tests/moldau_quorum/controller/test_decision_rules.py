@@ -41,7 +41,7 @@ def enlarge(controller: ModelController, **counts: int) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in controller.handle(CreatePartitionsRequest(topics=topics)).results]
 
 
-def test_the_bound_on_new_partitions_holds_for_all_topics_together() -> None:
+def test_the_bound_on_new_partitions_holds_for_all_topics() -> None:
     controller = controller_of(1, partitions_per_request_max=10)
     for name in ("a", "b", "c"):
         controller.create(name, partitions=1, factor=1)
