@@ -26,6 +26,9 @@ _pwritev: Callable[[int, Sequence[Buffer], int], int] | None = getattr(os, "pwri
 _memfd_create: Callable[[str, int], int] | None = getattr(os, "memfd_create", None)
 _memfd_flags: int = getattr(os, "MFD_CLOEXEC", 0)
 
+BUFFERS_PER_CALL_MAX: int = os.sysconf("SC_IOV_MAX")
+"""Most buffers the kernel takes in one gathered call (IOV_MAX)."""
+
 OPEN_FILES = "/proc/self/fd"
 """Where Linux shows the descriptors of a process as files; each opening of one begins at its start."""
 

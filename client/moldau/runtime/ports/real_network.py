@@ -1,0 +1,264 @@
+"""TCP of the operating system: plain sockets in non-blocking mode.
+
+Nothing here buffers or copies more than the contract asks for. trio is only asked to wait after the kernel said
+``EAGAIN``, because a wait costs several times more than a receive.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.runtime.net.buffers import drop_sent
+from moldau.runtime.ports import system_calls
+from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS
+from moldau.runtime.ports.environment import SYSTEM_BUFFERS, SocketBuffers
+from moldau.runtime.ports.real_arrivals import real_arrivals
+from moldau.runtime.ports.system_calls import BUFFERS_PER_CALL_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.environment import Arrivals, Connection, File
+    from moldau.values import Buffer
+
+SENDFILE_BYTES_MAX = 0x7FFFF000
+"""Most bytes Linux moves in one ``sendfile``."""
+
+ACCEPT_SHORTAGE_ERRNOS = (*SHORTAGE_ERRNOS, errno.ENOBUFS, errno.ENOMEM)
+"""``accept`` errors that pass when other connections close."""
+
+ABORTED_ERRNOS = (
+    errno.ECONNABORTED,
+    errno.EPROTO,
+    errno.ENETDOWN,
+    errno.EHOSTDOWN,
+    *system_calls.NETWORK_ERRNOS,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ENOPROTOOPT,
+    errno.EPERM,
+)
+"""``accept`` errors that belong to the one connection that was to be accepted (accept(2), "Error handling")."""
+
+SHORTAGE_WAIT_SECONDS = 0.1
+
+
+def _host_and_port(name: object) -> tuple[str, int]:
+    """Takes host and port out of a socket name, which has two or four members."""
+    assert isinstance(name, tuple)
+    return str(name[0]), int(name[1])
+
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class RealConnection:
+    """One TCP socket (or one end of a socket pair) in non-blocking mode."""
+
+    __slots__ = ("_local", "_peer", "_socket")
+
+    def __init__(self, connected: socket.socket, peer: tuple[str, int] | None = None) -> None:
+        """Takes over ``connected``; sends small answers at once (TCP_NODELAY)."""
+        connected.setblocking(False)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._peer = peer if peer is not None else _host_and_port(connected.getpeername())
+        self._local = _host_and_port(connected.getsockname())
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        return self._peer
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port of this end."""
+        return self._local
+
+    def receive_into_nowait(self, buffer: memoryview) -> int:
+        """See ``Connection.receive_into_nowait``."""
+        return self._socket.recv_into(buffer)
+
+    async def wait_readable(self) -> None:
+        """See ``Connection.wait_readable``."""
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise _closed_error() from error
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """See ``Connection.send_nowait``."""
+        if len(buffers) == 1:
+            return self._socket.send(buffers[0])
+        return self._socket.sendmsg(buffers[:BUFFERS_PER_CALL_MAX])
+
+    async def wait_writable(self) -> None:
+        """See ``Connection.wait_writable``."""
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise _closed_error() from error
+
+    def send_file_nowait(self, file: File, position: int, count: int) -> int:
+        """See ``Connection.send_file_nowait``; sendfile(2)."""
+        count = min(count, file.size - position, SENDFILE_BYTES_MAX)
+        if count <= 0:
+            raise EOFError(f"{file.path}: no content at position {position} to send (size {file.size})")
+        sent = os.sendfile(self._socket.fileno(), file.fileno(), position, count)
+        if sent == 0:
+            raise EOFError(f"{file.path}: the file ends before position {position}")
+        return sent
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """See ``Connection.send_all``. A checkpoint only when it has to wait."""
+        pending: Sequence[Buffer] = buffers
+        while pending:
+            try:
+                sent = self.send_nowait(pending)
+            except BlockingIOError:
+                await self.wait_writable()
+                continue
+            pending = drop_sent(pending, sent)
+
+    def fileno(self) -> int:
+        """Descriptor of the socket; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """See ``Connection.close``."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    def abort(self) -> None:
+        """See ``Connection.abort``: a socket that does not linger is reset when it is closed (socket(7), SO_LINGER)."""
+        if self._socket.fileno() >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self.close()
+
+
+def _closed_error() -> ConnectionAbortedError:
+    return ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
+
+
+class RealListener:
+    """A listening TCP socket."""
+
+    __slots__ = ("_address", "_socket")
+
+    def __init__(self, listening: socket.socket) -> None:
+        """Takes over ``listening``, which listens already."""
+        self._socket = listening
+        self._address = _host_and_port(listening.getsockname())
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that were bound."""
+        return self._address
+
+    async def accept(self) -> RealConnection:
+        """See ``Listener.accept``; waits ``SHORTAGE_WAIT_SECONDS`` and tries again while descriptors are short."""
+        while True:
+            try:
+                accepted, name = self._socket.accept()
+            except BlockingIOError:
+                await self._wait_acceptable()
+                continue
+            except OSError as error:
+                if error.errno in ACCEPT_SHORTAGE_ERRNOS:
+                    await trio.sleep(SHORTAGE_WAIT_SECONDS)
+                    continue
+                if error.errno in ABORTED_ERRNOS:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                raise
+            try:
+                return RealConnection(accepted, _host_and_port(name))
+            except OSError:
+                accepted.close()  # the peer was gone before its options could be set: not the listener's trouble
+
+    async def _wait_acceptable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise OSError(errno.EBADF, "the listener was closed") from error
+
+    def close(self) -> None:
+        """See ``Listener.close``."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+def _descriptor_of(connection: Connection) -> int:
+    return connection.fileno() if isinstance(connection, RealConnection) else -1
+
+
+class RealNetwork:
+    """TCP of the machine, IPv4 and IPv6."""
+
+    __slots__ = ()
+
+    async def listen(
+        self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
+    ) -> RealListener:
+        """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT."""
+        found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, name = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit the sizes, which must be known before a peer is offered a window.
+            for option, size in ((socket.SO_SNDBUF, buffers.send_bytes), (socket.SO_RCVBUF, buffers.receive_bytes)):
+                if size >= 0:
+                    listening.setsockopt(socket.SOL_SOCKET, option, size)
+            listening.bind(name)
+            listening.listen(backlog)
+            return RealListener(listening)
+        except BaseException:
+            listening.close()
+            raise
+
+    def arrivals(self) -> Arrivals | None:
+        """See ``Network.arrivals``."""
+        return real_arrivals(_descriptor_of)
+
+    async def connect(self, host: str, port: int) -> RealConnection:
+        """See ``Network.connect``; tries the addresses of ``host`` in the order of the resolver."""
+        try:
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise ConnectionError(errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {error}") from error
+        failures: list[str] = []
+        for family, kind, protocol, _, name in found:
+            try:
+                return await self._connect_one(family, kind, protocol, name)
+            except OSError as error:
+                failures.append(f"{name[0]}: {error.strerror or error}")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"no connection to {host}:{port} ({'; '.join(failures)})")
+
+    async def _connect_one(self, family: int, kind: int, protocol: int, name: object) -> RealConnection:
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.setblocking(False)
+            assert isinstance(name, tuple)
+            code = connecting.connect_ex(name)
+            if code == errno.EINPROGRESS:
+                await trio.lowlevel.wait_writable(connecting)
+                code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            else:
+                await trio.lowlevel.checkpoint()
+            if code != 0:
+                raise OSError(code, os.strerror(code))
+            return RealConnection(connecting)
+        except BaseException:
+            connecting.close()
+            raise
