@@ -1,9 +1,9 @@
 """The active controller: one task that decides, one queue before it.
 
-While this node leads the metadata log, requests queue up (bounded) and ``ActiveController.run`` decides them one after
-the other against the *projection*: the committed image with everything on top that this controller epoch has decided
-before. A decision's records become one command, which is proposed at once and replayed on the projection; its answer
-waits until the command is committed. So many decisions are under way at a time, and share the log's writes.
+While this node leads the metadata log, requests queue up (``RequestQueue``) and ``ActiveController.run`` decides them
+one after the other against the ``Projection``: the committed image with everything on top that this controller epoch
+has decided before. A decision's records become one command, which is proposed at once and replayed on the projection;
+its answer waits until the command is committed. So many decisions are under way at a time, and share the log's writes.
 
 A deposed controller cannot do harm: a proposal names the epoch it was decided in, the log refuses it in any other, and
 if a command did slip in, or one before it was lost, the sequence in its header makes every replica ignore it
@@ -17,8 +17,7 @@ what they say holds for one session.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -28,7 +27,6 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
 from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import (
     SUPPORTED_FEATURES,
@@ -46,13 +44,11 @@ from moldau_quorum.controller.context import (
 )
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
 from moldau_quorum.controller.entities.tokens import remove_expired
-from moldau_quorum.controller.unclean_elections import elections
 from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
-from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
+from moldau_quorum.log.port import MetadataLog, NotLeaderError, OutcomeUnknownError
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.metadata.records import (
     ClusterRecord,
-    Command,
     CommandTooLargeError,
     ControllerChangeRecord,
     Endpoint,
@@ -60,11 +56,11 @@ from moldau_quorum.metadata.records import (
     MetadataCorruptError,
     MetadataRecord,
     RegisterControllerRecord,
-    decode_command,
-    encode_command,
 )
 from moldau_quorum.node.election_times import ElectionTimes
 from moldau_quorum.node.live_brokers import LiveBrokers
+from moldau_quorum.node.projection import Projection
+from moldau_quorum.node.request_queue import ANSWER_TIMEOUT_MS, NotActiveError, PendingAnswer, RequestQueue
 from moldau_quorum.node.voters.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
@@ -80,48 +76,12 @@ if TYPE_CHECKING:
     from moldau_quorum.node.voters.voter_features import FeatureRanges
     from moldau_quorum.quotas.mutations import MutationAllowance
 
-QUEUE_MAX: Final = 10_000
-"""Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
-RECORDS_PER_COMMAND_MAX: Final = 50_000
-"""A larger slice of a decision is refused. Walks over partitions stay far below (``SLICE_RECORDS``)."""
-INDIVISIBLE_RECORDS: Final = 2 * SLICE_RECORDS
-"""A larger command is decided, encoded, decoded and replayed in separate turns."""
 REBALANCE_LIMIT: Final = 1_000
 """Leaders that an automatic rebalance moves at a time."""
 STALL_MS: Final = 100.0
 """When this task comes so much too late, it was the process that stood still, and sessions are extended."""
-ANSWER_TIMEOUT_MS: Final = 30_000.0
-BUSY_RETRY_MS: Final = 10.0
-"""Pause before a log that was busy is asked again."""
 DECISIONS_PER_TURN: Final = 64
 """Decisions between two checkpoints."""
-
-
-@dataclass(slots=True, kw_only=True)
-class PendingAnswer:
-    """A request in the queue, then its answer under way."""
-
-    request: Request
-    connection: object | None
-    deadline_ms: float
-    response: Response | None = None
-    wrote: bool = False
-    """Whether records were written for it."""
-    proposal: Proposal | None = None
-    """Must be committed before ``response`` is sent; None if nothing must."""
-    unconfirmed_epoch: int | None = None
-    """The controller epoch to confirm before ``response`` is sent; None if a commit does that, or nothing must."""
-    controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
-    """The levels that the other voters support, where the request changes levels."""
-    mutations: MutationAllowance | None = None
-    """The changes that the quota of the sender allows; None if no quota limits it."""
-    requester: Identity | None = None
-    """The sender of the request, where that matters."""
-    decided: trio.Event = field(default_factory=trio.Event)
-
-
-class NotActiveError(Exception):
-    """This node is not the active controller, or ceased to be it before the answer was certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,38 +132,35 @@ class ActiveController:
         self._log = EventLogger("moldau.controller", node=node_id)
         self._wanted: Leadership | None = None
         """Leadership that ``run`` has yet to act on."""
-        self._epoch: int | None = None
-        """Epoch of the present controller epoch; None when not active."""
-        self._projection: MetadataImage = machine.image
-        self._sequence = -1
-        self._last_proposal: Proposal | None = None
-        self._queue: deque[PendingAnswer] = deque()
+        self.elections = ElectionTimes(environment.clock)
+        self._projection = Projection(environment.clock, log, machine, self.elections, self._log)
+        self._queue = RequestQueue()
         self._work = Signal()
         self._woken = False
-        self._records_in_turn = 0
-        self._live = LiveBrokers(environment, settings, self._log, wake=self._wake, image=lambda: self._projection)
+        self._live = LiveBrokers(
+            environment, settings, self._log, wake=self._wake, image=lambda: self._projection.image
+        )
         self._sessions = self._live.sessions
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
-        self._decisions = self._commands = self._refused_busy = self._fenced = self._unclean = 0
-        self.elections = ElectionTimes(environment.clock)
+        self._decisions = self._fenced = 0
         machine.on_leadership(self._leadership_changed)
         machine.on_image(self.elections.committed)
 
     @property
     def active(self) -> bool:
         """Whether this node decides."""
-        return self._epoch is not None
+        return self._projection.epoch is not None
 
     def statistics(self) -> ActiveStatistics:
         """Counts."""
         return ActiveStatistics(
             active=self.active,
             decisions=self._decisions,
-            commands=self._commands,
-            refused_busy=self._refused_busy,
+            commands=self._projection.commands,
+            refused_busy=self._queue.refused,
             queue_length=len(self._queue),
             brokers_fenced=self._fenced,
-            unclean_elections=self._unclean,
+            unclean_elections=self._projection.unclean_elections,
         )
 
     async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
@@ -230,7 +187,7 @@ class ActiveController:
         Raises:
             NotActiveError: this controller is not active.
         """
-        if self._epoch is None:
+        if self._projection.epoch is None:
             raise NotActiveError
         now_ms = self._environment.clock.monotonic_ms()
         pending = PendingAnswer(
@@ -241,16 +198,9 @@ class ActiveController:
             mutations=mutations,
             requester=requester,
         )
-        self._live.request_arrived(request, connection, self._projection, now_ms)
-        if len(self._queue) >= QUEUE_MAX:
-            self._refused_busy += 1
-            pending.response = error_response(
-                request, ErrorCode.REQUEST_TIMED_OUT, f"{QUEUE_MAX} requests wait for the controller: try again later"
-            )
-            pending.decided.set()
-            return pending
-        self._queue.append(pending)
-        self._wake()
+        self._live.request_arrived(request, connection, self._projection.image, now_ms)
+        if self._queue.offer(pending):
+            self._wake()
         return pending
 
     async def answer(self, pending: PendingAnswer) -> Response:
@@ -263,46 +213,30 @@ class ActiveController:
         with trio.move_on_after(remaining_ms / 1000):
             await pending.decided.wait()
             if pending.response is None:
-                return self._lost(pending)
+                return pending.lost()
             try:
                 if pending.proposal is not None:
                     await pending.proposal.wait_committed()
                 if pending.unconfirmed_epoch is not None:
                     await self._metadata_log.read_barrier()
-                    if self._epoch != pending.unconfirmed_epoch:
-                        return self._lost(pending)  # another controller epoch was confirmed
+                    if self._projection.epoch != pending.unconfirmed_epoch:
+                        return pending.lost()  # another controller epoch was confirmed
             except (NotLeaderError, OutcomeUnknownError):
-                return self._lost(pending)
+                return pending.lost()
             return pending.response
         return error_response(
             pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
         )
 
-    def _lost(self, pending: PendingAnswer) -> Response:
-        """Returns the answer to a request that was not committed in this controller epoch.
-
-        The next leader of the quorum may still commit its records. Sent again, the request would be executed twice and
-        might undo later changes.
-
-        Raises:
-            NotActiveError: the sender may ask another controller at once.
-        """
-        if not pending.wrote or pending.request.__api_key__ in REPEATABLE_APIS:
-            raise NotActiveError
-        return error_response(
-            pending.request,
-            ErrorCode.REQUEST_TIMED_OUT,
-            "the controller was deposed before the change was committed: it may still take effect",
-        )
-
     def connection_closed(self, connection: object) -> None:
         """A connection ended; brokers whose session lived on it get the grace period."""
-        if self._epoch is not None:
-            self._live.connection_closed(connection, self._projection)
+        if self._projection.epoch is not None:
+            self._live.connection_closed(connection, self._projection.image)
             self._wake()
 
     def _leadership_changed(self, leadership: Leadership) -> None:
-        if self._epoch is not None and not (leadership.active and leadership.epoch == self._epoch):
+        epoch = self._projection.epoch
+        if epoch is not None and not (leadership.active and leadership.epoch == epoch):
             self._depose()
         self._wanted = leadership if leadership.active else None
         self._wake()
@@ -322,13 +256,13 @@ class ActiveController:
     async def _decide_forever(self) -> None:
         while True:
             self._woken = False
-            if self._wanted is not None and self._epoch != self._wanted.epoch:
+            if self._wanted is not None and self._projection.epoch != self._wanted.epoch:
                 await self._begin_controller_epoch(self._wanted)
-            if self._epoch is not None:
+            if self._projection.epoch is not None:
                 await self._decide_timed()
                 await self._decide_queued()
             else:
-                self._drop_queue()
+                self._queue.drop_all()
             if self._woken:
                 await trio.lowlevel.checkpoint()
             else:
@@ -337,7 +271,7 @@ class ActiveController:
     async def _wait_for_work(self) -> None:
         """Waits until something is queued or due."""
         due_ms = float("inf")
-        if self._epoch is not None:
+        if self._projection.epoch is not None:
             due_ms = min(
                 self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms, self._next_token_check_ms
             )
@@ -351,10 +285,8 @@ class ActiveController:
             self._sessions.extend(late_ms)
 
     async def _begin_controller_epoch(self, leadership: Leadership) -> None:
-        self._epoch = leadership.epoch
-        self._projection = image = self._machine.image
-        self._sequence = -1
-        self._last_proposal = None
+        self._projection.begin(leadership.epoch)
+        image = self._projection.image
         now_ms = self._environment.clock.monotonic_ms()
         self._live.begin_controller_epoch(image, now_ms)
         if self._settings.auto_leader_rebalance_enable:
@@ -376,7 +308,7 @@ class ActiveController:
                 )
             )
         await self._propose(records)
-        if self._epoch is not None:
+        if self._projection.epoch is not None:
             view = self._view()
             await self._propose_slices(with_last(elect_leaderless(view)), view)
 
@@ -402,18 +334,12 @@ class ActiveController:
             )
 
     def _depose(self) -> None:
-        self._log.info("deposed", epoch=self._epoch)
-        self._epoch = None
+        self._log.info("deposed", epoch=self._projection.epoch)
+        self._projection.end()
         self._wanted = None
-        self._machine.expect_nothing()
-        self.elections.forget()
         self._sessions.clear()
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
-        self._drop_queue()
-
-    def _drop_queue(self) -> None:
-        while self._queue:
-            self._queue.popleft().decided.set()  # without a response: not the controller
+        self._queue.drop_all()
 
     def _draw_uuid(self) -> UUID:
         while True:
@@ -432,7 +358,7 @@ class ActiveController:
         )
 
     def _view(self) -> DecisionView:
-        return DecisionView(self._projection, self._context())
+        return DecisionView(self._projection.image, self._context())
 
     async def _propose_slices(self, slices: Iterator[list[MetadataRecord]], view: DecisionView) -> None:
         """Writes a decision slice by slice. Other tasks run between slices, above all the metadata log's.
@@ -452,90 +378,34 @@ class ActiveController:
                 self._sessions.extend(spent_ms)  # no heartbeat could be received meanwhile
             if not is_first:
                 await trio.lowlevel.checkpoint()
-                self._records_in_turn = 0
+                self._projection.records_in_turn = 0
             is_first = False
             await self._propose(records)
-            if self._epoch is None:
+            if self._projection.epoch is None:
                 return
-            view.image = self._projection
+            view.image = self._projection.image
             began_ms = clock.monotonic_ms()
 
     async def _propose(self, records: Sequence[MetadataRecord]) -> None:
-        """Writes records as one command and replays them on the projection.
-
-        Each command is decoded and replayed as every replica will do it before it enters the log: an entry that cannot
-        be replayed would end all controllers, at every start.
+        """Writes records as one command; ends the controller epoch if the log is led by another node now.
 
         Raises:
             CommandTooLargeError: the command exceeds the bound of one entry; nothing was written.
             MetadataCorruptError: the command cannot be replayed; nothing was written.
         """
-        if not records or self._epoch is None:
-            return
-        if len(records) > RECORDS_PER_COMMAND_MAX:
-            raise CommandTooLargeError(f"{len(records)} records are more than {RECORDS_PER_COMMAND_MAX}")
-        begun_ms = self._environment.clock.monotonic_ms()
-        # One topic with very many partitions cannot be divided: others run between the steps of its command at least.
-        pause = trio.lowlevel.checkpoint if len(records) > INDIVISIBLE_RECORDS else None
-        command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(records))
-        if pause is not None:
-            await pause()
-        data = encode_command(command, self._projection.metadata_level)
-        if pause is not None:
-            await pause()
-        decoded = decode_command(data)
-        if pause is not None:
-            await pause()
-        editor = self._projection.edit()
-        accepted = editor.replay_command(decoded)
-        assert accepted, "the projection refuses the active controller's own command"
-        proposal = await self._propose_command(data)
-        if proposal is None:
-            return
-        position = proposal.position
-        image = editor.finish_image(offset=position.index, epoch=position.epoch)
-        elected = elections(records, self._projection)
-        self.elections.proposed(position.index, begun_ms, elected.changes)
-        for name, partition, leader in elected.unclean:
-            self._unclean += 1
-            self._log.warning("unclean-election", topic=name, partition=partition, leader=leader)
-        self._machine.expect(self._projection, image)
-        self._projection = image
-        self._sequence += 1
-        self._last_proposal = proposal
-        self._commands += 1
-        self._records_in_turn += len(records)
-
-    async def _propose_command(self, data: bytes) -> Proposal | None:
-        """Proposes; waits while the log is busy. None when the controller epoch is over."""
-        while self._epoch is not None:
-            try:
-                return self._metadata_log.propose_nowait(data, epoch=self._epoch)
-            except NotLeaderError:
-                self._depose()
-            except LogBusyError:
-                await self._wait_for_last()
-        return None
-
-    async def _wait_for_last(self) -> None:
-        last = self._last_proposal
-        if last is None or last.position.index <= self._metadata_log.high_watermark:
-            await trio.sleep(BUSY_RETRY_MS / 1000)  # busy with something else: others' proposals, or a hand-over
-            return
         try:
-            await last.wait_committed()
-        except (NotLeaderError, OutcomeUnknownError):
-            if self._epoch is not None:
-                self._depose()
+            await self._projection.propose(records)
+        except NotLeaderError:
+            self._depose()
 
     async def _decide_queued(self) -> None:
         decided = 0
-        while self._queue and self._epoch is not None:
-            pending = self._queue.popleft()
+        while self._queue and self._projection.epoch is not None:
+            pending = self._queue.pop()
             await self._decide(pending)
             decided += 1
-            if decided % DECISIONS_PER_TURN == 0 or self._records_in_turn >= SLICE_RECORDS:
-                self._records_in_turn = 0
+            if decided % DECISIONS_PER_TURN == 0 or self._projection.records_in_turn >= SLICE_RECORDS:
+                self._projection.records_in_turn = 0
                 await trio.lowlevel.checkpoint()
                 await self._decide_timed()
 
@@ -550,23 +420,23 @@ class ActiveController:
             context = replace(context, mutations=pending.mutations)
         if pending.requester is not None:
             context = replace(context, requester=pending.requester)
-        self._live.request_arrived(request, pending.connection, self._projection, context.now_ms)
-        before = self._last_proposal
+        self._live.request_arrived(request, pending.connection, self._projection.image, context.now_ms)
+        before = self._projection.last_proposal
         response = await self._decide_and_propose(request, context)
-        pending.wrote = self._last_proposal is not before
-        if self._epoch is not None:
+        pending.wrote = self._projection.last_proposal is not before
+        if self._projection.epoch is not None:
             pending.response = response
-            pending.proposal = self._last_proposal
+            pending.proposal = self._projection.last_proposal
             if not pending.wrote and not isinstance(request, BrokerHeartbeatRequest):
-                pending.unconfirmed_epoch = self._epoch
-            self._live.request_decided(request, response, pending.connection, self._projection, context.now_ms)
+                pending.unconfirmed_epoch = self._projection.epoch
+            self._live.request_decided(request, response, pending.connection, self._projection.image, context.now_ms)
         pending.decided.set()
 
     async def _decide_and_propose(self, request: Request, context: Context) -> Response:
         """Decides and writes; what cannot be decided or written is refused, and nothing has changed."""
-        knowledge = DecisionInputs(image=self._projection, context=context, sessions=self._sessions)
-        view = DecisionView(self._projection, context)
-        before = self._last_proposal
+        knowledge = DecisionInputs(image=self._projection.image, context=context, sessions=self._sessions)
+        view = DecisionView(self._projection.image, context)
+        before = self._projection.last_proposal
         try:
             result: Result[Response] = CHANGES[request.__api_key__](request, knowledge)
             await self._propose_slices(result.slices(view), view)
@@ -582,7 +452,7 @@ class ActiveController:
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the controller could not decide: see its log"
         else:
             return result.response
-        if self._last_proposal is not before:
+        if self._projection.last_proposal is not before:
             message += "; a part of the request was carried out"
         return error_response(request, code, message)
 
@@ -600,11 +470,11 @@ class ActiveController:
                 self._fenced += len(unfenced)
                 self._log.warning("fencing", brokers=unfenced)
                 await self._propose_slices(fence(view, dict.fromkeys(unfenced)), view)
-        if now_ms >= self._next_rebalance_ms and self._epoch is not None:
+        if now_ms >= self._next_rebalance_ms and self._projection.epoch is not None:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
             view = self._view()
             await self._propose_slices(with_last(balance_leaders(view, limit=REBALANCE_LIMIT)), view)
-        if now_ms >= self._next_token_check_ms and self._epoch is not None:
+        if now_ms >= self._next_token_check_ms and self._projection.epoch is not None:
             self._next_token_check_ms = now_ms + self._settings.delegation_token_expiry_check_interval_ms
             view = self._view()
             await self._propose_slices(remove_expired(view.image, view.context.wall_ms), view)

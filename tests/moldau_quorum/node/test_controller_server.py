@@ -23,9 +23,9 @@ from moldau_quorum.broker_side.session import (
     DuplicateBrokerError,
 )
 from moldau_quorum.metadata.records import Endpoint
-from moldau_quorum.node.active_controller import NotActiveError
 from moldau_quorum.node.directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.node.metrics import register_metrics
+from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.serving import metadata_service
 from support.quorum.cluster import TestCluster, create, eventually, topic
 from support.quorum.memory_log import MemoryLog
@@ -485,7 +485,7 @@ def test_a_refused_request_leaves_the_controller_running(monkeypatch) -> None:
             response = await ask(topic("t"))
             assert response.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         with monkeypatch.context() as patched:
-            patched.setattr("moldau_quorum.node.active_controller.RECORDS_PER_COMMAND_MAX", 3)
+            patched.setattr("moldau_quorum.node.projection.RECORDS_PER_COMMAND_MAX", 3)
             response = await ask(topic("t", partitions=9))
             assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION
         with monkeypatch.context() as patched:
@@ -509,7 +509,7 @@ def test_a_refused_request_leaves_the_controller_running(monkeypatch) -> None:
 
 
 def test_a_full_queue_pushes_back(monkeypatch) -> None:
-    monkeypatch.setattr("moldau_quorum.node.active_controller.QUEUE_MAX", 2)
+    monkeypatch.setattr("moldau_quorum.node.request_queue.QUEUE_MAX", 2)
 
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)

@@ -19,7 +19,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.request_queue import NotActiveError
 from support.quorum.cluster import TestCluster, create, eventually, topic
 
 TOPIC = 2
@@ -117,7 +117,7 @@ def test_a_full_queue_refuses_without_asking_the_quorum(monkeypatch) -> None:
         cluster.start_controllers()
         former = await cluster.wait_active()
         await usurp(world, cluster, former)
-        monkeypatch.setattr("moldau_quorum.node.active_controller.QUEUE_MAX", 0)
+        monkeypatch.setattr("moldau_quorum.node.request_queue.QUEUE_MAX", 0)
         asked = trio.current_time()
         response = await ask(former, CreateTopicsRequest(topics=topic("t").topics, timeout_ms=5000))
         assert code_of(response) == ErrorCode.REQUEST_TIMED_OUT

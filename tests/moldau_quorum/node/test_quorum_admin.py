@@ -16,7 +16,7 @@ import trio.testing
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError, VoterEndpoint
-from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 
 NO_DIRECTORY = UUID(int=0)

@@ -12,7 +12,7 @@ import trio
 
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError
-from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.serving.requests import ControllerService
 
 

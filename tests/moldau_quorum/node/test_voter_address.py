@@ -22,7 +22,7 @@ from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import Leadership, MembershipChangeError, VoterEndpoint
-from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 from support.quorum.cluster import PORT, TestCluster, eventually
 

@@ -43,7 +43,7 @@ from moldau_quorum.log.port import (
     QuorumMessageRefusedError,
 )
 from moldau_quorum.metadata.records import MetadataCorruptError
-from moldau_quorum.node.active_controller import ActiveController, NotActiveError, PendingAnswer
+from moldau_quorum.node.request_queue import NotActiveError, PendingAnswer
 from moldau_quorum.node.serving.apis import ANSWERS, CONTROLLER_CHECKS, SERVED_APIS
 from moldau_quorum.node.voters.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from moldau.runtime.sasl.core.identity import Identity, Peer
     from moldau_quorum.authorization.authorizer import Authorizer, Permissions
     from moldau_quorum.log.port import MetadataLog, QuorumSession
+    from moldau_quorum.node.active_controller import ActiveController
     from moldau_quorum.node.serving.metadata_service import MetadataService
     from moldau_quorum.node.serving.quotas import ControllerQuotas
     from moldau_quorum.node.state_machine import MetadataStateMachine

@@ -40,7 +40,7 @@ from moldau_quorum.log.port import (
     VoterEndpoint,
     VoterStatus,
 )
-from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.leadership_transfer import TransferResponse
 
 if TYPE_CHECKING:
