@@ -20,6 +20,7 @@ from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.runtime.config import ADMIN_CONFIG, Config
+from moldau.runtime.ports.default import environment_or_real
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -89,12 +90,7 @@ class Admin(AsyncOnly):
     async def __aenter__(self) -> Self:
         """Starts the background task. Does not wait for a broker."""
         self._caller.enter()
-        environment = self._environment
-        if environment is None:
-            from moldau.runtime.ports.real import real_environment
-
-            environment = real_environment()
-        client = ClusterClient(environment, self._config, "admin")
+        client = ClusterClient(environment_or_real(self._environment), self._config, "admin")
         self._requester.cluster_client = client
         await self._background.open(client.run)
         return self

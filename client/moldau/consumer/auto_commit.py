@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.group import AskedCommit, GroupClient
+    from moldau.runtime.config import Config
 
 
 class AutoCommit:
@@ -31,17 +32,15 @@ class AutoCommit:
         client: ClusterClient,
         group: GroupClient,
         consumed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
-        *,
-        group_id: str,
-        interval_ms: float,
+        config: Config,
     ) -> None:
-        """``consumed`` returns the present positions; ``group_id`` is for the log."""
+        """``consumed`` returns the present positions."""
         self._client = client
         self._group = group
         self._consumed = consumed
-        self._group_id = group_id
-        self._interval_ms = interval_ms
-        self._next_ms = client.now_ms + interval_ms
+        self._group_id = config.get_str("group.id")  # for the log
+        self._interval_ms = config.get_int("auto.commit.interval.ms")
+        self._next_ms = client.now_ms + self._interval_ms
         self._is_committing = False
 
     def commit_when_due(self, nursery: trio.Nursery) -> None:

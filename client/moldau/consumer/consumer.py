@@ -29,7 +29,7 @@ from moldau.consumer.auto_commit import AutoCommit
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_encoded, take_records
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, checked_callback
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, ConsumedRecord, RebalanceCallbacks
 from moldau.consumer.decoding import Decoding
 from moldau.consumer.fetcher import Fetcher
 from moldau.consumer.joining import membership_of, metadata_of
@@ -39,6 +39,7 @@ from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
+from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """
         self._config = arguments.configuration("Consumer", config, CONSUMER_CONFIG)
         self._environment = environment
-        self._on_assigned = checked_callback("on_assigned", on_assigned)
-        self._on_revoked = checked_callback("on_revoked", on_revoked)
-        self._on_lost = checked_callback("on_lost", on_lost) or self._on_revoked
+        self._callbacks = RebalanceCallbacks.of(on_assigned, on_revoked, on_lost)
         self._reset_policy = ResetPolicy(self._config.get_str("auto.offset.reset"))
         self._group_id = self._config.get_str_or_none("group.id")
         self._max_poll_records = self._config.get_int("max.poll.records")
@@ -125,12 +124,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def __aenter__(self) -> Self:
         """Starts the background tasks. Does not wait for a broker."""
         self._caller.enter()
-        environment = self._environment
-        if environment is None:
-            from moldau.runtime.ports.real import real_environment
-
-            environment = real_environment()
-        client = self._client = ClusterClient(environment, self._config, "consumer")
+        client = self._client = ClusterClient(environment_or_real(self._environment), self._config, "consumer")
         client.allow_auto_create = self._config.get_bool("allow.auto.create.topics")
         config = self._config
         if self._group_id is not None:
@@ -146,9 +140,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 self._membership,
                 commit=self._commit_if_automatic,
                 hides_internal=config.get_bool("exclude.internal.topics"),
-                on_assigned=self._on_assigned,
-                on_revoked=self._on_revoked,
-                on_lost=self._on_lost,
+                callbacks=self._callbacks,
             )
             self._group.counters = fetcher.counters
             if self._interceptors:
@@ -163,14 +155,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             decoding=self._decoding,
             interceptors=self._interceptors,
         )
-        if self._auto_commits and self._group is not None and self._group_id is not None:
-            self._auto_commit = AutoCommit(
-                client,
-                self._group,
-                self._offsets.consumed,
-                group_id=self._group_id,
-                interval_ms=config.get_int("auto.commit.interval.ms"),
-            )
+        if self._auto_commits and self._group is not None:
+            self._auto_commit = AutoCommit(client, self._group, self._offsets.consumed, config)
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
         if self._on_statistics is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.positions import Positions
-    from moldau.consumer.core.values import RebalanceCallback
+    from moldau.consumer.core.values import RebalanceCallbacks
     from moldau.consumer.fetcher import Fetcher
     from moldau.consumer.group import GroupClient
 
@@ -53,9 +53,7 @@ class Rebalancer:
         *,
         commit: Callable[[], Awaitable[None]],
         hides_internal: bool,
-        on_assigned: RebalanceCallback | None,
-        on_revoked: RebalanceCallback | None,
-        on_lost: RebalanceCallback | None,
+        callbacks: RebalanceCallbacks,
     ) -> None:
         """Takes ``commit``, which commits positions with ``enable.auto.commit`` and else does nothing."""
         self.rebalances = 0  # assignments taken over
@@ -66,9 +64,7 @@ class Rebalancer:
         self.membership = membership
         self._commit = commit
         self._hides_internal = hides_internal
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._on_lost = on_lost
+        self._callbacks = callbacks
         self.topics: list[str] | None = None  # None: not subscribed
         self._pattern: re.Pattern[str] | None = None
         self._joined_topics: list[str] = []
@@ -212,14 +208,14 @@ class Rebalancer:
         """Drops all partitions without a commit, because others may own them or have owned them meanwhile."""
         held = list(self._positions.by_partition)
         self._owned_before = []
-        if held and self._on_lost is not None:
-            await self._on_lost(held)
+        if held and self._callbacks.on_lost is not None:
+            await self._callbacks.on_lost(held)
         self._positions.assign([])
         self._losses = self.membership.losses  # only now: a poll that is cancelled in the callback must repeat it
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
-        if partitions and self._on_revoked is not None:
-            await self._on_revoked(partitions)
+        if partitions and self._callbacks.on_revoked is not None:
+            await self._callbacks.on_revoked(partitions)
         revoked = dict.fromkeys(partitions)
         self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
 
@@ -260,6 +256,6 @@ class Rebalancer:
                 generation=membership.generation,
                 partitions=len(join.assigned),
             )
-        if self._on_assigned is not None and (join.added or not membership.is_cooperative):
-            await self._on_assigned(join.added)
+        if self._callbacks.on_assigned is not None and (join.added or not membership.is_cooperative):
+            await self._callbacks.on_assigned(join.added)
         self._fetcher.wake()

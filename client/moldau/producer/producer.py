@@ -35,6 +35,7 @@ from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
+from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
@@ -109,7 +110,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if self._client is not None:
             raise RuntimeError("a producer can be opened only once")
         self._caller.enter()
-        environment = self._environment or _real_environment()
+        environment = environment_or_real(self._environment)
         self._client = ClusterClient(environment, self._config, "producer")
         self._client.allow_auto_create = True
         transactional_id = self._config.get_str_or_none("transactional.id")
@@ -451,18 +452,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             FatalTransactionError: the producer must be closed.
             KafkaError: REQUEST_TIMED_OUT.
         """
-        from moldau.cluster.group_metadata import GroupMetadata  # few producers have transactions
-        from moldau.producer.core.transaction_values import OffsetToCommit
-
-        call = "send_offsets_to_transaction"
-        transactions = self._transactional()
-        given = {
-            partition: OffsetToCommit(offset=offset, leader_epoch=epoch, metadata=metadata)
-            for partition, offset, epoch, metadata in arguments.committed_offsets(call, offsets)
-        }
-        if not isinstance(group, GroupMetadata):
-            group = GroupMetadata(group_id=arguments.text(call, "group", group))
-        await transactions.send_offsets(given, group, timeout_ms)
+        await self._transactional().send_offsets(offsets, group, timeout_ms)
 
     async def commit_transaction(self, timeout_ms: float | None = None) -> None:
         """Delivers the transaction's records, then commits it; read_committed consumers then see them.
@@ -601,12 +591,6 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
 def _leave(*_: object) -> None:
     """Takes no record: with serializers or interceptors all pass through ``Encoding``."""
-
-
-def _real_environment() -> Environment:
-    from moldau.runtime.ports.real import real_environment
-
-    return real_environment()
 
 
 def _farewell() -> trio.CancelScope:

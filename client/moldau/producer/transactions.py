@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.cluster import arguments
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.group_metadata import GroupMetadata
 from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_errors import TransactionAbortedError
 from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, PreparedTransaction, State
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.cluster.client import ClusterClient
-    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.core.accumulator import Accumulator
     from moldau.producer.core.batches import ProducerBatch
@@ -96,10 +98,20 @@ class Transactions:
             self.wake()
 
     async def send_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, timeout_ms: float | None = None
+        self,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
     ) -> None:
         """Commits offsets with the transaction; returns when their coordinator has them."""
-        outcome = self.manager.send_offsets(offsets, group)
+        call = "send_offsets_to_transaction"
+        given = {
+            partition: OffsetToCommit(offset=offset, leader_epoch=epoch, metadata=metadata)
+            for partition, offset, epoch, metadata in arguments.committed_offsets(call, offsets)
+        }
+        if not isinstance(group, GroupMetadata):
+            group = GroupMetadata(group_id=arguments.text(call, "group", group))
+        outcome = self.manager.send_offsets(given, group)
         await self._known(outcome, "send offsets to the transaction", timeout_ms)
 
     async def commit(self, timeout_ms: float | None = None) -> None:

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 from uuid import UUID
 
 import trio
@@ -27,13 +26,11 @@ import trio
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
-from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import TopicPartition
 from moldau.cluster.troubles import check_topic_names
-from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.records import CorruptRecordError
 from moldau.runtime.config import SHARE_CONSUMER_CONFIG, Config, ConfigError
-from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.records import RecordDecoder, unreadable
 from moldau.serialization.core.values import (
     KeyOut,
@@ -43,46 +40,24 @@ from moldau.serialization.core.values import (
     ValueOut,
 )
 from moldau.serialization.lookups import SchemaLookups
-from moldau.share.core.acquired import acquired_records
 from moldau.share.core.deliveries import Deliveries, ShareKey
 from moldau.share.core.membership import ShareMembership
 from moldau.share.core.values import AcknowledgeType, ShareRecord
+from moldau.share.fetcher import Buffered, ShareFetcher
 from moldau.share.group import ShareGroupClient
-from moldau.share.node import Arrival, Outcome, ShareLimits, ShareNode
+from moldau.share.node import ShareLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from moldau.protocol.messages.share_fetch import PartitionData
-    from moldau.records import Record
+    from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
 
+_NEWS_MS = 1_000
+"""A poll looks again at the assignment, and at leaders, at least this often."""
 _ACQUIRE_MODES = {"batch_optimized": 0, "record_limit": 1}
-_SEND_MS = 1_000
-"""A poll that finds buffered records sends acknowledgements that are older, so that their locks do not expire."""
-_STALE = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-"""Errors of a partition after which the metadata are asked again."""
-
-
-class _Buffered(NamedTuple):
-    """A record that has arrived and was not polled yet."""
-
-    node: ShareNode
-    session_number: int
-    locked_until_ms: float
-    key: ShareKey
-    record: Record
-    delivery_count: int
 
 
 class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
@@ -135,16 +110,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._membership: ShareMembership | None = None
         self._group: ShareGroupClient | None = None
         self._deliveries = Deliveries()
-        self._nodes: dict[int, ShareNode] = {}
-        self._buffer: deque[_Buffered] = deque()
-        self._errors: deque[KafkaError] = deque()
+        self._fetcher: ShareFetcher | None = None
         self._poison: RecordDeserializationError | None = None
-        self._outcomes: deque[Outcome] = deque()
-        self._arrived = Signal()
-        self._lock_timeout_ms: int | None = None
         self._last_poll_ms = 0.0
-        self._sent_ms = 0.0
-        self._failures = 0
         self._is_polled = False
         self._is_heartbeating = False
         self._is_closed = False
@@ -154,11 +122,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def __aenter__(self) -> Self:
         """Starts the background tasks. Does not wait for a broker."""
         self._caller.enter()
-        environment = self._environment
-        if environment is None:
-            from moldau.runtime.ports.real import real_environment
-
-            environment = real_environment()
+        environment = environment_or_real(self._environment)
         client = self._client = ClusterClient(environment, self._config, "share-consumer")
         # Kafka's brokers take members of share groups for UUIDs in base64, and fail at any other form in ShareFetch.
         fresh = UUID(int=environment.random.getrandbits(128), version=4)
@@ -168,7 +132,16 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._group = ShareGroupClient(
             client, self._membership, poll_interval_ms=self._config.get_int("max.poll.interval.ms")
         )
-        client.on_bootstrap_error = self._arrived.notify
+        self._fetcher = ShareFetcher(
+            client,
+            group_id=self._group_id,
+            member_id=member_id,
+            limits=self._limits,
+            deliveries=self._deliveries,
+            check_crcs=self._config.get_bool("check.crcs"),
+            start_soon=lambda *call: self._background.nursery.start_soon(*call),
+        )
+        client.on_bootstrap_error = self._fetcher.arrived.notify
         await self._background.open(client.run)
         return self
 
@@ -204,18 +177,10 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         client = self._client
         if client is None or client.is_closed:
             return
-        await self._end_sessions()
         assert self._group is not None
+        assert self._fetcher is not None
+        await self._fetcher.end_sessions()
         await self._group.leave()
-
-    async def _end_sessions(self) -> None:
-        self._buffer.clear()
-        async with trio.open_nursery() as nursery:
-            for node in self._nodes.values():
-                nursery.start_soon(self._end_session, node)
-
-    async def _end_session(self, node: ShareNode) -> None:
-        await node.acknowledge(self._limits, is_final=True)
 
     def abandon(self) -> None:
         """Closes the connections at once and sends nothing more, as if the process had died.
@@ -232,6 +197,12 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if self._client is None:
             self._caller.refuse()
         return self._client
+
+    def _fetching(self) -> ShareFetcher:
+        self._caller.check()
+        if self._fetcher is None:
+            self._caller.refuse()
+        return self._fetcher
 
     # --- what to read
 
@@ -256,7 +227,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if not self._is_heartbeating:
             self._is_heartbeating = True
             self._background.nursery.start_soon(
-                self._group.heartbeat_forever, lambda: self._last_poll_ms, self._arrived.notify
+                self._group.heartbeat_forever, lambda: self._last_poll_ms, self._fetching().arrived.notify
             )
         self._group.wake()
 
@@ -286,7 +257,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
         """How long records stay with this member, from the last fetch; None before the first."""
-        return self._lock_timeout_ms
+        return None if self._fetcher is None else self._fetcher.lock_timeout_ms
 
     def _wanted(self) -> list[ShareKey]:
         if self._client is None or self._membership is None:
@@ -342,8 +313,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             )
 
     async def _poll_until(self, deadline_ms: float, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
-        client, membership, group = self._opened(), self._membership, self._group
-        assert membership is not None
+        client, fetcher, group = self._opened(), self._fetching(), self._group
         assert group is not None
         await trio.lowlevel.checkpoint()
         if client.now_ms - self._last_poll_ms > self._config.get_int("max.poll.interval.ms"):
@@ -354,15 +324,23 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             self._raise_errors()
             taken = await self._take(limit)
             if taken:
-                self._send_old_acknowledgements()
+                fetcher.send_old()
                 return taken
             self._raise_errors()
-            pause_ms = self._start_fetches()
+            self._start_fetches()
             remaining_ms = deadline_ms - client.now_ms
             if remaining_ms <= 0:
                 return []
-            with trio.move_on_after(min(remaining_ms, pause_ms) / 1000):
-                await self._arrived.wait()
+            with trio.move_on_after(min(remaining_ms, _NEWS_MS) / 1000):
+                await fetcher.arrived.wait()
+
+    def _start_fetches(self) -> None:
+        client, membership = self._opened(), self._membership
+        assert membership is not None
+        names = client.cluster_metadata.topic_names()
+        if any(topic_id not in names for topic_id, _ in membership.assignment):
+            client.request_update()
+        self._fetching().start(self._wanted())
 
     def _raise_errors(self) -> None:
         assert self._membership is not None
@@ -371,30 +349,31 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if self._poison is not None:
             error, self._poison = self._poison, None
             raise error
-        if self._errors and not self._buffer:
-            raise self._errors.popleft()
+        fetcher = self._fetching()
+        if fetcher.errors and not fetcher.buffer:
+            raise fetcher.errors.popleft()
         if self._client is not None and self._client.bootstrap_error is not None:
             raise self._client.bootstrap_error
 
     async def _take(self, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
         """Returns buffered records that are still locked for this member."""
         found: list[ShareRecord[KeyOut, ValueOut]] = []
-        client = self._opened()
-        while self._buffer and len(found) < limit:
-            each = self._buffer[0]
+        client, buffer = self._opened(), self._fetching().buffer
+        while buffer and len(found) < limit:
+            each = buffer[0]
             if each.session_number != each.node.session.number or each.locked_until_ms <= client.now_ms:
-                self._buffer.popleft()  # the broker has released it
+                buffer.popleft()  # the broker has released it
                 continue
             try:
                 key, value = await self._decode(each)
             except RecordDeserializationError as error:
-                self._buffer.popleft()
+                buffer.popleft()
                 self._deliveries.settle(each.node.node_id, each.key, [each.record.offset], AcknowledgeType.RELEASE)
                 if not found:
                     raise
                 self._poison = error  # the records before it are returned first
                 return found
-            self._buffer.popleft()
+            buffer.popleft()
             self._deliveries.deliver(each.node.node_id, each.key, each.record.offset)
             record = each.record
             partition = each.key[1]
@@ -412,7 +391,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             )
         return found
 
-    async def _decode(self, each: _Buffered) -> tuple[Any, Any]:
+    async def _decode(self, each: Buffered) -> tuple[Any, Any]:
         if self._decoder is None:
             return each.record.key, each.record.value
         while True:
@@ -446,97 +425,6 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             if records:
                 return records[0]
         raise StopAsyncIteration
-
-    # --- fetching
-
-    def _start_fetches(self) -> float:
-        """Starts a fetch at each broker that leads wanted partitions; returns how long to wait at most for news."""
-        client = self._opened()
-        by_leader: dict[int, list[ShareKey]] = {}
-        for key in self._wanted():
-            led = client.cluster_metadata.leader(key[1])
-            if led is None or led[0] < 0:
-                client.request_update()
-            else:
-                by_leader.setdefault(led[0], []).append(key)
-        assert self._membership is not None
-        if any(topic_id not in client.cluster_metadata.topic_names() for topic_id, _ in self._membership.assignment):
-            client.request_update()
-        for node_id in dict.fromkeys((*by_leader, *self._nodes)):
-            node = self._node(node_id)
-            is_needed = bool(by_leader.get(node_id)) or node.session.is_open
-            if is_needed and not node.is_fetching:
-                node.is_fetching = True
-                self._sent_ms = client.now_ms
-                self._background.nursery.start_soon(self._fetch, node, by_leader.get(node_id, []))
-        return 1_000.0
-
-    def _node(self, node_id: int) -> ShareNode:
-        node = self._nodes.get(node_id)
-        if node is None:
-            client = self._opened()
-            node = self._nodes[node_id] = ShareNode(
-                client, node_id, self._group_id, self.member_id, self._deliveries, self._outcomes.append
-            )
-        return node
-
-    async def _fetch(self, node: ShareNode, wanted: list[ShareKey]) -> None:
-        client = self._opened()
-        try:
-            if wanted:
-                self._arrive(node, await node.fetch(wanted, self._limits))
-            else:
-                await node.acknowledge(self._limits, is_final=True)  # no partition is left there
-            self._failures = 0
-        except TRANSPORT_ERRORS as error:
-            client.logger.info("share-fetch-failed", node=node.node_id, error=error)
-            await self._after_failure()
-        except KafkaError as error:
-            if not error.retriable and error.code is not ErrorCode.INVALID_SHARE_SESSION_EPOCH:
-                self._errors.append(error)
-            await self._after_failure()
-        finally:
-            node.is_fetching = False
-            self._arrived.notify()
-
-    async def _after_failure(self) -> None:
-        client = self._opened()
-        client.request_update()
-        self._failures += 1
-        await client.backoff(self._failures)
-
-    def _arrive(self, node: ShareNode, arrival: Arrival) -> None:
-        self._lock_timeout_ms = arrival.lock_timeout_ms
-        for key, data in arrival.partitions:
-            code = ErrorCode.of(data.error_code)
-            if code is not ErrorCode.NONE:
-                self._partition_failed(key, code, data)
-            if data.acquired_records:
-                self._buffer_records(node, arrival, key, data)
-
-    def _partition_failed(self, key: ShareKey, code: ErrorCode, data: PartitionData) -> None:
-        client = self._opened()
-        if data.current_leader.leader_epoch > 0:
-            leader = data.current_leader
-            client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch)
-        if code in _STALE:
-            client.request_update()
-        elif not code.retriable:
-            self._errors.append(KafkaError(code, data.error_message or f"{key[1]}: {code.message}"))
-
-    def _buffer_records(self, node: ShareNode, arrival: Arrival, key: ShareKey, data: PartitionData) -> None:
-        try:
-            found = acquired_records(data, check_crcs=self._config.get_bool("check.crcs"))
-        except CorruptRecordError as error:
-            self._errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {error}"))
-            return
-        self._deliveries.settle(node.node_id, key, found.gaps)
-        if found.corrupt:
-            self._deliveries.settle(node.node_id, key, found.corrupt, AcknowledgeType.REJECT)
-        if found.error is not None:
-            self._errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {found.error}"))
-        for record, count in found.records:
-            self._buffer.append(_Buffered(node, arrival.session_number, arrival.locked_until_ms, key, record, count))
 
     # --- acknowledgements
 
@@ -574,17 +462,15 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         Raises:
             trio.TooSlowError: the brokers did not answer within ``timeout_ms`` (default: ``default.api.timeout.ms``).
         """
-        self._opened()
+        fetcher = self._fetching()
         if not self._is_explicit:
             self._deliveries.accept_all()
         limit_ms = self._config.get_int("default.api.timeout.ms") if timeout_ms is None else timeout_ms
         self._call_back()
         with trio.fail_after(limit_ms / 1000):
-            async with trio.open_nursery() as nursery:
-                for node_id in self._deliveries.nodes():
-                    nursery.start_soon(self._node(node_id).acknowledge, self._limits)
+            await fetcher.acknowledge_all()
         results: dict[TopicPartition, KafkaError | None] = {}
-        for outcome in self._outcomes:
+        for outcome in fetcher.outcomes:
             if results.get(outcome.partition) is None:
                 results[outcome.partition] = outcome.error
         self._call_back()
@@ -595,22 +481,14 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         Accepts the records of the last poll in the mode ``implicit``.
         """
-        client = self._opened()
+        fetcher = self._fetching()
         if not self._is_explicit:
             self._deliveries.accept_all()
-        self._sent_ms = client.now_ms
-        for node_id in self._deliveries.nodes():
-            self._background.nursery.start_soon(self._node(node_id).send, self._limits)
-
-    def _send_old_acknowledgements(self) -> None:
-        client = self._opened()
-        if client.now_ms - self._sent_ms >= _SEND_MS:
-            self._sent_ms = client.now_ms
-            for node_id in self._deliveries.nodes():
-                self._background.nursery.start_soon(self._node(node_id).send, self._limits)
+        fetcher.send()
 
     def _call_back(self) -> None:
-        while self._outcomes:
-            outcome = self._outcomes.popleft()
+        outcomes = self._fetching().outcomes
+        while outcomes:
+            outcome = outcomes.popleft()
             if self._on_acknowledged is not None:
                 self._on_acknowledged(*outcome)

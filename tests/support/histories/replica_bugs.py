@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.replication import replica
-from moldau_broker.replication.replica import FollowerProgress, Replica, Role
+from moldau_broker.replication.follower_progress import UNKNOWN_OFFSET, FollowerProgress
+from moldau_broker.replication.replica import Replica, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ def new_follower_counts_as_fetched() -> list[Patch]:
 
     def follower(self: Replica, broker_id: BrokerId, *, began: bool, now_ms: float) -> FollowerProgress:
         progress = original(self, broker_id, began=began, now_ms=now_ms)
-        if progress.log_end_offset == replica.UNKNOWN_OFFSET:
+        if progress.log_end_offset == UNKNOWN_OFFSET:
             progress.log_end_offset = self.log_end_offset
         return progress
 

@@ -79,7 +79,9 @@ AREAS = (
     ),
     Area(
         name="replica",
-        modules=tuple(f"{BROKER}/replication/{name}.py" for name in ("replica", "alter_partition")),
+        modules=tuple(
+            f"{BROKER}/replication/{name}.py" for name in ("replica", "follower_progress", "alter_partition")
+        ),
         tests=("tests/moldau_broker/replication",),
         simulated=True,
     ),

@@ -121,6 +121,31 @@ class EncodedBatches:
         return TopicPartition(self.topic, self.partition)
 
 
+class RebalanceCallbacks(NamedTuple):
+    """The application's functions that a rebalance calls."""
+
+    on_assigned: RebalanceCallback | None
+    on_revoked: RebalanceCallback | None
+    on_lost: RebalanceCallback | None  # as a rule that for revoked partitions
+
+    @classmethod
+    def of(
+        cls,
+        on_assigned: RebalanceCallback | None,
+        on_revoked: RebalanceCallback | None,
+        on_lost: RebalanceCallback | None,
+    ) -> RebalanceCallbacks:
+        """Returns checked callbacks.
+
+        Raises:
+            TypeError: a callback is no async function.
+        """
+        revoked = checked_callback("on_revoked", on_revoked)
+        return cls(
+            checked_callback("on_assigned", on_assigned), revoked, checked_callback("on_lost", on_lost) or revoked
+        )
+
+
 def checked_callback(name: str, callback: RebalanceCallback | None) -> RebalanceCallback | None:
     """Returns a rebalance callback that raises ``TypeError`` where it is no async function."""
     wanted = f"Consumer: {name} must be an async function that takes a list of partitions"

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.transaction_codes import ABORTABLE, FATAL_OF_RECORDS, FENCED, RETRIED, SEEK_COORDINATOR
 from moldau.producer.core.transaction_errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -105,38 +106,6 @@ class _Adding:
     partitions: list[TopicPartition]
     is_asked: bool = False  # in flight
     is_uncertain: bool = False  # it may have been executed: an answer was lost, or left that open
-
-
-_SEEK_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
-_RETRIED = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-)
-_ABORTABLE = (
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ErrorCode.UNKNOWN_PRODUCER_ID,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.TRANSACTION_ABORTABLE,
-    ErrorCode.FENCED_INSTANCE_ID,
-    ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.ILLEGAL_GENERATION,
-    ErrorCode.REBALANCE_IN_PROGRESS,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE,
-    ErrorCode.OPERATION_NOT_ATTEMPTED,
-)
-_FATAL_OF_RECORDS = (
-    ErrorCode.PRODUCER_FENCED,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ErrorCode.UNSUPPORTED_VERSION,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -403,7 +372,7 @@ class TransactionManager:
 
     def not_found(self, call: Call, code: ErrorCode, now_ms: float, detail: str = "") -> None:
         """Takes the error of a look-up."""
-        if code.retriable or code in _SEEK_COORDINATOR:
+        if code.retriable or code in SEEK_COORDINATOR:
             self._retry_later(now_ms)
         elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
             self._abortable(code, detail)
@@ -479,7 +448,7 @@ class TransactionManager:
             return
         code = wrong[0] if wrong else ErrorCode.UNKNOWN_SERVER_ERROR
         if self._tries_again(call, code, now_ms, first=not self.is_open):
-            adding.is_uncertain |= code in _SEEK_COORDINATOR
+            adding.is_uncertain |= code in SEEK_COORDINATOR
             if self.state is State.ABORTING and not adding.is_uncertain:
                 self._adding = None
             return
@@ -499,7 +468,7 @@ class TransactionManager:
                 self._offsets.pop(0)
             return
         if self._tries_again(call, code, now_ms, first=not self.is_open):
-            first.is_uncertain |= code in _SEEK_COORDINATOR
+            first.is_uncertain |= code in SEEK_COORDINATOR
             if self.state is State.ABORTING and not first.is_uncertain:
                 self._offsets.pop(0)
             return
@@ -560,9 +529,9 @@ class TransactionManager:
     # --- errors
 
     def _tries_again(self, call: Call, code: ErrorCode, now_ms: float, *, first: bool = False) -> bool:
-        if code in _SEEK_COORDINATOR or (code is ErrorCode.REQUEST_TIMED_OUT and call.coordinator is Coordinator.GROUP):
+        if code in SEEK_COORDINATOR or (code is ErrorCode.REQUEST_TIMED_OUT and call.coordinator is Coordinator.GROUP):
             self._coordinators.pop((call.coordinator, call.key), None)
-        elif code not in _RETRIED:
+        elif code not in RETRIED:
             return False
         if first and code is ErrorCode.CONCURRENT_TRANSACTIONS:
             self.retry_at_ms = now_ms + CONCURRENT_BACKOFF_MS
@@ -576,7 +545,7 @@ class TransactionManager:
         self.retry_at_ms = now_ms + delay_ms
 
     def _judge(self, code: ErrorCode, detail: str) -> None:
-        if code in _ABORTABLE:
+        if code in ABORTABLE:
             if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
                 self.needs_new_epoch = True
             self._abortable(code, detail)
@@ -599,7 +568,7 @@ class TransactionManager:
         if self.state is State.FATAL_ERROR:
             return
         self.state = State.FATAL_ERROR
-        if code in _FENCED:
+        if code in FENCED:
             code = ErrorCode.PRODUCER_FENCED
             self.error = ProducerFencedError(code, self._text(code, detail))
         else:
@@ -609,7 +578,7 @@ class TransactionManager:
 
     def record_failed(self, code: ErrorCode, detail: str = "") -> None:
         """Notes that a batch of the transaction was not delivered."""
-        if code in _FATAL_OF_RECORDS:
+        if code in FATAL_OF_RECORDS:
             self.fail(code, detail)
             return
         if code is not ErrorCode.TRANSACTION_ABORTABLE:

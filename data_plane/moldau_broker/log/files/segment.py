@@ -1,17 +1,17 @@
 """One segment of a log: a file of batches with its indexes.
 
 Reads find a batch by the offset index and a short walk over headers. The positions of the newest batches of the active
-segment are kept in memory (``_tail_*``), so that fetches at the tail read only their data. An index entry is used only
+segment are kept in memory (``BatchTail``), so that fetches there read only their data. An index entry is used only
 if the batch at its position confirms it; otherwise the index is rebuilt from the log. So a damaged index costs time but
 never gives a wrong answer. ``SegmentFiles`` owns the files.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.batch_tail import TAIL_BATCHES, BatchTail
 from moldau_broker.log.files.batches import BatchReader, batch_problem, plausible, read_header, scan_headers
 from moldau_broker.log.files.index import RELATIVE_MAX, TimestampEntry
 from moldau_broker.log.files.names import LOG_SUFFIX
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from moldau_broker.log.files.index import OffsetIndex, OffsetPosition, TimeIndex
     from moldau_broker.log.files.open_files import OpenFiles
     from moldau_broker.log.files.transaction_index import AbortedEntry, TransactionIndex
-
-_TAIL_BATCHES = 1024
-"""Newest batches of the active segment that are found without the index; at most twice as many are held."""
 
 _LOOKUP_BYTES = 4096
 """Bytes read at a time to walk from an index entry to a batch: about one interval of the index."""
@@ -60,8 +57,7 @@ class LogSegment:
         "_max_entry",
         "_offset_index",
         "_preallocated",
-        "_tail_last_offsets",
-        "_tail_positions",
+        "_tail",
         "_time_index",
         "base_offset",
         "created_ms",
@@ -101,8 +97,7 @@ class LogSegment:
             None  # largest timestamp and its batch's last offset; None: not read yet
         )
         self._first_timestamp: int | None = None
-        self._tail_last_offsets: list[int] = []
-        self._tail_positions: list[int] = []
+        self._tail = BatchTail()
         self.unreadable_from: int | None = None
         """Position where a walk over the headers ended too early; batches behind it are unreadable. Else None."""
         self._lost: OffsetPosition | None = None
@@ -196,11 +191,11 @@ class LogSegment:
             self._time_index.maybe_append(largest.timestamp_ms, largest.offset)
             self._bytes_since_entry = 0
         self._bytes_since_entry += batch.size
-        self._tail_last_offsets.append(last_offset)
-        self._tail_positions.append(position)
-        if len(self._tail_positions) >= 2 * _TAIL_BATCHES:
-            del self._tail_last_offsets[:_TAIL_BATCHES]
-            del self._tail_positions[:_TAIL_BATCHES]
+        tail = self._tail
+        tail.last_offsets.append(last_offset)
+        tail.positions.append(position)
+        if len(tail.positions) >= 2 * TAIL_BATCHES:
+            tail.shorten()
         self.size = position + batch.size
 
     def abandon_write(self) -> None:
@@ -222,12 +217,12 @@ class LogSegment:
             CorruptLogFileError: A batch on the way has no header, so the batches behind it are unreadable.
             OSError: The file could not be read.
         """
-        position = self._position_in_tail(offset)
+        position = self._tail.position_of(offset)
         if position is not None:
             header = self.header_at(position)
             assert header.last_offset >= offset, f"{self.file.path}: batch at {position} ends below {offset}"
             return position, header
-        if self._tail_last_offsets and offset > self._tail_last_offsets[-1]:
+        if self._tail.last_offsets and offset > self._tail.last_offsets[-1]:
             return None
         if self._lost is not None and offset > self._last_offset_left:
             raise CorruptLogFileError(self.file.path, self.size, "the file was longer once")
@@ -267,7 +262,7 @@ class LogSegment:
 
         The header is returned if it was read on the way.
         """
-        position = self._position_in_tail(offset)
+        position = self._tail.position_of(offset)
         if position is not None:
             return position, None
         return self.find(offset) or (self.size, None)
@@ -288,19 +283,11 @@ class LogSegment:
         The newest batches are known in memory; the header of another is read if it is not given.
         """
         if header is None:
-            positions = self._tail_positions
-            index = bisect_left(positions, position)
-            if index < len(positions) and positions[index] == position:
-                return (positions[index + 1] if index + 1 < len(positions) else self.size) - position
+            size = self._tail.size_at(position, self.size)
+            if size is not None:
+                return size
             header = self.header_at(position)
         return header.size_bytes
-
-    def _position_in_tail(self, offset: int) -> int | None:
-        tail = self._tail_last_offsets
-        # The tail's first batch is found only if it is the segment's first: the batch before it is not in memory.
-        if not tail or offset > tail[-1] or (offset <= tail[0] and self._tail_positions[0] > 0):
-            return None
-        return self._tail_positions[bisect_left(tail, offset)]
 
     def _checked_lookup(self, offset: int) -> int:
         """Returns where a batch begins, at or before the one that holds ``offset``; rebuilds a damaged index."""
@@ -366,8 +353,7 @@ class LogSegment:
         if self.unreadable_from is not None:
             # The tail would end where the segment becomes unreadable. Offsets behind it were not compacted away, so
             # ``find`` must not take them for absent.
-            self._tail_last_offsets.clear()
-            self._tail_positions.clear()
+            self._tail.clear()
         self.size = size
         self.spill_indexes()
 
@@ -390,8 +376,7 @@ class LogSegment:
     def _restart_notes(self) -> None:
         """Resets all counters, so that ``_note`` can index all batches from the first on."""
         self.size = 0
-        self._tail_last_offsets.clear()
-        self._tail_positions.clear()
+        self._tail.clear()
         self._bytes_since_entry = 0
         self._max_entry = TimestampOffset(timestamp_ms=NO_TIMESTAMP, offset=self.base_offset)
         self._first_timestamp = None
@@ -521,9 +506,7 @@ class LogSegment:
         self.file.sync()
         self.size = position
         self._preallocated = 0
-        while self._tail_positions and self._tail_positions[-1] >= position:
-            self._tail_positions.pop()
-            self._tail_last_offsets.pop()
+        self._tail.cut(position)
         if position == 0:
             self.rebuild_indexes()
         else:
@@ -566,15 +549,14 @@ class LogSegment:
         largest = self.max_entry()
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset)
         self.spill_indexes()
-        self._tail_last_offsets.clear()
-        self._tail_positions.clear()
+        self._tail.clear()
 
     def _index_last_batch(self) -> None:
         """Adds the last batch to the offset index, so that a later loss of the file's end is detected."""
         if self.size == 0 or self.unreadable_from is not None:
             return
-        if self._tail_positions:
-            offset, position = self._tail_last_offsets[-1], self._tail_positions[-1]
+        if self._tail.positions:
+            offset, position = self._tail.last_offsets[-1], self._tail.positions[-1]
         else:
             offset, position, end = self.base_offset, 0, 0
             for position, header in scan_headers(self.file, self.last_indexed_position(), self.size, _LOOKUP_BYTES):

@@ -42,7 +42,7 @@ from moldau_broker.replication.follower import (
     Step,
     StepKind,
 )
-from moldau_broker.replication.replica import UNKNOWN_OFFSET
+from moldau_broker.replication.follower_progress import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -37,8 +37,7 @@ def forget_what_was_read(log) -> None:
     """As after a start: nothing of the closed segments is in memory."""
     for segment in log.segments[:-1]:
         segment._max_entry = segment._first_timestamp = None
-        segment._tail_last_offsets.clear()
-        segment._tail_positions.clear()
+        segment._tail.clear()
 
 
 def damage(machine: VirtualMachine, log, index: int) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.values import BrokerId
-    from moldau_broker.replication.replica import FollowerProgress
+    from moldau_broker.replication.follower_progress import FollowerProgress
     from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.cluster.sessions import Session
     from moldau_quorum.controller.context import DecisionView

@@ -10,7 +10,8 @@ from moldau.values import Offset
 from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
 from moldau_broker.log.directories.moves import ReplicaMover
 from moldau_broker.log.partition.watermarks import Watermarks
-from moldau_broker.replication.replica import FollowerProgress, Replica, Role
+from moldau_broker.replication.follower_progress import FollowerProgress
+from moldau_broker.replication.replica import Replica, Role
 from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:

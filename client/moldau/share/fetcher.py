@@ -1,0 +1,198 @@
+"""Fetches acquired records of a share group from all leaders, and sends acknowledgements to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import CorruptRecordError
+from moldau.runtime.tasks.sync import Signal
+from moldau.share.core.acquired import acquired_records
+from moldau.share.core.values import AcknowledgeType
+from moldau.share.node import ShareNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.protocol.messages.share_fetch import PartitionData
+    from moldau.records import Record
+    from moldau.share.core.deliveries import Deliveries, ShareKey
+    from moldau.share.node import Arrival, Outcome, ShareLimits
+
+SEND_MS = 1_000
+"""A poll that finds buffered records sends acknowledgements that are older, so that their locks do not expire."""
+_STALE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors of a partition after which the metadata are asked again."""
+
+
+class Buffered(NamedTuple):
+    """A record that has arrived and was not polled yet."""
+
+    node: ShareNode
+    session_number: int
+    locked_until_ms: float
+    key: ShareKey
+    record: Record
+    delivery_count: int
+
+
+class ShareFetcher:
+    """The sessions of one share consumer with brokers.
+
+    ``buffer`` holds the records that have arrived, at most ``limits.max_records`` from each broker.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        group_id: str,
+        member_id: str,
+        limits: ShareLimits,
+        deliveries: Deliveries,
+        check_crcs: bool,
+        start_soon: Callable[..., object],
+    ) -> None:
+        """``start_soon`` starts a task that ends with the consumer."""
+        self._client = client
+        self._group_id = group_id
+        self._member_id = member_id
+        self._limits = limits
+        self._deliveries = deliveries
+        self._check_crcs = check_crcs
+        self._start_soon = start_soon
+        self._failures = 0
+        self.nodes: dict[int, ShareNode] = {}
+        self.buffer: deque[Buffered] = deque()
+        self.errors: deque[KafkaError] = deque()
+        self.outcomes: deque[Outcome] = deque()
+        self.arrived = Signal()
+        self.lock_timeout_ms: int | None = None
+        self.sent_ms = 0.0
+
+    def start(self, wanted: Sequence[ShareKey]) -> None:
+        """Starts a fetch at each broker that leads wanted partitions and is not asked already."""
+        client = self._client
+        by_leader: dict[int, list[ShareKey]] = {}
+        for key in wanted:
+            led = client.cluster_metadata.leader(key[1])
+            if led is None or led[0] < 0:
+                client.request_update()
+            else:
+                by_leader.setdefault(led[0], []).append(key)
+        for node_id in dict.fromkeys((*by_leader, *self.nodes)):
+            node = self.node(node_id)
+            is_needed = bool(by_leader.get(node_id)) or node.session.is_open
+            if is_needed and not node.is_fetching:
+                node.is_fetching = True
+                self.sent_ms = client.now_ms
+                self._start_soon(self._fetch, node, by_leader.get(node_id, []))
+
+    def node(self, node_id: int) -> ShareNode:
+        """Returns the session with a broker."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            node = self.nodes[node_id] = ShareNode(
+                self._client, node_id, self._group_id, self._member_id, self._deliveries, self.outcomes.append
+            )
+        return node
+
+    async def _fetch(self, node: ShareNode, wanted: list[ShareKey]) -> None:
+        client = self._client
+        try:
+            if wanted:
+                self._arrive(node, await node.fetch(wanted, self._limits))
+            else:
+                await node.acknowledge(self._limits, is_final=True)  # no partition is left there
+            self._failures = 0
+        except TRANSPORT_ERRORS as error:
+            client.logger.info("share-fetch-failed", node=node.node_id, error=error)
+            await self._after_failure()
+        except KafkaError as error:
+            if not error.retriable and error.code is not ErrorCode.INVALID_SHARE_SESSION_EPOCH:
+                self.errors.append(error)
+            await self._after_failure()
+        finally:
+            node.is_fetching = False
+            self.arrived.notify()
+
+    async def _after_failure(self) -> None:
+        client = self._client
+        client.request_update()
+        self._failures += 1
+        await client.backoff(self._failures)
+
+    def _arrive(self, node: ShareNode, arrival: Arrival) -> None:
+        self.lock_timeout_ms = arrival.lock_timeout_ms
+        for key, data in arrival.partitions:
+            code = ErrorCode.of(data.error_code)
+            if code is not ErrorCode.NONE:
+                self._partition_failed(key, code, data)
+            if data.acquired_records:
+                self._buffer_records(node, arrival, key, data)
+
+    def _partition_failed(self, key: ShareKey, code: ErrorCode, data: PartitionData) -> None:
+        client = self._client
+        if data.current_leader.leader_epoch > 0:
+            leader = data.current_leader
+            client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch)
+        if code in _STALE:
+            client.request_update()
+        elif not code.retriable:
+            self.errors.append(KafkaError(code, data.error_message or f"{key[1]}: {code.message}"))
+
+    def _buffer_records(self, node: ShareNode, arrival: Arrival, key: ShareKey, data: PartitionData) -> None:
+        try:
+            found = acquired_records(data, check_crcs=self._check_crcs)
+        except CorruptRecordError as error:
+            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {error}"))
+            return
+        self._deliveries.settle(node.node_id, key, found.gaps)
+        if found.corrupt:
+            self._deliveries.settle(node.node_id, key, found.corrupt, AcknowledgeType.REJECT)
+        if found.error is not None:
+            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {found.error}"))
+        for record, count in found.records:
+            self.buffer.append(Buffered(node, arrival.session_number, arrival.locked_until_ms, key, record, count))
+
+    # --- acknowledgements
+
+    def send(self) -> None:
+        """Begins to send the acknowledgements."""
+        self.sent_ms = self._client.now_ms
+        for node_id in self._deliveries.nodes():
+            self._start_soon(self.node(node_id).send, self._limits)
+
+    def send_old(self) -> None:
+        """Begins to send acknowledgements if nothing was sent for a while."""
+        if self._client.now_ms - self.sent_ms >= SEND_MS:
+            self.send()
+
+    async def acknowledge_all(self) -> None:
+        """Sends the acknowledgements, and waits until the brokers have answered."""
+        async with trio.open_nursery() as nursery:
+            for node_id in self._deliveries.nodes():
+                nursery.start_soon(self.node(node_id).acknowledge, self._limits)
+
+    async def end_sessions(self) -> None:
+        """Sends the acknowledgements, and releases all other records."""
+        self.buffer.clear()
+        async with trio.open_nursery() as nursery:
+            for node in self.nodes.values():
+                nursery.start_soon(self._end_session, node)
+
+    async def _end_session(self, node: ShareNode) -> None:
+        await node.acknowledge(self._limits, is_final=True)
