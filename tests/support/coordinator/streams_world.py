@@ -318,7 +318,12 @@ class Campaign:
     def answer(self) -> None:
         waiting = [client for client in self.clients if client.last in self.driver.answers]
         if waiting:
-            self.random.choice(waiting).take(lost=self.random.random() < 0.1)
+            self.take(self.random.choice(waiting), lost=self.random.random() < 0.1)
+
+    def take(self, client: StreamsClient, *, lost: bool = False) -> None:
+        """Lets a client take its answer in: a real client ends if its request is called invalid."""
+        code = client.take(lost=lost)
+        assert code is not ErrorCode.INVALID_REQUEST, f"{client.member_id} is refused with {client.running}"
 
     def obey(self) -> None:
         behind = [client for client in self.clients if client.running != client.given]
@@ -392,7 +397,7 @@ class Campaign:
     def fail_over(self) -> None:
         self.driver.fail_over()
         for client in self.clients:
-            client.take()
+            self.take(client)
 
     def check(self) -> None:
         group = self.driver.core.streams.get(GROUP)
@@ -414,7 +419,7 @@ class Campaign:
         """Ends all disturbances: the group must come to rest, with every task active once."""
         for client in self.clients:
             self.driver.commit()
-            client.take()
+            self.take(client)
         self.driver.auto_commit = True
         self.driver.commit()
         self.driver.create_topics()  # for a number of partitions that the source may have had before
@@ -426,9 +431,9 @@ class Campaign:
             self.driver.pass_time(5_000)
             self.driver.create_topics()
             for client in self.clients:
-                client.take()
+                self.take(client)
                 before = client.running
-                client.beat()
+                assert client.beat() is not ErrorCode.INVALID_REQUEST
                 if client.running != before:
                     client.beat()  # real clients report closed tasks at once
             self.check()
@@ -436,6 +441,10 @@ class Campaign:
         alive = {client.member_id for client in self.clients}
         assert set(group.members) == alive, f"{sorted(group.members)} are members, {sorted(alive)} are alive"
         assert group.state is StreamsGroupState.STABLE, group.state
+        for client in self.clients:
+            owned, epoch = group.members[client.member_id].assigned, group.members[client.member_id].epoch
+            assert client.running == owned, f"{client.member_id} runs {client.running} instead of {owned}"
+            assert client.epoch == epoch, f"{client.member_id} is in epoch {client.epoch} instead of {epoch}"
         count = self.driver.topics.counts["t"]
         every = {(part, number) for part in ("0", "1") for number in range(count)}
         assert frozenset().union(*(client.running.active for client in self.clients)) == every, "tasks that do not run"

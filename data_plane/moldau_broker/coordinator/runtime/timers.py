@@ -37,6 +37,18 @@ class Deadlines(Generic[K]):
             self._entries[key] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, key))
 
+    def renew(self, key: K, deadline_ms: int, now_ms: int) -> int:
+        """Moves a deadline, and returns the former one for `put_back`; the present if there was none."""
+        former = self._due.get(key, now_ms)
+        self.set(key, deadline_ms)
+        return former
+
+    def put_back(self, key: K, former_ms: int) -> None:
+        """Takes back a renewal; does nothing if the deadline is gone, or is earlier already."""
+        present = self._due.get(key)
+        if present is not None and former_ms < present:
+            self.set(key, former_ms)
+
     def cancel(self, key: K) -> None:
         """Removes a deadline; does nothing if there is none."""
         self._due.pop(key, None)

@@ -210,6 +210,18 @@ def test_refused_requests(change: dict[str, object], code: ErrorCode) -> None:
     assert driver.core.consumers.get(GROUP) is None
 
 
+def test_refused_heartbeats_do_not_prolong_a_session() -> None:
+    driver = world(config=GroupConfig(metadata_bytes_max=5_000))
+    client = ConsumerClient(driver, "a")
+    client.beat()
+    wide = client.request()
+    wide.subscribed_topic_names = [f"topic-{number}" for number in range(100)]
+    for _ in range(9):
+        assert heartbeat_code(driver, wide) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        driver.pass_time(5_000)
+    assert not group_of(driver).members
+
+
 def test_version_0_lets_the_coordinator_name_the_member() -> None:
     driver = world()
     answer = driver.ask(ConsumerClient(driver, "").request(), 0)

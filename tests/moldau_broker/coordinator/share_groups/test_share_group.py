@@ -148,6 +148,17 @@ def test_unknown_members_and_full_groups_are_refused() -> None:
     assert ShareClient(driver, "m").beat(0) is ErrorCode.NONE
 
 
+def test_refused_heartbeats_do_not_prolong_a_session() -> None:
+    driver = CoreDriver(GroupConfig(metadata_bytes_max=4_500))
+    client = ShareClient(driver, "m")
+    client.beat(0)
+    wide = beat("m", client.epoch, tuple(f"topic-{number}" for number in range(100)))
+    for _ in range(9):
+        assert error_of(driver.ask(wide, 1)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        driver.pass_time(5_000)
+    assert not group_of(driver).members
+
+
 def test_a_member_leaves_and_the_others_take_over() -> None:
     driver = CoreDriver()
     first, second = ShareClient(driver, "m"), ShareClient(driver, "n")

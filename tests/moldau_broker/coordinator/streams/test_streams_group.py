@@ -16,7 +16,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup, Offse
 from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from moldau.protocol.messages.streams_group_heartbeat import CopartitionGroup, Subtopology, TaskOffset
 from moldau_broker.coordinator.group.streams.core.internal_topics import Status
-from moldau_broker.coordinator.group.streams.core.state import EMPTY_TASKS, MemberState, StreamsGroupState
+from moldau_broker.coordinator.group.streams.core.state import EMPTY_TASKS, MemberState, StreamsGroupState, TaskSets
 from support.coordinator.group_world import CoreDriver, code_of, commit_request, heartbeat_request, join_request
 from support.coordinator.streams_world import (
     GROUP,
@@ -136,6 +136,44 @@ def test_tasks_outside_the_topology_are_refused() -> None:
         request = client.request()
         request.active_tasks = entries(frozenset([task]))
         assert ErrorCode(driver.ask(request, 1).error_code) is ErrorCode.INVALID_REQUEST  # type: ignore[attr-defined]
+
+
+def test_refused_heartbeats_do_not_prolong_a_session() -> None:
+    driver, (client, other) = started()
+    wrong = client.request()
+    wrong.active_tasks = entries(frozenset([("9", 0)]))
+    for _ in range(SESSION_MS // 5_000):
+        other.beat()
+        assert ErrorCode(driver.ask(wrong, 1).error_code) is ErrorCode.INVALID_REQUEST  # type: ignore[attr-defined]
+        driver.pass_time(5_000)
+    assert list(group_of(driver).members) == [other.member_id]
+
+
+def test_given_tasks_that_a_topic_has_lost_are_taken_back() -> None:
+    driver, (client,) = started(1)
+    driver.topics.counts.update(t=2, words=2, counts=2)
+    settle([client])
+    assert client.active == ["0_0", "0_1", "1_0", "1_1"]
+
+
+def test_answer_with_a_new_epoch_names_the_tasks() -> None:
+    """A member that has not begun its tasks yet, and misses the order to give them back, must not begin them."""
+    driver, (client,) = started(1)
+    client.running = EMPTY_TASKS  # the tasks are given, and not begun
+    driver.delete_topic("words")
+    client.send()
+    assert client.take(lost=True) is ErrorCode.NONE
+    assert group_of(driver).members["m0"].state is MemberState.UNREVOKED_TASKS
+    client.beat()
+    assert client.given == group_of(driver).members["m0"].assigned == EMPTY_TASKS
+
+
+def test_member_with_tasks_of_another_hears_of_it() -> None:
+    driver, (first, second) = started()
+    first.running = TaskSets(active=first.running.active | second.running.active)
+    first.given = first.running
+    first.beat()
+    assert first.running == group_of(driver).members["m0"].assigned
 
 
 def test_full_group_refuses_members() -> None:

@@ -14,6 +14,7 @@ outcome is known. The sessions of members are soft state; they start over with e
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -240,7 +241,7 @@ class ConsumerGroups:
         member = room.group.members.get(member_id)
         if member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
             # The member is alive, even if its request has to be refused because the log is not available.
-            self._renew(room.group.group_id, member.member_id, moment)
+            parked = replace(parked, session_ms=self._renew(room.group.group_id, member.member_id, moment))
         if room.timed_out or len(room.parked) >= PARKED_MAX:
             self._effects.answer(parked.request_id, refused(parked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
@@ -272,6 +273,9 @@ class ConsumerGroups:
                     draft, answer = self._decide(room, draft, operation, moment, looks=room.looked_version != version)
                 except KafkaError as error:
                     self._effects.answer(operation.request_id, refused(operation, error.code, error.message))
+                    if operation.session_ms is not None and not error.code.retriable:
+                        key = (_SESSION, room.group.group_id, sender_of(operation.request)[0])
+                        self.deadlines.put_back(key, operation.session_ms)
                     continue
                 if answer.member_id:
                     alive[answer.member_id] = None
@@ -437,13 +441,14 @@ class ConsumerGroups:
 
     # Time
 
-    def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
+    def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
+        """Begins a session again, and returns when it would have ended."""
         member = self._rooms[group_id].latest.members.get(member_id)
         if member is not None and member.classic is not None:
             timeout = member.classic.session_timeout_ms
         else:
             timeout = self._decisions.session_timeout_ms(group_id)
-        self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
+        return self.deadlines.renew((_SESSION, group_id, member_id), moment.now_ms + timeout, moment.now_ms)
 
     def _watch(self, group_id: str, member: ConsumerMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to release partitions, or cancels it."""

@@ -37,6 +37,8 @@ class ParkedRequest:
     request_id: int
     request: MemberRequest
     context: RequestContext
+    session_ms: int | None = None
+    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

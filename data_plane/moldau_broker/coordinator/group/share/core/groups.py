@@ -14,7 +14,7 @@ with the next heartbeat.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,8 @@ class ShareRequest:
     request: ShareGroupHeartbeatRequest | AdminRequest
     version: int
     context: RequestContext | None = None
+    session_ms: int | None = None
+    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
 
     def refused(self, code: ErrorCode, message: str | None = None) -> Response:
         """Returns the answer to the request if it is refused."""
@@ -267,7 +269,7 @@ class ShareGroups:
         member = self._member(request.group_id, request.member_id)
         if member is not None and request.member_epoch == member.epoch:
             # The member is alive, even if its request has to be refused because the log is not available.
-            self._renew(request.group_id, member.member_id, moment)
+            asked = replace(asked, session_ms=self._renew(request.group_id, member.member_id, moment))
         self._accept(request.group_id, asked, moment)
 
     def administrate(self, request_id: int, group_id: str, request: AdminRequest, version: int, moment: Moment) -> None:
@@ -310,6 +312,10 @@ class ShareGroups:
                     alive += self._decide(room, draft, operation, moment)
                 except KafkaError as error:
                     self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
+                    if operation.session_ms is not None and not error.code.retriable:
+                        assert isinstance(operation.request, ShareGroupHeartbeatRequest)
+                        key = (_SESSION, room.group.group_id, operation.request.member_id)
+                        self.deadlines.put_back(key, operation.session_ms)
             elif isinstance(operation, Expiry):
                 self._expire(room, draft, operation)
             elif isinstance(operation, ShareAnswer):
@@ -512,9 +518,10 @@ class ShareGroups:
 
     # Time
 
-    def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
-        timeout = self._decisions.session_timeout_ms(group_id)
-        self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
+    def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
+        """Begins a session again, and returns when it would have ended."""
+        until_ms = moment.now_ms + self._decisions.session_timeout_ms(group_id)
+        return self.deadlines.renew((_SESSION, group_id, member_id), until_ms, moment.now_ms)
 
     def on_timer(self, moment: Moment) -> None:
         """Removes the members whose sessions have ended."""

@@ -13,7 +13,7 @@ while it is stopped.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -83,6 +83,8 @@ class StreamsRequest:
     request_id: int
     request: StreamsGroupHeartbeatRequest
     context: RequestContext
+    session_ms: int | None = None
+    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
 
     def refused(self, code: ErrorCode, message: str | None = None) -> Response:
         """Returns the answer to the request if it is refused."""
@@ -283,7 +285,7 @@ class StreamsGroups:
             member = room.group.members.get(request.member_id)
             if member is not None and request.member_epoch == member.epoch:
                 # The member is alive, even if its request has to be refused because the log is not available.
-                self._renew(group_id, member.member_id, moment)
+                asked = replace(asked, session_ms=self._renew(group_id, member.member_id, moment))
         if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
             self._effects.answer(request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
@@ -308,6 +310,9 @@ class StreamsGroups:
                     waiting.append((operation, self._decide(room, draft, operation, moment)))
                 except KafkaError as error:
                     self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
+                    if operation.session_ms is not None and not error.code.retriable:
+                        key = (_SESSION, room.group.group_id, operation.request.member_id)
+                        self.deadlines.put_back(key, operation.session_ms)
                     continue
                 if operation.request.member_epoch > LEAVE_EPOCH:
                     alive[operation.request.member_id] = None
@@ -466,9 +471,10 @@ class StreamsGroups:
 
     # Time
 
-    def _renew(self, group_id: str, member_id: str, moment: Moment) -> None:
-        timeout = self._decisions.session_timeout_ms(group_id)
-        self.deadlines.set((_SESSION, group_id, member_id), moment.now_ms + timeout)
+    def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
+        """Begins a session again, and returns when it would have ended."""
+        until_ms = moment.now_ms + self._decisions.session_timeout_ms(group_id)
+        return self.deadlines.renew((_SESSION, group_id, member_id), until_ms, moment.now_ms)
 
     def _watch(self, group_id: str, member: StreamsMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to close tasks, or cancels it."""

@@ -145,7 +145,7 @@ class StreamsDecisions:
         topology, is_new_topology = _topology(draft.group, request)
         configured = self._configured(around, topology)
         if configured.is_ready and reported is not None:
-            _check_tasks(reported, configured)
+            _check_tasks(reported, configured, before)
         after = _updated(before, request, context)
         is_changed = after != before or before.member_id not in draft.group.members
         if is_changed or is_new_topology:
@@ -162,9 +162,9 @@ class StreamsDecisions:
         if draft.group.epoch > draft.group.assignment_epoch and not delayed:
             self.assign(draft, configured)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
-        # A report that differs may mean that the answer which gave the tasks, or took them away, was lost.
-        lacks = reported is not None and not reported.contains(moved.assigned)
-        keeps = reported is not None and reported.overlaps(moved.revoking)
+        # The answer which gave the tasks, or took them away, may have been lost. The member may not know them if its
+        # report differs, or if the epoch is new to it: it could begin tasks that count as given back.
+        knows = request.member_epoch == moved.epoch and (reported is None or reported == moved.assigned)
         is_moved = joins or moved.assigned != before.assigned
         if request.shutdown_application and around.shutdown_by is None:
             around.shutdown_by = member_id
@@ -179,7 +179,7 @@ class StreamsDecisions:
             ),
             status=_statuses(moved, topology, configured, around, delayed=delayed),
         )
-        if is_moved or lacks or keeps:
+        if is_moved or not knows:
             answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
         if is_moved and moved.endpoint is not None:
             around.endpoint_epoch += 1
@@ -350,8 +350,14 @@ def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) ->
         )
 
 
-def _check_tasks(reported: TaskSets, configured: Configured) -> None:
-    for subtopology_id, partition in sorted(reported.active | reported.standby | reported.warmup):
+def _check_tasks(reported: TaskSets, configured: Configured, member: StreamsMember) -> None:
+    """Refuses tasks that do not exist, unless the member has been given them: a topic may have lost partitions since.
+
+    Raises:
+        KafkaError: INVALID_REQUEST, with which clients end.
+    """
+    given = frozenset().union(*(member.owned(kind) for kind in (0, 1, 2)))
+    for subtopology_id, partition in sorted((reported.active | reported.standby | reported.warmup) - given):
         part = configured.subtopologies.get(subtopology_id)
         if part is None:
             raise _invalid(f"Subtopology {subtopology_id} does not exist in the topology.")
