@@ -77,6 +77,8 @@ class LogConfig:
     """The largest size of a segment; positions in a segment have 31 bits."""
     batch_bytes_max: int = field(init=False, repr=False, compare=False)
     """The largest batch that both ``max.message.bytes`` and ``segment.bytes`` allow."""
+    keeps_codec: bool = field(init=False, repr=False, compare=False)
+    """Whether batches stay in the codec of their producer."""
     stores_as_sent: bool = field(init=False, repr=False, compare=False)
     """Whether a batch without compression is stored with the bytes that its producer sent."""
 
@@ -91,6 +93,7 @@ class LogConfig:
             ("roll_ms", age_ms),
             ("roll_bytes", min(self.segment_bytes, _POSITION_MAX)),
             ("batch_bytes_max", min(self.max_message_bytes, self.segment_bytes)),
+            ("keeps_codec", self.compression_type == "producer"),
             ("stores_as_sent", stores_as_sent),
         ):
             object.__setattr__(self, name, value)

@@ -18,7 +18,7 @@ def byte_count(buffer: Buffer) -> int:
 def drop_sent(buffers: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
     """Returns ``buffers`` without the first ``sent`` bytes and without empty buffers; copies nothing."""
     for index, buffer in enumerate(buffers):
-        size = byte_count(buffer)
+        size = buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)  # a call for each would cost more
         if sent < size:
             if sent == 0:
                 return buffers[index:] if index else buffers

@@ -10,8 +10,8 @@ interpolation inside one bucket and as exact as the bucket is narrow.
 
 from __future__ import annotations
 
-import bisect
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -89,10 +89,11 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Counts one observation."""
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.count += 1
         self.total += value
-        self.maximum = max(self.maximum, value)
+        if value > self.maximum:
+            self.maximum = value
 
     def quantile(self, fraction: float) -> float:
         """Returns the value below which ``fraction`` (0..1) of the observations lie; NaN when there are none."""

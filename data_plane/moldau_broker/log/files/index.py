@@ -237,18 +237,28 @@ class _SparseIndex(ABC, Generic[_Entry]):
 
     LAYOUT: ClassVar[struct.Struct]
 
-    __slots__ = ("_base", "_entries", "_entries_max", "_last")
+    FREE_ENTRIES: ClassVar[int] = 0
+    """Entries that are kept free when the index counts as full."""
+
+    __slots__ = ("_base", "_entries", "_last", "_usable", "is_full")
 
     def __init__(self, disk: Disk, path: str, base_offset: int, bytes_max: int, files: OpenFiles) -> None:
         self._base = base_offset
-        self._entries_max = bytes_max // self.LAYOUT.size
+        self._usable = bytes_max // self.LAYOUT.size - self.FREE_ENTRIES
         self._entries = _SortedFile(disk, path, self.LAYOUT, files)
         self._last: _Entry | None = None
+        self.is_full = False
+        """Whether the segment must roll because ``segment.index.bytes`` is used up."""
+        self._counted()
 
     @property
     def count(self) -> int:
         """Number of entries."""
         return self._entries.count
+
+    def _counted(self) -> None:
+        """Compares the changed number of entries with the limit; each append to the log reads ``is_full``."""
+        self.is_full = self._entries.count >= self._usable
 
     @property
     def path(self) -> str:
@@ -279,11 +289,13 @@ class _SparseIndex(ABC, Generic[_Entry]):
     def _keep_first(self, count: int) -> None:
         self._entries.truncate(count)
         self._last = None
+        self._counted()
 
     def reset(self) -> None:
         """Drops all entries, good or damaged, before they are rebuilt."""
         self._entries.reset()
         self._last = None
+        self._counted()
 
     def renamed(self, path: str) -> None:
         """Takes note of the file's new name."""
@@ -322,11 +334,6 @@ class OffsetIndex(_SparseIndex[OffsetPosition]):
 
     __slots__ = ()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the segment must roll because ``segment.index.bytes`` is used up."""
-        return self._entries.count >= self._entries_max
-
     def fits(self, offset: int) -> bool:
         """Returns whether ``offset`` can be stored relative to the base offset."""
         return 0 <= offset - self._base <= RELATIVE_MAX
@@ -346,6 +353,7 @@ class OffsetIndex(_SparseIndex[OffsetPosition]):
         assert 0 <= relative <= RELATIVE_MAX, f"{self.path}: offset {offset} is too far from {self._base}"
         self._entries.append(relative, position)
         self._last = OffsetPosition(offset, position)
+        self._counted()
 
     def lookup(self, offset: int) -> OffsetPosition:
         """Returns the last entry at or below ``offset``; the segment's start if there is none."""
@@ -381,16 +389,12 @@ class OffsetIndex(_SparseIndex[OffsetPosition]):
 
 
 class TimeIndex(_SparseIndex[TimestampEntry]):
-    """Largest timestamps of one segment."""
+    """Largest timestamps of one segment; one entry is kept free for the last one at the roll."""
 
     LAYOUT = struct.Struct(">qi")
+    FREE_ENTRIES = 1
 
     __slots__ = ()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the segment must roll; one entry is kept free for the last one at the roll."""
-        return self._entries.count >= self._entries_max - 1
 
     def entry(self, index: int) -> TimestampEntry:
         """Returns entry ``index``; 0 is the oldest."""
@@ -405,6 +409,7 @@ class TimeIndex(_SparseIndex[TimestampEntry]):
         assert last is None or offset > last.offset, f"{self.path}: offset {offset} does not rise above {last}"
         self._entries.append(timestamp_ms, offset - self._base)
         self._last = TimestampEntry(timestamp_ms, offset)
+        self._counted()
 
     def lookup(self, timestamp_ms: int) -> TimestampEntry:
         """Returns the last entry not above a timestamp; the segment's start with timestamp -1 if there is none."""

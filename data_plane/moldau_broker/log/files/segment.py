@@ -166,7 +166,7 @@ class LogSegment:
             OSError: The write failed. Nothing is indexed.
         """
         size = self.size
-        total = batches[0].size if len(batches) == 1 else sum(batch.size for batch in batches)
+        total = batches[0].size if len(batches) == 1 else sum([batch.size for batch in batches])
         if size + total > self._preallocated and (self.preallocate or size >= _PREALLOCATION_START):
             self._preallocated = max(self.preallocate, size + total + _PREALLOCATION_STEP)
             self.file.preallocate(self._preallocated)
@@ -178,25 +178,25 @@ class LogSegment:
     def _note(self, batch: StagedBatch) -> None:
         """Indexes the batch at position ``size``."""
         position = self.size
-        last_offset = batch.last_offset
+        _, last_offset, size, max_timestamp = batch
         largest = self._max_entry
         if largest is None:
             largest = self.max_entry()
-        if batch.max_timestamp > largest.timestamp_ms:
-            largest = self._max_entry = TimestampOffset(timestamp_ms=batch.max_timestamp, offset=last_offset)
+        if max_timestamp > largest.timestamp_ms:
+            largest = self._max_entry = TimestampOffset(timestamp_ms=max_timestamp, offset=last_offset)
         if self._first_timestamp is None and position == 0:
-            self._first_timestamp = batch.max_timestamp
+            self._first_timestamp = max_timestamp
         if self._bytes_since_entry > self._index_interval:
             self._offset_index.append(last_offset, position)
             self._time_index.maybe_append(largest.timestamp_ms, largest.offset)
             self._bytes_since_entry = 0
-        self._bytes_since_entry += batch.size
+        self._bytes_since_entry += size
         tail = self._tail
         tail.last_offsets.append(last_offset)
         tail.positions.append(position)
         if len(tail.positions) >= 2 * TAIL_BATCHES:
             tail.shorten()
-        self.size = position + batch.size
+        self.size = position + size
 
     def abandon_write(self) -> None:
         """Removes the bytes of an append that failed.

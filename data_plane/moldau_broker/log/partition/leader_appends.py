@@ -6,10 +6,11 @@ checks its producer, all in memory; ``StagedWrites.flush`` writes all staged bat
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from moldau_broker.log.files.batches import CONTROL_BIT
-from moldau_broker.log.partition.validator import LOG_APPEND_TIME, assign, validate_batch
+from moldau_broker.log.partition.validator import LEADER_EPOCH_AT, LOG_APPEND_TIME, validate_batch
 from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, StagedBatch
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition.staged_writes import StagedWrites
     from moldau_broker.log.partition.validator import BatchValidation
     from moldau_broker.log.producers.producer_state import EndMarker
+
+_put_base_offset = struct.Struct(">q").pack_into
+_put_leader_epoch = struct.Struct(">i").pack_into
+_new = tuple.__new__  # a named tuple's own constructor is a function in Python
 
 
 class LeaderAppends:
@@ -32,11 +37,10 @@ class LeaderAppends:
     def stage(
         self,
         records: memoryview,
-        *,
         leader_epoch: LeaderEpoch,
         now_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        validation: BatchValidation | None = None,
+        origin: AppendOrigin,
+        validation: BatchValidation | None,
     ) -> AppendInfo:
         """Stages one batch, see ``PartitionLog.stage_as_leader``.
 
@@ -56,33 +60,41 @@ class LeaderAppends:
             duplicate, marker = self._check_producer(header, buffer, leader_epoch, origin, now_ms)
             if duplicate is not None:
                 return duplicate
-        rolled = self._make_room(header, len(buffer), leader_epoch, now_ms)
+        size, max_timestamp, is_control = len(buffer), header.max_timestamp, header.attributes & CONTROL_BIT
         base_offset = staged.end_offset
-        assign(buffer, base_offset, leader_epoch)
         last_offset = base_offset + header.last_offset_delta
-        max_timestamp = header.max_timestamp
-        size = len(buffer)
-        staged.add(buffer, StagedBatch(base_offset, last_offset, size, max_timestamp))
+        rolled = False
+        if (
+            is_control
+            or staged.is_full
+            or storage.must_roll(staged.size_bytes + size, max_timestamp, last_offset, now_ms)
+            or leader_epoch != storage.epochs.latest_epoch
+        ):
+            rolled = self._make_room(size, max_timestamp, last_offset, leader_epoch, now_ms)
+        _put_base_offset(buffer, 0, base_offset)
+        _put_leader_epoch(buffer, LEADER_EPOCH_AT, leader_epoch)
+        staged.add(buffer, _new(StagedBatch, (base_offset, last_offset, size, max_timestamp)))
         if header.producer_id >= 0:
             header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
             if marker is not None:
                 staged.end_transaction(header, marker)
             else:
                 storage.producer_state.stage(header)
-        has_append_time = (
-            storage.config.message_timestamp_type == LOG_APPEND_TIME and not header.attributes & CONTROL_BIT
-        )
-        return AppendInfo(
-            base_offset,
-            last_offset,
-            leader_epoch,
-            max_timestamp if has_append_time else NO_TIMESTAMP,
-            storage.log_start_offset,
-            max_timestamp,
-            size,
-            header.record_count,
-            False,
-            rolled,
+        has_append_time = storage.config.message_timestamp_type == LOG_APPEND_TIME and not is_control
+        return _new(
+            AppendInfo,
+            (
+                base_offset,
+                last_offset,
+                leader_epoch,
+                max_timestamp if has_append_time else NO_TIMESTAMP,
+                storage.log_start_offset,
+                max_timestamp,
+                size,
+                header.record_count,
+                False,
+                rolled,
+            ),
         )
 
     def _check_producer(
@@ -111,20 +123,15 @@ class LeaderAppends:
         )
         return duplicate, None
 
-    def _make_room(self, header: BatchHeader, size: int, leader_epoch: LeaderEpoch, now_ms: int) -> bool:
-        """Rolls, flushes or records a new epoch before the next batch as needed; returns whether it rolled."""
-        storage, staged = self._storage, self._staged
-        if header.attributes & CONTROL_BIT or staged.is_full:
-            staged.flush()
-        rolled = False
-        last_offset = staged.end_offset + header.last_offset_delta
-        if staged.must_roll(size, header.max_timestamp, last_offset, now_ms):
-            staged.flush()
-            # The flush may change the answer: the segment is not empty now, and its index may be full.
-            if staged.must_roll(size, header.max_timestamp, last_offset, now_ms):
-                storage.roll(storage.log_end_offset, now_ms)
-                rolled = True
+    def _make_room(
+        self, size: int, max_timestamp: int, last_offset: int, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> bool:
+        """Flushes, and rolls or records a new epoch before the next batch as needed; returns whether it rolled."""
+        storage = self._storage
+        self._staged.flush()  # it may change the answer: the segment is not empty now, and its index may be full
+        rolled = storage.must_roll(size, max_timestamp, last_offset, now_ms)
+        if rolled:
+            storage.roll(storage.log_end_offset, now_ms)
         if leader_epoch != storage.epochs.latest_epoch:
-            staged.flush()
             storage.epochs.assign(leader_epoch, storage.log_end_offset)
         return rolled

@@ -45,7 +45,7 @@ class PartitionLog:
         self.producer_state = storage.producer_state
         self.watermarks = Watermarks(storage, high_watermark)
         self._staged = StagedWrites(storage, self.watermarks)
-        self._leader = LeaderAppends(storage, self._staged)
+        self.leader = LeaderAppends(storage, self._staged)
         self._follower = FollowerAppends(storage, self._staged, self.watermarks)
 
     # Queries ---------------------------------------------------------------------------------------------------------
@@ -248,9 +248,7 @@ class PartitionLog:
             LogError: The batch is refused (see ``validator``, ``ProducerStateManager.check``). Nothing has changed.
             LogStorageError: The directory failed.
         """
-        return self._leader.stage(
-            records, leader_epoch=leader_epoch, now_ms=now_ms, origin=origin, validation=validation
-        )
+        return self.leader.stage(records, leader_epoch, now_ms, origin, validation)
 
     def flush_staged(self) -> None:
         """Writes the staged batches with one gathered write.

@@ -31,23 +31,23 @@ class StagedWrites:
         self._buffers: list[Buffer] = []
         self._batches: list[StagedBatch] = []
         self.size_bytes = 0
+        self.is_full = False
+        """Whether ``flush`` must run before another batch is added."""
         self.end_offset = storage.log_end_offset
 
     def __bool__(self) -> bool:
         """Whether there are staged batches."""
         return bool(self._batches)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether ``flush`` must run before another batch is added."""
-        return len(self._batches) >= _BUFFERS_MAX
-
     def add(self, buffer: Buffer, batch: StagedBatch) -> None:
         """Stages a batch behind the others; ``buffer`` must not change until ``flush`` has returned."""
         self._buffers.append(buffer)
-        self._batches.append(batch)
-        self.size_bytes += batch.size
-        self.end_offset = batch.last_offset + 1
+        batches = self._batches
+        batches.append(batch)
+        _, last_offset, size, _ = batch
+        self.size_bytes += size
+        self.end_offset = last_offset + 1
+        self.is_full = len(batches) >= _BUFFERS_MAX
 
     def restart(self) -> None:
         """Continues at the log end offset after the log was truncated; nothing is staged then."""
@@ -67,7 +67,7 @@ class StagedWrites:
         batches = self._batches
         if not batches:
             return
-        buffers, self._buffers, self._batches, self.size_bytes = self._buffers, [], [], 0
+        buffers, self._buffers, self._batches, self.size_bytes, self.is_full = self._buffers, [], [], 0, False
         storage = self._storage
         try:
             storage.append(buffers, batches, self.end_offset)

@@ -64,22 +64,16 @@ _STEP_COST = 2048
 _COMPRESSING_COST = 8
 """The cost factor of a byte that is recompressed."""
 _CRC_BYTES_PER_COST = 16
-_put_base_offset = struct.Struct(">q").pack_into
-_put_leader_epoch = struct.Struct(">i").pack_into
 _put_length = struct.Struct(">i").pack_into
 _put_attributes = struct.Struct(">h").pack_into
-_LENGTH_AT, _LEADER_EPOCH_AT, _ATTRIBUTES_AT = 8, 12, 21
+_LENGTH_AT, _ATTRIBUTES_AT = 8, 21
+LEADER_EPOCH_AT = 12
+"""Where a batch has its leader epoch; like the base offset before it, the CRC does not cover it."""
 
 
 def topic_codec(compression_type: str) -> Compression:
     """Returns the codec that ``compression.type`` names (not ``producer``)."""
     return Compression.NONE if compression_type == "uncompressed" else Compression.from_config_name(compression_type)
-
-
-def assign(buffer: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Writes base offset and leader epoch into a batch; the CRC does not cover them."""
-    _put_base_offset(buffer, 0, base_offset)
-    _put_leader_epoch(buffer, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def validate_batch(
@@ -334,7 +328,11 @@ def _walker(header: BatchHeader, config: LogConfig, now_ms: int) -> RecordWalker
 def _timestamps_in_order(config: LogConfig, now_ms: int) -> tuple[int, int]:
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    return (max(_INT64_MIN, earliest), min(_INT64_MAX, latest))
+    if earliest < _INT64_MIN:
+        earliest = _INT64_MIN
+    if latest > _INT64_MAX:
+        latest = _INT64_MAX
+    return earliest, latest
 
 
 def _check_faults(walker: RecordWalker, config: LogConfig, now_ms: int) -> None:

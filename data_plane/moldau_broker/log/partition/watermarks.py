@@ -38,9 +38,14 @@ class Watermarks:
         The caller ensures that it rises within a leader epoch.
         """
         storage = self._storage
-        self.high_watermark = min(max(offset, storage.log_start_offset), storage.log_end_offset)
-        storage.producer_state.high_watermark_moved(self.high_watermark)
-        return self.high_watermark
+        start, end = storage.log_start_offset, storage.log_end_offset
+        if offset > end:
+            offset = end
+        elif offset < start:
+            offset = start
+        self.high_watermark = offset
+        storage.producer_state.high_watermark_moved(offset)
+        return offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -32,7 +32,7 @@ from moldau_broker.server.data_path.fetch import FetchOperation, FetchService
 from moldau_broker.server.data_path.fetch_query import FetchQuery
 from moldau_broker.server.data_path.handler_answers import CompletionAnswer, Exchange, HandlerAnswer, LateAnswer
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
-from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
+from moldau_broker.server.data_path.record_checks import INLINE_COST, InlineBudget, RequestChecks
 from moldau_broker.server.handlers.apis import BROKER_CHECKS, api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
 from moldau_broker.server.handlers.groups.share_delivery import session_owner
@@ -60,6 +60,7 @@ _logger = EventLogger("moldau.broker.connection")
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
 _CLIENT_ID_AT = 10
+_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
 _FETCH_FIRST, _FETCH_LAST = 4, 18
 _PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
@@ -73,6 +74,7 @@ Clients may name deleted topics, and new topics before this broker knows them. A
 is refused after its entries are counted."""
 ENTRY_BYTES_MIN = 6
 """Size of the smallest entry: a partition of a Produce request without records."""
+_MANY_ENTRIES_BYTES = ENTRIES_FREE * ENTRY_BYTES_MIN
 _ERRORS_FIRST = 7
 """First version of Fetch whose answer has an error code of its own."""
 
@@ -120,7 +122,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
     )
 
 
-def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
+def _hot_header(frame: memoryview, flexible: bool) -> tuple[int, int]:
     """Returns correlation id and position of the body, and skips the client id.
 
     Raises:
@@ -128,7 +130,7 @@ def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
     """
     try:
         correlation_id, length = _CORRELATION_CLIENT(frame, 4)
-        position: int = _CLIENT_ID_AT + max(0, length)
+        position: int = _CLIENT_ID_AT + length if length > 0 else _CLIENT_ID_AT
         if flexible:
             position = position + 1 if not frame[position] else skip_tagged_section(frame, position)
     except (struct.error, IndexError) as error:
@@ -212,9 +214,9 @@ class BrokerConnection:
         api_key, version = _KEY_VERSION(frame)
         toll = self._toll(api_key, frame) if self._services.quotas.is_active else None
         try:
-            if api_key == ApiKey.PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
+            if api_key == _PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
                 return self.produce(frame, version, None, toll)
-            if api_key == ApiKey.FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
+            if api_key == _FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
                 return self._fetch(frame, version, toll)
             return self._other(frame, toll)
         except DecodeError as error:
@@ -237,7 +239,9 @@ class BrokerConnection:
         Raises:
             CloseConnection: a disk failed, so that answers that promise an append must not leave.
         """
-        self._inline.renew()
+        inline = self._inline
+        if inline.left != INLINE_COST:
+            inline.renew()
         touched = self._touched
         if not touched:
             return
@@ -289,22 +293,25 @@ class BrokerConnection:
         self, frame: memoryview, version: int, checks: RequestChecks | None, toll: Toll | None
     ) -> Answer | Preparation:
         """Handles a Produce request; ``checks`` are the checks of its records, if they have run before."""
-        correlation_id, position = _hot_header(frame, flexible=version >= _PRODUCE_FLEXIBLE)
+        correlation_id, position = _hot_header(frame, version >= _PRODUCE_FLEXIBLE)
         if toll is not None and checks is None:
             toll.due(len(frame))
-        answer, operation = self._services.produce.handle(
+        services = self._services
+        answer, operation = services.produce.handle(
             frame,
             position,
             version,
             correlation_id,
             self._touched,
-            entries_max=self._entries_max(frame),
+            entries_max=ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(frame),
             held=self._held > 0,
             checks=checks,
             budget=self._inline,
-            permissions=None if self._services.context.authorizer is None else self._rights(),
+            permissions=None if services.context.authorizer is None else self._rights(),
             throttle_time_ms=0 if toll is None else toll.throttle_time_ms,
         )
+        if type(answer) is tuple:  # as a rule
+            return answer
         if isinstance(answer, RequestChecks):
             return CheckedProduce(self, frame, version, answer, toll)
         if isinstance(answer, VerifiedProduce):
@@ -326,7 +333,7 @@ class BrokerConnection:
     def _fetch(self, frame: memoryview, version: int, toll: Toll | None) -> Answer:
         services = self._services
         context = services.context
-        correlation_id, position = _hot_header(frame, flexible=version >= _FETCH_FLEXIBLE)
+        correlation_id, position = _hot_header(frame, version >= _FETCH_FLEXIBLE)
         try:
             request = read_fetch_request(frame, position, version, self._entries_max(frame))
         except TooManyEntriesError:
@@ -409,7 +416,7 @@ class BrokerConnection:
 
     def _entries_max(self, frame: memoryview) -> int:
         """Returns how many topics and partitions a request may name."""
-        if len(frame) < ENTRIES_FREE * ENTRY_BYTES_MIN:
+        if len(frame) < _MANY_ENTRIES_BYTES:
             return ENTRIES_FREE  # the frame is too short for more
         return ENTRIES_FREE + 2 * self._services.context.metadata.partition_count()
 

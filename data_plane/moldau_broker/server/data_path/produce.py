@@ -18,7 +18,6 @@ from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.replication.purgatory import PurgatoryFullError
-from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
 from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
 from moldau_broker.server.data_path.produce_rights import NOTHING_DENIED, permitted
 from moldau_broker.server.data_path.record_checks import RequestChecks
@@ -51,6 +50,10 @@ RESULT_BYTES = 256
 """Approximate memory of the result of one partition while its request waits."""
 TIMEOUT_MS_MAX = 15 * 60_000.0
 """Bound of a produce's wait, even if its request asks for more."""
+
+_ACKS = (-1, 0, 1)
+_RESULT_ERROR = ProducePartitionResult._fields.index("error_code")
+_new = tuple.__new__  # a named tuple's own constructor is a function in Python
 
 
 class ProduceService:
@@ -129,7 +132,7 @@ class ProduceService:
 
     def checks_of(self, request: ProduceRequestView, version: int) -> RequestChecks | None:
         """Returns checks of batches that may take long: compressed ones, and those that the topic compresses."""
-        if request.acks not in (-1, 0, 1):
+        if request.acks not in _ACKS:
             return None  # ``append`` refuses it
         lookup = self._replicas.by_raw_id if version >= TOPIC_IDS else self._replicas.by_raw_name
         validations: dict[int, BatchValidation] = {}
@@ -142,13 +145,9 @@ class ProduceService:
                     continue  # refused without reading the records
                 config = partition.log.storage.config
                 if (
-                    (
-                        records[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
-                        or config.compression_type != "producer"
-                        or not WALK_IS_CHEAP
-                    )
+                    (records[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK or not (config.keeps_codec and WALK_IS_CHEAP))
                     and partition.is_leader
-                    and partition.key.topic not in INTERNAL_TOPICS
+                    and not partition.is_internal
                 ):
                     now_ms = self._clock.wall_ms()
                     validations[number] = BatchValidation(records, config, AppendOrigin.CLIENT, now_ms)
@@ -177,7 +176,7 @@ class ProduceService:
         results of partitions that the client may not write, which are not part of the request any more.
         """
         acks = request.acks
-        if acks not in (-1, 0, 1):
+        if acks not in _ACKS:
             results: Results = [
                 (
                     topic,
@@ -189,8 +188,8 @@ class ProduceService:
         replicas = self._replicas
         lookup = replicas.by_raw_id if version >= TOPIC_IDS else replicas.by_raw_name
         results = []
-        validations = checks.validations if checks is not None else {}
-        waiting: dict[Partition, ProduceWait] = {}
+        validations = None if checks is None else checks.validations
+        waiting: dict[Partition, ProduceWait] | None = None
         failed = bool(denied)
         number = 0
         for topic, partitions in request.topics:
@@ -201,11 +200,15 @@ class ProduceService:
                 if partition is None:
                     result = self._absent(topic, index, version)
                 else:
+                    validation = None if validations is None else validations.get(number)
                     result, required_offset = self._append(
-                        partition, topic, index, records, acks, version, touched, verified, validations.get(number)
+                        partition, topic, index, records, acks, version, touched, verified, validation
                     )
-                    config = partition.log.storage.config
-                    if required_offset >= 0 and (acks == -1 or (acks == 1 and config.bounds_unsynced)):
+                    if required_offset >= 0 and (
+                        acks == -1 or (acks == 1 and partition.log.storage.config.bounds_unsynced)
+                    ):
+                        if waiting is None:
+                            waiting = {}
                         wait = waiting.get(partition)
                         if wait is None:
                             leader_epoch = partition.replica.state.leader_epoch
@@ -213,19 +216,22 @@ class ProduceService:
                         else:  # the request names the partition twice
                             wait.required_offset = max(wait.required_offset, Offset(required_offset))
                             wait.indexes.append(number)
-                if result.error_code:
+                if result[_RESULT_ERROR]:
                     failed = True
                     if partition is not None:
                         partition.traffic.failed_produce += 1
                 topic_results.append(result)
                 number += 1
-        results += denied  # behind the others: a waiting request finds its results by number
+        if denied:
+            results += denied  # behind the others: a waiting request finds its results by number
         if acks == 0:
             if failed:
                 raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
             return None, None
-        if not waiting:
-            return (self._encode(version, correlation_id, results, {}, throttle_time_ms),), None
+        if waiting is None:
+            if failed:
+                return (self._encode(version, correlation_id, results, {}, throttle_time_ms),), None
+            return (write_produce_response(version, correlation_id, results, throttle_time_ms),), None
         waiters = replicas.waits.produces if acks == -1 else replicas.waits.settles
         return self._start_waiting(
             waiters, waiting, version, correlation_id, results, request.timeout_ms, throttle_time_ms
@@ -270,15 +276,16 @@ class ProduceService:
 
         Refuses batches of clients for internal topics, which only the coordinators write, as Kafka does.
         """
-        if partition.key.topic in INTERNAL_TOPICS:
+        if partition.is_internal:
             return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
         if len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
             error = self.transactions.error(partition, records, verified, (topic, index), version)
             if error is not ErrorCode.NONE:
                 return ProducePartitionResult(index, error), -1
-        touched.setdefault(partition, partition.staged_failures)
+        if partition not in touched:
+            touched[partition] = partition.staged_failures
         try:
-            info = self._replicas.stage(partition, records, acks, validation=validation)
+            info = self._replicas.stage(partition, records, acks, AppendOrigin.CLIENT, validation)
         except LogError as error:
             record_errors = tuple((entry.batch_index, entry.message) for entry in error.record_errors)
             return (
@@ -289,10 +296,9 @@ class ProduceService:
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 return self._not_leader(topic, index, version), -1
             return ProducePartitionResult(index, error.code, error_message=error.message), -1
-        return (
-            ProducePartitionResult(index, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset),
-            info.last_offset + 1,
-        )
+        first_offset, last_offset, _, append_time_ms, start_offset, *_ = info
+        result = _new(ProducePartitionResult, (index, 0, first_offset, append_time_ms, start_offset, (), None, -1, -1))
+        return result, last_offset + 1
 
     def flush(self, touched: dict[Partition, int]) -> None:
         """Writes the staged batches.

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
 from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
 from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
 
@@ -64,7 +63,7 @@ class TransactionChecks:
                 partition = lookup.get((topic, index))
                 if partition is None or len(records) < _PRODUCER_END or not partition.is_leader:
                     continue
-                if partition.key.topic in INTERNAL_TOPICS:
+                if partition.is_internal:
                     continue  # refused without a question to the coordinator
                 if records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
                     producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import NO_BROKER, PartitionState, Replica
+from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
 from moldau_broker.server.metrics.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
+
+_NO_ERROR = ErrorCode.NONE
 
 
 class WatchKey:
@@ -38,6 +41,7 @@ class Partition:
         "end",
         "error",
         "follower_throttled",
+        "is_internal",
         "key",
         "leader_throttled",
         "log",
@@ -65,6 +69,8 @@ class Partition:
         """How messages name it. A ``UUID`` makes its bytes and its hash in Python code, each time."""
         self.name_key = (key.topic.encode(), key.partition)
         """How messages of old versions name it."""
+        self.is_internal = key.topic in INTERNAL_TOPICS
+        """Whether only coordinators write it."""
         self.log = log
         self.replica = replica
         self.error = ErrorCode.NONE  # why the replica is gone
@@ -83,7 +89,7 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition and has its log."""
-        return self.error is ErrorCode.NONE and self.replica.is_leader
+        return self.error is _NO_ERROR and self.replica.is_leader
 
     @property
     def ends_seen(self) -> tuple[int, int]:
@@ -95,13 +101,13 @@ class Partition:
 
     def check_access(self, current_leader_epoch: LeaderEpoch, *, leader_only: bool) -> ErrorCode:
         """Returns NONE if the replica may serve a request of that leader epoch, else the error."""
-        if self.error is not ErrorCode.NONE:
+        if self.error is not _NO_ERROR:
             return self.error
         return self.replica.check_access(current_leader_epoch, leader_only=leader_only)
 
     def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """See ``Replica.acknowledgement``."""
-        if self.error is not ErrorCode.NONE:
+        if self.error is not _NO_ERROR:
             return self.error
         return self.replica.acknowledgement(leader_epoch, required_offset)
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_quorum.metadata.image import MetadataDelta, PartitionDelta, PartitionImage
 
+_NO_ERROR = ErrorCode.NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
@@ -126,7 +128,6 @@ class ReplicaManager:
         records: memoryview,
         acks: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        *,
         validation: BatchValidation | None = None,
     ) -> AppendInfo:
         """Validates and numbers a batch, which ``flush`` then writes; ``records`` is borrowed until then.
@@ -136,26 +137,24 @@ class ReplicaManager:
         Raises:
             KafkaError: the batch was refused and not staged; ``LogError`` carries the errors of single records.
         """
-        if partition.error is not ErrorCode.NONE:
+        if partition.error is not _NO_ERROR:
             raise KafkaError(partition.error)
-        error = partition.replica.check_append(acks)
-        if error is not ErrorCode.NONE:
+        replica = partition.replica
+        error = replica.check_append(acks)
+        if error is not _NO_ERROR:
             raise KafkaError(error)
         try:
-            info = partition.log.stage_as_leader(
-                records,
-                leader_epoch=partition.replica.state.leader_epoch,
-                now_ms=self._clock.wall_ms(),
-                origin=origin,
-                validation=validation,
+            info = partition.log.leader.stage(
+                records, replica.state.leader_epoch, self._clock.wall_ms(), origin, validation
             )
         except LogStorageError as error_:
             self.directory_failed(error_)
             raise
         self._dirty[partition] = None
         if not info.duplicate:
-            partition.traffic.messages_in += info.record_count
-            partition.traffic.bytes_in += info.size_bytes
+            traffic = partition.traffic
+            traffic.messages_in += info.record_count
+            traffic.bytes_in += info.size_bytes
         return info
 
     def flush(self) -> None:
@@ -165,7 +164,7 @@ class ReplicaManager:
         dirty, self._dirty = self._dirty, {}
         now_ms = self._clock.monotonic_ms()
         for partition in dirty:
-            if partition.error is not ErrorCode.NONE:
+            if partition.error is not _NO_ERROR:
                 partition.staged_failures += 1
                 continue
             try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 2 * CONNECTIONS_MAX
 ROUNDS = 4
-CALLS = 75
+CALLS = 37
 """Of Moldau's functions, for one request from its arrival to its answer."""
 STEPS_PER_TURN = 2
 """Of tasks: the one of the turn, its wake-up, and what the broker does besides."""
@@ -61,10 +61,10 @@ def request() -> bytes:
     return frame(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic]), 12)
 
 
-async def ask_all(connections: list[Connection]) -> None:
+async def ask_all(connections: list[Connection], asked: bytes) -> None:
     """Sends a request on each connection in the same instant, and receives the answers."""
     for connection in connections:
-        connection.send_nowait([request()])
+        connection.send_nowait([asked])
     for connection in connections:
         assert await read_frame(connection) is not None
 
@@ -83,14 +83,15 @@ def test_work_of_a_produce_on_many_connections(monkeypatch: pytest.MonkeyPatch) 
         await cluster.client(1).create_topic("t")
         await cluster.leader("t")
         connections = [await cluster.client(1).raw() for _ in range(CONNECTIONS)]
-        await ask_all(connections)
+        asked = request()
+        await ask_all(connections, asked)
         monkeypatch.setattr(VirtualFile, "append", counted)
         work = Work()
         trio.lowlevel.add_instrument(work)
         sys.setprofile(work.note)
         try:
             for _ in range(ROUNDS):
-                await ask_all(connections)
+                await ask_all(connections, asked)
         finally:
             sys.setprofile(None)
             trio.lowlevel.remove_instrument(work)

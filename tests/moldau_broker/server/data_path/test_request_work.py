@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.data_path.connection import BrokerConnection
 
 ROUNDS = 20
-PRODUCE_CALLS = 72
-MORE_IN_ONE_DRAIN = 45
+PRODUCE_CALLS = 47
+MORE_IN_ONE_DRAIN = 22
 """Calls of one more request that is written together with others."""
 FETCH_CALLS = 88
 SESSION_CALLS = 46
@@ -38,7 +38,7 @@ SESSION_C_CALLS = 40
 BUSY_SESSION_CALLS = 80
 BUSY_SESSION_C_CALLS = 80
 PARTITIONS = 50
-KEPT_OBJECTS = 8
+KEPT_OBJECTS = 7
 """Objects per request that stay: the log remembers its newest batches and the entries of their index."""
 
 BUILT = all(importlib.util.find_spec(name) is not None for name in EXTENSIONS)

@@ -98,9 +98,12 @@ class AnswerQueue:
         if self.begun and self._times is not None:
             begun = self.begun
             now_ms = self._clock.monotonic_ms()
-            for answer in answers[: len(begun)]:
+            observed = self._times.answered
+            for answer in answers:
+                if not begun:
+                    break
                 api_key, begun_ms, trace = begun.popleft()
-                self._times.answered(api_key, now_ms - begun_ms)
+                observed(api_key, now_ms - begun_ms)
                 if trace is not None:
                     trace.owner.answered(trace, now_ms, cast("Sequence[ResponsePart]", answer))
 

@@ -24,9 +24,8 @@ deadlines that are noted here, so a wait costs no cancel scope.
 from __future__ import annotations
 
 import errno
-import struct
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.request_traces import RequestTrace
     from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Connection
-
-_unpack_api = struct.Struct(">hh").unpack_from  # API key and version, at the start of a request
 
 GATE_KEY = "sasl.server.max.receive.size"
 """The limit of frames before the authentication."""
@@ -473,19 +470,22 @@ class ConnectionLoop:
                 self._traced.append(trace)
             answer = handler.handle(frame)
             if times is not None:
-                api_key, version = _unpack_api(buffer, stop - size) if size >= FRAME_BYTES_MIN else (-1, -1)
-                times.received(api_key, version)
+                head = unpack_size(buffer, stop - size)[0] if size >= FRAME_BYTES_MIN else -1
+                times.received(head)
+                api_key = head >> 16
             if answer is None:
                 continue
-            if isinstance(answer, (list, tuple)):
+            if type(answer) is tuple or type(answer) is list:
                 for part in answer:
-                    if not isinstance(part, FileRange):
+                    if type(part) is bytes:  # as a rule
+                        bytes_ready += len(part)
+                    elif not isinstance(part, FileRange):
                         bytes_ready += byte_count(part)
             elif not isinstance(answer, WaitingAnswer) and isinstance(answer, Preparation):
                 self._preparing = (answer, size, api_key, trace)
                 return True
             else:
-                answer, kept = self._hold(answer, size)
+                answer, kept = self._hold(cast("Deferred", answer), size)
                 bytes_ready += kept
             answers.append(answer)
             if times is not None:

@@ -150,7 +150,8 @@ class ParkedReader:
             self._wake(None)
             return -1
         try:
-            count = self._connection.receive_into_nowait(received.view[received.end :])
+            view = received.view
+            count = self._connection.receive_into_nowait(view[received.end :] if received.end else view)
         except BlockingIOError:
             return -1
         except Exception as error:  # noqa: BLE001 - the reader raises it
@@ -193,6 +194,7 @@ class ParkedReader:
         except Exception as failed:  # noqa: BLE001 - the reader raises it
             self._wake(LeftOver(failed))
             return
+        held = self._held
         # Bytes that did not fit into the buffer were announced already.
-        if rest or has_more or self._fills or self._held.unpaid > 0 or self._received.make_room():
+        if rest or has_more or self._fills or (held.held and held.unpaid > 0) or self._received.make_room():
             self._wake(LeftOver(None, answers, rest, has_more=has_more))

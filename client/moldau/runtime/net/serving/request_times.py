@@ -24,21 +24,27 @@ _KNOWN: Final = frozenset(int(key) for key in ApiKey)
 class RequestTimes:
     """The requests of one node."""
 
-    __slots__ = ("counts", "times", "traces")
+    __slots__ = ("_counts", "times", "traces")
 
     def __init__(self, traces: RequestTraces | None = None) -> None:
         """No request has come. ``traces`` notes the parts of each request as well."""
         self.traces = traces
-        self.counts: dict[tuple[int, int], int] = {}
-        """Accepted requests by API key and version."""
+        self._counts: dict[int, int] = {}  # by the head of the requests
         self.times: dict[int, Histogram] = {}
         """Milliseconds from arrival to answer by API key; requests without an answer (acks=0) are not in it."""
 
-    def received(self, api_key: int, version: int) -> None:
-        """Counts a request that its handler has accepted."""
-        if api_key in _KNOWN and 0 <= version <= VERSION_MAX:
-            key = (api_key, version)
-            self.counts[key] = self.counts.get(key, 0) + 1
+    @property
+    def counts(self) -> dict[tuple[int, int], int]:
+        """Accepted requests by API key and version."""
+        return {(head >> 16, head & 0xFFFF): count for head, count in self._counts.items()}
+
+    def received(self, head: int) -> None:
+        """Counts a request that its handler has accepted; ``head`` holds its first bytes, API key and version."""
+        counts = self._counts
+        if head in counts:
+            counts[head] += 1
+        elif head >> 16 in _KNOWN and head & 0xFFFF <= VERSION_MAX:
+            counts[head] = 1
 
     def answered(self, api_key: int, took_ms: float) -> None:
         """Counts the time of a request whose answer has left."""

@@ -64,6 +64,12 @@ class Transmission:
             EOFError: a file ended before its range.
             Exception: the exception that ``range_failed`` makes of an unreadable file.
         """
+        if len(parts) == 1 and type(only := parts[0]) is bytes:  # as a rule
+            try:
+                sent = self.connection.send_nowait((only,))
+            except BlockingIOError:
+                return parts
+            return () if sent == len(only) else self._send_buffers((memoryview(only)[sent:],))
         for part in parts:
             if isinstance(part, FileRange):
                 return self._send_with_files(parts)
@@ -76,8 +82,6 @@ class Transmission:
                 sent = connection.send_nowait(buffers)
             except BlockingIOError:
                 return buffers
-            if len(buffers) == 1 and type(buffers[0]) is bytes and len(buffers[0]) == sent:  # as a rule
-                return ()
             buffers = drop_sent(buffers, sent)
         return buffers
 
