@@ -268,7 +268,10 @@ class RunClients:
         if self._share is None:
             return ""
         counts = Counter(type(event).__name__ for event in self._share.events)
-        return f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers"
+        return (
+            f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers, "
+            f"{self._share.evidence}"
+        )
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads.

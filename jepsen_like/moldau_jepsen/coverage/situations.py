@@ -6,6 +6,8 @@ import contextlib
 import enum
 from typing import TYPE_CHECKING, TypedDict
 
+from moldau_broker.coordinator.transaction.core.state import TransactionStatus
+from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.replication.replica import NO_BROKER, Replica
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
+    from moldau.protocol.errors import ErrorCode
+    from moldau.protocol.messages.end_txn import EndTxnRequest
     from moldau.values import BrokerId
+    from moldau_broker.coordinator.runtime.effects import Moment
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, PartitionKey
     from moldau_broker.replication.replica import IsrProposal
@@ -30,6 +35,7 @@ class Situation(enum.Enum):
     LOG_STARTED_OVER = "log started over at another offset"
     SESSION_SHRANK = "fetch session dropped a partition"
     SESSION_GREW = "fetch session added a partition"
+    LATE_END = "EndTxn of a former transaction met an open one"
     FOLLOWER_READ = "consumer sent to a follower (KIP-392)"
     SEQUENCES_WRAPPED = "sequence numbers began again at 0"
     GROUP_DELETED = "group deleted"
@@ -115,6 +121,7 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
         (Replica, "_propose", counting_propose),
         (SegmentedLog, "_replace_all", counting_start_over),
         (FetchSessionCache, "open", counting_open),
+        (TransactionCore, "_end", _counting_end(counts)),
         (ListenerHints, "preferred_read_replica", counting_prefer),
     )
     former = [(owner, name, vars(owner)[name]) for owner, name, _ in replacements]
@@ -125,3 +132,28 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
     finally:
         for owner, name, original in former:
             setattr(owner, name, original)
+
+
+def _counting_end(counts: Counter[Situation]) -> Callable[..., ErrorCode | None]:
+    """Returns the method that ends transactions, and counts late ends of former ones first."""
+    end_transaction = TransactionCore._end
+
+    def counting_end(
+        self: TransactionCore,
+        request_id: int,
+        request: EndTxnRequest,
+        version: int,
+        fresh_producer_id: int | None,
+        moment: Moment,
+    ) -> ErrorCode | None:
+        transaction = self.lifecycle.transactions.get(request.transactional_id)
+        if (
+            transaction is not None
+            and transaction.status is TransactionStatus.ONGOING
+            and request.producer_id == transaction.producer_id
+            and request.producer_epoch < transaction.producer_epoch
+        ):
+            counts[Situation.LATE_END] += 1
+        return end_transaction(self, request_id, request, version, fresh_producer_id, moment)
+
+    return counting_end

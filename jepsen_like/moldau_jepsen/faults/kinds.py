@@ -47,6 +47,7 @@ class FaultKind(enum.Enum):
     LOST_LOG = "lost-log"  # a controller's metadata log is removed, cut or damaged while it is down; it is replaced
     HELD_BACK = "held-back"  # packets stay in the network, and arrive long after the fault has ended
     POWER_TRUNCATED = "power-truncated"  # a node loses power just after it has cut a log, before it appends
+    DISK_HANGS = "disk-hangs"  # a disk, or that of one log directory, answers no sync
 
 
 CHAOS_KINDS = (

@@ -14,6 +14,7 @@ import trio
 
 from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.producer import Producer
+from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.share import AcknowledgeType, ShareConsumer, ShareRecord
 from moldau_jepsen.checkers.group.share import (
@@ -22,9 +23,11 @@ from moldau_jepsen.checkers.group.share import (
     Delivered,
     Event,
     Sent,
+    ShareAnomalyKind,
     check_share_group,
 )
 from moldau_jepsen.history import TopicPartition
+from moldau_jepsen.workloads.phases.share_evidence import archived_records, group_times_ms
 
 if TYPE_CHECKING:
     import random
@@ -45,6 +48,7 @@ FETCH_WAIT_MS = 200
 RETRY_S = 0.2
 DELIVERY_COUNT_MAX = 10
 POLL_MS = 500.0
+EVIDENCE_SECONDS = 30.0
 Member = ShareConsumer[bytes, bytes]
 
 
@@ -114,6 +118,8 @@ class ShareWorkload:
         self.events: list[Event] = []
         self.stuck: str | None = None
         """Why the final read did not end."""
+        self.evidence = ""
+        """Times of the group that brokers use, and why the coordinators' log was not read where it was needed."""
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -261,9 +267,23 @@ class ShareWorkload:
     async def final_read(self, environment: Environment, seconds: float) -> None:
         """Accepts whatever is left; sets ``stuck`` if that does not end within ``seconds`` and twice the lock."""
         try:
-            await self.drain(environment, seconds + self._options.quiet_ms / 1000)
+            await self.drain(environment, seconds)
         except trio.TooSlowError:
             self.stuck = f"share group {self._options.group} did not come to its end within {seconds:g} s"
+            return
+        await self._ask_what_was_given_up(environment)
+
+    async def _ask_what_was_given_up(self, environment: Environment) -> None:
+        """Adds the records that the coordinators archived, if the history alone would call a record lost."""
+        options = self._options
+        verdict = check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX)
+        if all(one.kind is not ShareAnomalyKind.LOST for one in verdict.anomalies):
+            return
+        try:
+            with trio.fail_after(EVIDENCE_SECONDS):
+                self.events += await archived_records(self._bootstrap, environment, options.group, options.topic)
+        except (KafkaError, DecodeError, trio.TooSlowError) as error:
+            self.evidence += f"; the log of the coordinators was not read: {type(error).__name__} {error}"
 
     def wrong(self) -> list[tuple[str, str]]:
         """Returns the kind and the text of each violation of the group."""
@@ -273,17 +293,23 @@ class ShareWorkload:
         ]
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:
-        """Accepts whatever comes, until nothing has come for longer than lock and session.
+        """Accepts whatever comes, until nothing has come for longer than the group's lock and session.
+
+        A cluster that the run did not start may use longer ones than the options name.
 
         Raises:
-            trio.TooSlowError: records still came after ``timeout_s``.
+            trio.TooSlowError: records still came after ``timeout_s`` and twice the lock.
         """
         number = self._new_member()
-        with trio.fail_after(timeout_s):
+        with trio.fail_after(timeout_s) as scope:
+            lock_ms, session_ms = await group_times_ms(self._bootstrap, environment, self._options.group)
+            self.evidence = f"lock {lock_ms} ms, session {session_ms} ms"
+            allowed_ms = max(self._options.quiet_ms, 2 * lock_ms + session_ms)
+            scope.deadline += allowed_ms / 1000
             async with self._consumer(environment) as member:
                 member.subscribe([self._options.topic])
                 quiet_ms = self.now_ms()
-                while self.now_ms() - quiet_ms < self._options.quiet_ms:
+                while self.now_ms() - quiet_ms < allowed_ms:
                     for record in await self._poll(member, number, 20):
                         quiet_ms = self.now_ms()
                         await self._acknowledge(member, number, record, AcknowledgeType.ACCEPT)

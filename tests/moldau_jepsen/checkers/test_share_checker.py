@@ -8,6 +8,7 @@ import pytest
 from moldau_jepsen.checkers.group.share import (
     Acknowledged,
     Acknowledgement,
+    Archived,
     Delivered,
     Sent,
     ShareAnomalyKind,
@@ -116,3 +117,31 @@ def test_golden_histories(name):
 def test_open_end():
     """Without the final phase, records may be open."""
     assert check_share_group([SENT], delivery_count_max=5, drained=False).valid
+
+
+def deliveries_seen(count):
+    """A record that was released or dropped after each delivery that a member saw."""
+    return [SENT, *(delivered(1, 100 * number, 100 * number + 10, number) for number in range(1, count + 1))]
+
+
+def test_unseen_deliveries_count_towards_the_limit():
+    """A correct broker counts fetches whose answers are lost; the history alone cannot tell these from a loss."""
+    history = deliveries_seen(3)
+    (lost,) = check_share_group(history, delivery_count_max=5).anomalies
+    assert lost.kind is K.LOST
+    assert lost.text == "delivered 3 times (with the counts 1, 2, 3), neither accepted nor rejected"
+    assert check_share_group([*history, Archived(PLACE, 5)], delivery_count_max=5).valid
+
+
+def test_a_record_that_was_given_up_too_early_is_lost():
+    """As by a share-partition that uses another limit than the group's."""
+    archived = [Archived(PLACE, 4), Archived(PLACE, 2)]
+    (lost,) = check_share_group([*deliveries_seen(3), *archived], delivery_count_max=5).anomalies
+    assert lost.kind is K.LOST
+    assert "archived after 4 deliveries, the limit is 5" in lost.text
+
+
+def test_another_records_end_excuses_no_loss():
+    other = (PLACE[0], PLACE[1] + 1)
+    (lost,) = check_share_group([SENT, Archived(other, 5)], delivery_count_max=5).anomalies
+    assert (lost.kind, lost.place) == (K.LOST, PLACE)

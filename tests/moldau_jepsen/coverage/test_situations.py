@@ -6,7 +6,14 @@ Method: the parts that show them, under watch.
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.end_txn import EndTxnRequest
+from moldau_broker.coordinator.transaction.core.state import TransactionStatus
+from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
 from moldau_broker.replication.replica import Replica
@@ -49,6 +56,27 @@ def test_sessions_that_shrink_and_grow_are_counted() -> None:
     fetch(5, 3)
     assert counts[Situation.SESSION_GREW] == 1
     assert [vars(owner)[name] for owner, name in (*owners, (ListenerHints, "preferred_read_replica"))] == before
+
+
+@pytest.mark.parametrize(
+    ("status", "producer_id", "epoch", "counted"),
+    [
+        (TransactionStatus.ONGOING, 9, 4, 1),
+        (TransactionStatus.ONGOING, 9, 5, 0),
+        (TransactionStatus.ONGOING, 8, 4, 0),
+        (TransactionStatus.COMPLETE_COMMIT, 9, 4, 0),
+        (None, 9, 4, 0),
+    ],
+)
+def test_ends_of_former_transactions_count(monkeypatch, status, producer_id, epoch, counted) -> None:
+    monkeypatch.setattr(TransactionCore, "_end", lambda *arguments: ErrorCode.NONE)
+    counts: Counter[Situation] = Counter()
+    known = {} if status is None else {"t": SimpleNamespace(status=status, producer_id=9, producer_epoch=5)}
+    core = SimpleNamespace(lifecycle=SimpleNamespace(transactions=known))
+    request = EndTxnRequest(transactional_id="t", producer_id=producer_id, producer_epoch=epoch, committed=True)
+    with situations_watched(counts):
+        assert TransactionCore._end(core, 1, request, 5, None, None) is ErrorCode.NONE
+    assert counts[Situation.LATE_END] == counted
 
 
 def test_situations_are_a_machine_of_the_report() -> None:

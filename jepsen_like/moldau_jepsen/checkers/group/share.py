@@ -7,6 +7,8 @@ The events of a run are sends, deliveries and acknowledgements. From them follow
 * ``share-delivered-again``: a record was delivered after its acceptance or rejection was stored.
 * ``share-count``: the delivery count does not rise after a stored release, or exceeds the group's limit, or is below 1.
 * ``share-lost``: an acknowledged record was neither accepted nor rejected at the end, and the limit was not reached.
+  Some deliveries reach no member: a fetch counts although its answer is lost, or its member dies. So the limit may be
+  reached by deliveries that the history lacks, and the state that the coordinator has stored (``Archived``) decides.
 * ``share-altered``: another value was delivered at an offset than the producer's acknowledgement names.
 
 Times are those of the run. An interval counts only where it is certain: a delivery happened between the beginning of
@@ -77,7 +79,14 @@ class Acknowledged(NamedTuple):
     is_stored: bool | None
 
 
-Event = Sent | Delivered | Acknowledged
+class Archived(NamedTuple):
+    """A record that the group's coordinator has stored as archived after so many deliveries."""
+
+    place: Place
+    deliveries: int
+
+
+Event = Sent | Delivered | Acknowledged | Archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +121,14 @@ def check_share_group(events: Iterable[Event], *, delivery_count_max: int, drain
     sent: dict[Place, int] = {}
     deliveries: dict[Place, list[Delivered]] = {}
     acknowledgements: dict[Place, list[Acknowledged]] = {}
+    archived: dict[Place, int] = {}
     for event in events:
         if isinstance(event, Sent):
             sent[event.place] = event.value
         elif isinstance(event, Delivered):
             deliveries.setdefault(event.place, []).append(event)
+        elif isinstance(event, Archived):
+            archived[event.place] = max(event.deliveries, archived.get(event.place, 0))
         else:
             acknowledgements.setdefault(event.place, []).append(event)
     found: list[ShareAnomaly] = []
@@ -128,7 +140,7 @@ def check_share_group(events: Iterable[Event], *, delivery_count_max: int, drain
         found += _delivered_again(place, received, answers)
         found += _counts(place, received, answers, delivery_count_max)
         if drained and place in sent:
-            found += _lost(place, received, answers, delivery_count_max)
+            found += _lost(place, received, answers, delivery_count_max, archived.get(place, 0))
     return ShareVerdict(
         anomalies=tuple(found),
         records=len(sent),
@@ -203,13 +215,15 @@ def _counts(
 
 
 def _lost(
-    place: Place, received: list[Delivered], answers: list[Acknowledged], delivery_count_max: int
+    place: Place, received: list[Delivered], answers: list[Acknowledged], delivery_count_max: int, archived: int
 ) -> list[ShareAnomaly]:
     is_done = any(_is_final(each) and each.is_stored is not False for each in answers)
-    if is_done or any(each.count >= delivery_count_max for each in received):
+    if is_done or max(archived, *(each.count for each in received), 0) >= delivery_count_max:
         return []
     counts = ", ".join(str(each.count) for each in received)
     text = f"delivered {len(received)} times (with the counts {counts}), neither accepted nor rejected"
+    if archived:
+        text += f"; archived after {archived} deliveries, the limit is {delivery_count_max}"
     return [ShareAnomaly(ShareAnomalyKind.LOST, place, text)]
 
 

@@ -18,6 +18,7 @@ from moldau.consumer import Consumer
 from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
+from moldau_jepsen.history import Kind
 from moldau_jepsen.simulation.campaign.options import (
     drawn_administration,
     drawn_sharing,
@@ -43,7 +44,7 @@ from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.share import ShareWorkload
 from moldau_jepsen.workloads.streams.workload import StreamsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
-from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
+from moldau_jepsen.workloads.transactions import TransactionWorkload
 
 if TYPE_CHECKING:
     import random
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.queue import QueueOptions
     from moldau_jepsen.workloads.recording.recorder import Rebalances, Recorder
+    from moldau_jepsen.workloads.transactions import TransactionOptions
     from moldau_jepsen.world.world import World
 
 CLIENT_HOST = "client"
@@ -142,16 +144,7 @@ class Clients:
         self.quotas = QuotasWorkload(cluster, self.environment, world.random("metered")) if quotas else None
         self.register = ConfigRegister(nodes, register_environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
-        self._transfers = TransactionWorkload(
-            self.environment,
-            cluster.bootstrap,
-            TransactionOptions(
-                topic=options.workload.topic,
-                partitions=options.workload.partitions,
-                producer=options.transactional_producer,
-            ),
-            recorder,
-        )
+        self._transfers = TransactionWorkload(self.environment, cluster.bootstrap, self._transactional(), recorder)
         self._topics = TopicsWorkload(
             cluster,
             self.environment,
@@ -175,6 +168,15 @@ class Clients:
             return queue
         rack = f"rack-{self._world.random('rack').choice(self._cluster.broker_ids)}"
         return replace(queue, pause_share=PAUSE_SHARE, consumer={**queue.consumer, "client.rack": rack})
+
+    def _transactional(self) -> TransactionOptions:
+        options = self._options
+        return replace(
+            options.transaction_options,
+            topic=options.workload.topic,
+            partitions=options.workload.partitions,
+            producer=options.transactional_producer,
+        )
 
     @property
     def prompt_links(self) -> PromptLinks:
@@ -431,6 +433,9 @@ class Clients:
         wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []
         if wrong:
             return [f"at the end: group-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        wrong = late_writes(history, self._options.write_seconds_max) if asked("late-write") else []
+        if wrong:
+            return [f"at the end: late-write: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,
@@ -448,6 +453,19 @@ class Clients:
         if register is not None and register.linearizable is None:
             violations.append(f"at the end: kit-failed: the register was not judged: {register.text}")
         return violations, tuple(found)
+
+
+def late_writes(history: Sequence[Operation], seconds_max: float | None) -> list[str]:
+    """Returns the writes outside of transactions that took longer than ``seconds_max``, whatever their outcome."""
+    if seconds_max is None:
+        return []
+    return [
+        f"a write of client {operation.process} at {operation.begun_ms / 1000:.3f} s to "
+        f"{', '.join(sorted({str(send.partition) for send in operation.sends}))} took "
+        f"{(operation.ended_ms - operation.begun_ms) / 1000:.1f} s, {seconds_max:g} s are allowed"
+        for operation in history
+        if operation.kind is Kind.SEND and operation.ended_ms - operation.begun_ms > seconds_max * 1000
+    ]
 
 
 def shown_of(anomalies: Sequence[Anomaly]) -> list[Anomaly]:

@@ -19,6 +19,7 @@ from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.share import ShareOptions
 from moldau_jepsen.workloads.streams.workload import StreamsOptions
+from moldau_jepsen.workloads.transactions import TransactionOptions
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import derive_random
 
@@ -60,6 +61,8 @@ class RunOptions:
     )
     transactions: bool | None = None
     """Whether a transactional client works beside the others; drawn if None."""
+    transaction_options: TransactionOptions = field(default_factory=TransactionOptions)
+    """How that client works; its topic, partitions and producer are set from the other options."""
     transactional_producer: Mapping[str, object] = field(default_factory=dict)
     """Configuration of its producer."""
     pipe: bool | None = None
@@ -130,6 +133,8 @@ class RunOptions:
     """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     check: CheckOptions = field(default_factory=CheckOptions)
+    write_seconds_max: float | None = None
+    """Longest time that a write of the queue may take, for runs whose faults delay none for longer; None: any."""
     by_history: bool = False
     """Only what clients saw convicts: rules that are judged after each step do not end the run, nor does a cluster that
     serves no client. For negative controls, which put the checkers on trial."""

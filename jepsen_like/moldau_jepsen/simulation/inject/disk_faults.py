@@ -33,6 +33,7 @@ class DiskFaults:
             FaultKind.DISK_ERROR: self._disk_error,
             FaultKind.READ_ERROR: self._read_error,
             FaultKind.DIRECTORY: self._directory,
+            FaultKind.DISK_HANGS: self._disk_hangs,
             FaultKind.CLOCK_RATE: self._clock_rate,
             FaultKind.CLOCK_JUMP: self._clock_jump,
         }
@@ -127,6 +128,20 @@ class DiskFaults:
         self._targets.directory_errors.setdefault(node_id, {})[path] = None
         self._world.trace.note("directory", self._cluster.host(node_id), path, kind)
         return self._fails(node_id, trouble)
+
+    def _disk_hangs(self, draw: random.Random) -> Callable[[], None]:
+        """A drawn disk answers no sync. A broker gives the directory up, and ends if it has no other (ADR 0043)."""
+        node_id = draw.choice(self._targets.nodes)
+        if self._targets.spares(node_id):
+            return lambda: None
+        directories = self._cluster.log_directories(node_id)
+        path = draw.choice(directories)
+        if len(directories) == 1:
+            self._targets.disk_errors[node_id] = None
+        else:
+            self._targets.directory_errors.setdefault(node_id, {})[path] = None
+        self._world.trace.note("directory", self._cluster.host(node_id), path, "hangs")
+        return self._fails(node_id, Trouble(on_effect=self._targets.mark, hanging_paths=(path,)))
 
     # --- clocks
 

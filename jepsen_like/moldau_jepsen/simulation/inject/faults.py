@@ -45,11 +45,14 @@ DRAWN_LAST = (FaultKind.LOST_LOG,)
 DRAWN_SINCE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
 """The same, for kinds that came still later."""
 
+DRAWN_NEWLY = (FaultKind.DISK_HANGS,)
+"""The same again."""
+
 
 def plan_of_seed(seed: int, duration: float, kinds: Sequence[FaultKind]) -> list[PlannedFault]:
     """Returns the faults that a seed draws of ``kinds`` for ``duration`` seconds, in the order of their beginnings."""
     faults: list[PlannedFault] = []
-    streams = (("apart", DRAWN_APART), ("last", DRAWN_LAST), ("since", DRAWN_SINCE))
+    streams = (("apart", DRAWN_APART), ("last", DRAWN_LAST), ("since", DRAWN_SINCE), ("newly", DRAWN_NEWLY))
     first = [kind for kind in kinds if not any(kind in streamed for _, streamed in streams)]
     if first:
         faults = plan_faults(derive_random(seed, "fault plan"), duration, first)

@@ -20,6 +20,7 @@ LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
 HELD_BACK_SECONDS = (3.0, 40.0)
 """How long packets that are held back stay in the network: often until all faults have ended."""
 HELD_BACK_CLIENT_PROBABILITY = 0.6
+HELD_BACK_COORDINATOR_PROBABILITY = 0.5
 """Of packets from a machine of clients; the others are from a node."""
 
 
@@ -202,7 +203,11 @@ class LinkFaults:
         nodes = targets.hosts(targets.nodes)
         from_client = draw.random() < HELD_BACK_CLIENT_PROBABILITY
         source = draw.choice(targets.clients if from_client and targets.clients else nodes)
-        leader = self._cluster.host(targets.leader_or_any(draw))
+        coordinators = targets.transaction_coordinators() if source in targets.clients else []
+        if coordinators and draw.random() < HELD_BACK_COORDINATOR_PROBABILITY:
+            leader = self._cluster.host(draw.choice(coordinators))
+        else:
+            leader = self._cluster.host(targets.leader_or_any(draw))
         target = leader if leader != source else draw.choice([host for host in nodes if host != source])
         shortest, longest = HELD_BACK_SECONDS
         delay = shortest * (longest / shortest) ** draw.random()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
 from moldau_jepsen.simulation.inject.safekeeping import Safekeeping
@@ -101,6 +102,15 @@ class Targets:
     def leader_or_any(self, draw: random.Random) -> int:
         """A leader as often as any node."""
         return self.leader(draw) if draw.random() < 0.5 else draw.choice(self.nodes)
+
+    def transaction_coordinators(self) -> list[int]:
+        """Brokers that faults may choose and that coordinate transactions, as some broker knows it."""
+        for broker in self.cluster.brokers.values():
+            topic = broker.metadata.image.topics_by_name.get(TRANSACTIONS_TOPIC)
+            if topic is not None:
+                leaders = {partition.leader for partition in topic.partitions.values()}
+                return [node_id for node_id in self.nodes if node_id in leaders]
+        return []
 
     def several(self, draw: random.Random) -> list[int]:
         """Two nodes or more."""

@@ -110,6 +110,8 @@ ALONE: dict[str, Trial] = {
     "stuck": _trial("divergence-ignored"),
     "epochs-in-log": _trial("epochs-kept-when-log-starts-over"),
     "wait-ends": _trial("wake-up-lost"),
+    "hanging-disk-given-up": _trial("hanging-disk-kept"),
+    "late-write": _trial("hanging-disk-kept"),
     "log-watermark": _trial("moved-log-loses-watermark"),
     "watermark-known": _trial("checkpoint-takes-log-end"),
     "group-administration": _trial("second-offset-not-deleted"),

@@ -10,7 +10,9 @@ from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import Profile
 from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
+from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.workloads.compacted import CompactedOptions
+from moldau_jepsen.workloads.transactions import TransactionOptions
 
 HOLDS_UNCLEAN = frozenset(
     {
@@ -22,10 +24,12 @@ HOLDS_UNCLEAN = frozenset(
         "epochs-in-log",
         "wait-ends",
         "retention-keeps",
-        "stuck",
     }
 )
-"""Rules that hold where replicas that are not in sync may be elected, which loses acknowledged records."""
+"""Rules that hold where replicas that are not in sync may be elected, which loses acknowledged records.
+
+``stuck`` is none of them, because readers are expected to reach all offsets that were acknowledged.
+"""
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -159,11 +163,12 @@ ADMINISTRATION = Profile(
 LATE_PACKETS = replace(
     TRANSACTIONS,
     name="late-packets",
-    text="packets of transactional clients stay in the network until their next transactions",
+    text="packets of transactional clients stay in the network until their next transactions, which are mostly open",
     options=replace(
         TRANSACTIONS.options,
         workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),
         transactional_producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 4_000, "linger.ms": 0},
+        transaction_options=TransactionOptions(transactions_per_second=20.0, poll_timeout_ms=300.0),
         fault_seconds=30.0,
     ),
     kinds=(FaultKind.HELD_BACK,),
@@ -241,6 +246,40 @@ ROLLED = replace(
     name="rolled",
     text="as replication, and brokers mostly end in order while followers are behind",
     kinds=(FaultKind.RESTART, FaultKind.RESTART, FaultKind.ROLL, FaultKind.SLOW, FaultKind.LINK),
+)
+
+HANGING_DISKS = Profile(
+    name="hanging-disks",
+    text="one disk at a time answers no sync, for longer than its broker waits; writes must go on",
+    options=replace(
+        RunOptions(pipe=False),
+        shape=ClusterShape(settings={"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}),
+        workload=replace(
+            RunOptions().workload, assigned_readers=1, group_readers=0, sends_per_second=15.0, crash_every_s=0.0
+        ),
+        transactions=False,
+        synced=True,
+        directories=None,
+        fault_scope=FaultScope.BROKERS,
+        config_changes_per_second=0.5,
+        fault_seconds=27.0,
+        write_seconds_max=5.0,
+    ),
+    kinds=(FaultKind.DISK_HANGS,),
+    strikes=(0, 0),
+    story=((FaultKind.DISK_HANGS, 0.0, 8.0),),
+    story_seconds=13.0,
+)
+
+SLOW_DISKS = replace(
+    HANGING_DISKS,
+    name="slow-disks",
+    text="disks stall for seconds, and answer all the same",
+    options=replace(HANGING_DISKS.options, fault_seconds=20.0, write_seconds_max=None),
+    kinds=(FaultKind.DISK_SLOW,),
+    strikes=(4, 8),
+    lengths=(4.0, 8.0),
+    story=(),
 )
 
 UNCLEAN = Profile(

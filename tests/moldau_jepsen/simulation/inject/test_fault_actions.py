@@ -44,6 +44,7 @@ VISIBLE = {
     FaultKind.POWER_UNSYNCED: "down",
     FaultKind.LOSS: "lossy",
     FaultKind.READ_ERROR: "disks",
+    FaultKind.DISK_HANGS: "disks",
 }
 """Kinds whose effect shows one step after their beginning. Others take time or strike by chance: see ``NOTED``."""
 
@@ -89,6 +90,7 @@ def state_of(cluster):
             or machine.disk.profile.read_error_probability
             or machine.disk.profile.failing_paths
             or machine.disk.profile.full_paths
+            or machine.disk.profile.hanging_paths
         ],
         "rates": [node_id for node_id, machine in machines.items() if machine.clock._rate != 1.0],
     }

@@ -6,10 +6,12 @@ Method: one link of a world, with a connection from before the fault and one fro
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import trio
 
+from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.options import (
@@ -20,11 +22,12 @@ from moldau_jepsen.simulation.campaign.options import (
     planned_faults,
 )
 from moldau_jepsen.simulation.campaign.run import Run
+from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 from moldau_jepsen.simulation.inject.link_faults import HELD_BACK_SECONDS
 from moldau_jepsen.simulation.judge.watch import LogLines
-from moldau_jepsen.world.world import run_world
+from moldau_jepsen.world.world import derive_random, run_world
 
 PORT = 9_092
 
@@ -154,9 +157,37 @@ def test_other_links_are_slow_instead_of_spared_ones():
 
 
 def test_later_kinds_shift_no_earlier_plan():
-    later = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
+    later = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED, FaultKind.DISK_HANGS)
     older = tuple(kind for kind in RunOptions().kinds if kind not in later)
     for seed in range(50):
         with_them = planned_faults(seed, RunOptions())
         kept = [fault for fault in with_them if fault.kind not in later]
         assert kept == planned_faults(seed, RunOptions(kinds=older))
+
+
+def test_packets_of_clients_go_to_coordinators_mostly():
+    """Half of the strikes on a client aim at a coordinator of transactions, as some broker knows it."""
+    counts = Counter()
+    topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=2), 1: SimpleNamespace(leader=7)})
+    image = SimpleNamespace(topics_by_name={TRANSACTIONS_TOPIC: topic})
+    empty = SimpleNamespace(topics_by_name={})
+    brokers = {1: SimpleNamespace(metadata=SimpleNamespace(image=empty))}
+
+    async def main(world):
+        cluster = SimulatedCluster(world, ClusterShape(brokers=3, controllers=1))
+        injector = FaultInjector(cluster, ["client"], synced=True, fault_scope=FaultScope.BROKERS)
+        cluster.brokers |= brokers
+        assert injector.targets.transaction_coordinators() == []
+        cluster.brokers[2] = SimpleNamespace(metadata=SimpleNamespace(image=image))
+        assert injector.targets.transaction_coordinators() == [2], "only nodes that faults may choose"
+        cluster.leaders = lambda: [1, 3]
+        world.node("client")
+        network = world.network
+        for number in range(60):
+            end = injector._actions[FaultKind.HELD_BACK](derive_random(1, "held", number))
+            counts.update(other for other in network.host_names if network._link("client", other).extra_delay)
+            end()
+
+    run_world(main, 1)
+    assert set(counts) == {"broker-1", "broker-2", "broker-3"}
+    assert counts["broker-2"] > counts["broker-1"] + counts["broker-3"]

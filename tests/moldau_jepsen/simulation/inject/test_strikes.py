@@ -24,7 +24,14 @@ UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
 RARE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
 """They strike packets that a cut has stopped, and a log that is truncated."""
-OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
+OF_DISKS = (
+    FaultKind.DISK_SLOW,
+    FaultKind.DISK_FULL,
+    FaultKind.DISK_ERROR,
+    FaultKind.READ_ERROR,
+    FaultKind.DIRECTORY,
+    FaultKind.DISK_HANGS,
+)
 """They strike at calls of a disk, and an idle cluster hardly uses its disks."""
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
 

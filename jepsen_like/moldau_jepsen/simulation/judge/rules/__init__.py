@@ -27,6 +27,7 @@ offset-kept              a group commits no offset below the one committed when 
 transaction-state        a transactional id follows KIP-98's state transitions; its epoch never decreases
 transaction-epoch        at level 2 the end of a transaction takes exactly the next epoch (KIP-890)
 transaction-outcome      a marker has the outcome that the coordinator decided, and precedes the next transaction
+hanging-disk-given-up    a broker gives up a log directory whose disk answers no sync in time (ADR 0043)
 wait-ends                a produce is answered as soon as it has nothing to wait for
 answered-once            a request is answered once, whatever completes it (``coverage`` judges it on the wire)
 compaction-keeps         the last value of a key survives cleaning

@@ -11,6 +11,7 @@ from moldau.records import decode_records
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.committed import CommittedReader, committed_batches
+from moldau_jepsen.simulation.judge.rules.disks import DiskRules
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
 from moldau_jepsen.simulation.judge.rules.epochs import EpochRules
 from moldau_jepsen.simulation.judge.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 SMALL_SEGMENT_BYTES = 1 << 20
 """Larger segments do not fill in a simulated run, and what is in the active segment is not cleaned."""
 SESSION_MS = 9_000.0
+SYNC_TIMEOUT_MS = 3_000.0
+STALL_SECONDS_MAX = 0.1
+"""Disks that stall for longer may delay the guard of a broker itself, so they are not judged."""
 SESSIONS_EVERY_SECONDS = 0.25
 """How often brokers' sessions are looked at while the metadata do not change."""
 
@@ -79,6 +83,7 @@ class RuleWatcher:
         self._compaction = CompactionRules(violated)
         self._committed = CommittedReader(violated)
         self._retention = RetentionRules(violated)
+        self._disks = DiskRules(violated, float(settings.get("log.dir.sync.timeout.ms", SYNC_TIMEOUT_MS)))
         session_ms = float(settings.get("broker.session.timeout.ms", SESSION_MS))
         self._sessions = SessionRules(violated, session_ms / 1000)
         self._voters: dict[int, _Voter] = {}
@@ -201,8 +206,18 @@ class RuleWatcher:
             self._registrations.image_seen(image)
         if broker.is_built:
             self._waits.look(node_id, broker.context.replicas.waits, self._now())
+            self._look_at_disks(node_id, broker)
         if broker.is_built and node_id not in self._incarnations:
             self._incarnations[node_id] = (broker, broker.context.incarnation_id)
+
+    def _look_at_disks(self, node_id: int, broker: Broker) -> None:
+        machine = self._cluster.machines[node_id]
+        profile = machine.disk.profile
+        if not profile.hanging_paths or profile.stall_max > STALL_SECONDS_MAX or self._cluster.is_stopping(node_id):
+            self._disks.calm(node_id)
+        else:
+            partitions = broker.context.replicas.partitions.values()
+            self._disks.look(node_id, machine.clock.monotonic_ms(), partitions, profile.is_hanging)
 
     def replica_changed(self, node_id: int, key: PartitionKey, partition: Partition, log_end_before: int) -> None:
         """A replica's state, high watermark or log end is not what it was."""

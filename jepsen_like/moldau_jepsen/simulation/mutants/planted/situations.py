@@ -11,6 +11,7 @@ from moldau.producer.core.accumulator import Accumulator
 from moldau.values import Offset
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
+from moldau_broker.log.directories.disk_patience import DiskPatience, Verdicts
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.replication.replica import Replica
@@ -107,3 +108,24 @@ def follower_watermark_is_log_end() -> list[Patch]:
         return True
 
     return [(Replica, "leader_high_watermark", learned)]
+
+
+def hanging_disk_kept() -> list[Patch]:
+    """The guard probes slow disks, and ignores that the probes do not return."""
+    original = DiskPatience.look
+
+    def look(self: DiskPatience, now_ms: float) -> Verdicts:
+        return Verdicts(probe=original(self, now_ms).probe, hung=())
+
+    return [(DiskPatience, "look", look)]
+
+
+def slow_disk_given_up() -> list[Patch]:
+    """The guard takes a disk for hanging that it had to probe, whether or not the probe returned."""
+    original = DiskPatience.look
+
+    def look(self: DiskPatience, now_ms: float) -> Verdicts:
+        found = original(self, now_ms)
+        return Verdicts(probe=(), hung=(*found.hung, *found.probe))
+
+    return [(DiskPatience, "look", look)]

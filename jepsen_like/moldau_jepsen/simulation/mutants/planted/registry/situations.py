@@ -7,10 +7,12 @@ from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import administration, situations
 from moldau_jepsen.simulation.mutants.pressed import (
     ADMINISTRATION,
+    HANGING_DISKS,
     LATE_PACKETS,
     NEAR_READERS,
     POWER_CUTS,
     SHORT_SEQUENCES,
+    SLOW_DISKS,
     STARTED_OVER,
 )
 
@@ -105,5 +107,19 @@ SITUATIONS = (
         text="a follower serves consumers up to its log end",
         patches=situations.follower_watermark_is_log_end,
         profile=NEAR_READERS,
+    ),
+    Mutant(
+        name="hanging-disk-kept",
+        area="log",
+        text="a broker keeps a log directory whose disk answers no sync",
+        patches=situations.hanging_disk_kept,
+        profile=HANGING_DISKS,
+    ),
+    Mutant(
+        name="slow-disk-given-up",
+        area="log",
+        text="a broker gives up a log directory whose disk is slow and answers",
+        patches=situations.slow_disk_given_up,
+        profile=SLOW_DISKS,
     ),
 )

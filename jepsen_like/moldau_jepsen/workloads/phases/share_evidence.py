@@ -1,0 +1,112 @@
+"""Asks a cluster what a history of a share group cannot tell: its lock, and the records that its coordinator gave up.
+
+A record that was delivered as often as the group allows is archived without any answer to a client. The deliveries need
+not have reached a member: a broker counts one when it acquires a record for a fetch, even if the answer is lost or the
+member dies with it. The coordinator stores the state of each record in ``__share_group_state``, so its log tells a
+record that was given up from one that was lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.admin import Admin, ConfigResource, ResourceType
+from moldau.consumer import Consumer
+from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import KafkaError
+from moldau_broker.coordinator.share.core.batches import ARCHIVED
+from moldau_broker.coordinator.share.core.records import parse_change
+from moldau_broker.coordinator.share.core.state import Snapshot
+from moldau_broker.server.cluster_metadata.topic_creation import SHARE_STATE_TOPIC
+from moldau_jepsen.checkers.group.share import Archived
+from moldau_jepsen.history import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau.records import Record
+    from moldau.runtime.ports.environment import Environment
+
+RETRY_S = 0.2
+POLL_MS = 500.0
+
+
+async def group_times_ms(bootstrap: str, environment: Environment, group: str) -> tuple[int, int]:
+    """Returns the lock duration and the session timeout that brokers use for a share group.
+
+    They are the group's own settings, or else those of a broker. Asks until there is an answer.
+    """
+    resource = ConfigResource(ResourceType.GROUP, group)
+    names = ("share.record.lock.duration.ms", "share.session.timeout.ms")
+    async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+        while True:
+            try:
+                cluster = await admin.describe_cluster()
+                broker = ConfigResource(ResourceType.BROKER, str(min(node.node_id for node in cluster.brokers)))
+                found = await admin.describe_configs([resource, broker])
+            except KafkaError:
+                await trio.sleep(RETRY_S)  # bounded by the caller's deadline
+                continue
+            own, general = found[resource], found[broker]
+            entries = [
+                own[name] if name in own and not own[name].is_default else general[f"group.{name}"] for name in names
+            ]
+            lock_ms, session_ms = (int(entry.value or 0) for entry in entries)
+            return lock_ms, session_ms
+
+
+async def archived_records(bootstrap: str, environment: Environment, group: str, topic: str) -> list[Archived]:
+    """Returns all records of a group that its coordinators have stored as archived, by rejection or by the limit.
+
+    The log must not have been pruned (``share.coordinator.state.topic.prune.interval.ms``). Bounded by the caller's
+    deadline.
+
+    Raises:
+        DecodeError: The log holds a record of another form.
+    """
+    config = {
+        "bootstrap.servers": bootstrap,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_uncommitted",
+        "enable.auto.commit": False,
+    }
+    found: list[Archived] = []
+    async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+        description = (await admin.describe_topics([SHARE_STATE_TOPIC]))[SHARE_STATE_TOPIC]
+    partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
+    async with Consumer(config, environment=environment) as consumer:
+        consumer.assign(partitions)
+        ends = {(where.topic, where.partition): end for where, end in (await consumer.end_offsets(partitions)).items()}
+        while any((consumer.position_nowait(where) or 0) < end for where, end in ends.items()):
+            for batch in await consumer.poll(POLL_MS):
+                found += archived_in(batch.records, group, topic)
+    return found
+
+
+def archived_in(records: Iterable[Record[bytes, bytes]], group: str, topic: str) -> list[Archived]:
+    """Returns the archived records of a group that records of the coordinator's log name.
+
+    Raises:
+        DecodeError: A record has another form.
+    """
+    found: list[Archived] = []
+    for record in records:
+        change = parse_change(record.key, record.value)
+        if change is None:
+            raise DecodeError("a record of a share coordinator has an unknown version")
+        if change.key.group_id != group:
+            continue
+        if isinstance(change, Snapshot):
+            batches = () if change.state is None else change.state.batches
+        else:
+            batches = change.batches
+        where = TopicPartition(topic, change.key.partition)
+        found += [
+            Archived((where, offset), batch.delivery_count)
+            for batch in batches
+            if batch.delivery_state == ARCHIVED
+            for offset in range(batch.first_offset, batch.last_offset + 1)
+        ]
+    return found
