@@ -10,24 +10,42 @@ from uuid import UUID
 
 import pytest
 
+from moldau.producer import Producer
 from moldau.protocol.codec import DecodeError
+from moldau.share import AcknowledgeType, ShareConsumer
 from moldau_broker.coordinator.share.core.batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 from moldau_broker.coordinator.share.core.records import change_record
 from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState, Snapshot, Update
 from moldau_jepsen.checkers.group.share import Archived
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.workloads.phases.share_evidence import archived_in
+from moldau_jepsen.workloads.phases.share_evidence import StoredStates, archived_records, group_times_ms
+from support.cluster.broker_cluster import run_cluster
+from support.share.story import set_group
 
 TOPIC_ID = UUID(int=7)
 WHERE = TopicPartition("share", 1)
 
 
-def update(*batches, group="share"):
+def update(*batches, group="share", start=-1):
     key = SharePartitionKey(group, TOPIC_ID, 1)
     change = Update(
-        key=key, snapshot_epoch=0, leader_epoch=3, start_offset=-1, delivery_complete_count=-1, batches=batches
+        key=key, snapshot_epoch=0, leader_epoch=3, start_offset=start, delivery_complete_count=-1, batches=batches
     )
     return record_of(change)
+
+
+def snapshot(*batches, start):
+    state = ShareState(
+        snapshot_epoch=1,
+        state_epoch=0,
+        leader_epoch=3,
+        start_offset=start,
+        delivery_complete_count=0,
+        create_ms=1,
+        write_ms=2,
+        batches=batches,
+    )
+    return record_of(Snapshot(key=SharePartitionKey("share", TOPIC_ID, 1), state=state))
 
 
 def record_of(change):
@@ -35,33 +53,75 @@ def record_of(change):
     return SimpleNamespace(key=record.key, value=record.value)
 
 
+def archived(*records):
+    states = StoredStates("share", "share")
+    for record in records:
+        states.take([record])
+    return {place[1]: count for place, count in states.archived()}
+
+
 def test_archived_records_are_named_with_their_deliveries():
-    records = [
-        update(StateBatch(4, 5, ARCHIVED, 10), StateBatch(6, 6, AVAILABLE, 3), StateBatch(7, 7, ACKNOWLEDGED, 1))
-    ]
-    assert archived_in(records, "share", "share") == [Archived((WHERE, 4), 10), Archived((WHERE, 5), 10)]
+    batches = (StateBatch(4, 5, ARCHIVED, 10), StateBatch(6, 6, AVAILABLE, 3), StateBatch(7, 7, ACKNOWLEDGED, 1))
+    assert archived(update(*batches)) == {4: 10, 5: 10}
+    assert archived(snapshot(*batches, start=4)) == {4: 10, 5: 10}
 
 
-def test_snapshots_name_them_too():
-    state = ShareState(
-        snapshot_epoch=1,
-        state_epoch=0,
-        leader_epoch=3,
-        start_offset=4,
-        delivery_complete_count=0,
-        create_ms=1,
-        write_ms=2,
-        batches=(StateBatch(8, 8, ARCHIVED, 2),),
-    )
-    key = SharePartitionKey("share", TOPIC_ID, 1)
-    records = [record_of(Snapshot(key=key, state=state)), record_of(Snapshot(key=key, state=None))]
-    assert archived_in(records, "share", "share") == [Archived((WHERE, 8), 2)]
+def test_a_start_offset_archives_what_was_available():
+    """With the delivery that came after its last state; not what was accepted, or what it has not passed."""
+    available = update(StateBatch(4, 6, AVAILABLE, 9), start=4)
+    assert archived(available, update(StateBatch(5, 5, ACKNOWLEDGED, 10), start=6)) == {4: 10}
+    assert archived(available, snapshot(start=7)) == {4: 10, 5: 10, 6: 10}
+    assert archived(available, update(StateBatch(4, 4, ARCHIVED, 9), start=-1)) == {4: 9}
+    assert archived(update(start=9)) == {}
 
 
-def test_other_groups_say_nothing():
-    assert archived_in([update(StateBatch(4, 5, ARCHIVED, 10), group="other")], "share", "share") == []
+def test_other_groups_and_ends_of_states_say_nothing():
+    end = record_of(Snapshot(key=SharePartitionKey("share", TOPIC_ID, 1), state=None))
+    assert archived(update(StateBatch(4, 5, ARCHIVED, 10), group="other"), end) == {}
 
 
 def test_an_unknown_form_is_no_evidence():
     with pytest.raises(DecodeError):
-        archived_in([SimpleNamespace(key=b"\0\x09", value=b"")], "share", "share")
+        archived(SimpleNamespace(key=b"\0\x09", value=b""))
+
+
+def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
+    """The group has a lock of its own, the session of the broker, and one record that was released too often."""
+    found = []
+
+    async def scenario(cluster):
+        client, environment = cluster.client(1), cluster.client_environment
+        await client.create_topic("share", partitions=1, replicas=1)
+        found.append(await group_times_ms("b1:9092", environment, "share"))
+        await set_group(
+            client,
+            "share",
+            share_auto_offset_reset="earliest",
+            share_record_lock_duration_ms="20000",
+            share_delivery_count_limit="2",
+        )
+        found.append(await group_times_ms("b1:9092", environment, "share"))
+        config = {"bootstrap.servers": "b1:9092"}
+        async with Producer(config, environment=environment) as producer:
+            for value in (b"0", b"1"):
+                await (await producer.send("share", value, partition=0))
+        options = {**config, "group.id": "share", "share.acknowledgement.mode": "explicit"}
+        async with ShareConsumer(options, environment=environment) as member:
+            member.subscribe(["share"])
+            done = 0
+            while done < 3:
+                for record in await member.poll(500.0):
+                    member.acknowledge(record, AcknowledgeType.RELEASE if record.offset else AcknowledgeType.ACCEPT)
+                    done += 1
+                await member.commit(5_000)
+        found.append(await archived_records("b1:9092", environment, "share", "share"))
+
+    run_cluster(
+        scenario,
+        brokers=1,
+        share_coordinator_state_topic_num_partitions="2",
+        share_coordinator_state_topic_replication_factor="1",
+        share_coordinator_state_topic_min_isr="1",
+        group_share_session_timeout_ms="50000",
+    )
+    assert found == [(30_000, 50_000), (20_000, 50_000), [Archived((TopicPartition("share", 0), 1), 2)]]

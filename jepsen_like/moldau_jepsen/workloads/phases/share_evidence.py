@@ -16,7 +16,7 @@ from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.consumer import Consumer
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import KafkaError
-from moldau_broker.coordinator.share.core.batches import ARCHIVED
+from moldau_broker.coordinator.share.core.batches import ARCHIVED, AVAILABLE
 from moldau_broker.coordinator.share.core.records import parse_change
 from moldau_broker.coordinator.share.core.state import Snapshot
 from moldau_broker.server.cluster_metadata.topic_creation import SHARE_STATE_TOPIC
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
+    from moldau_broker.coordinator.share.core.batches import StateBatch
+    from moldau_jepsen.checkers.group.share import Place
 
 RETRY_S = 0.2
 POLL_MS = 500.0
@@ -72,7 +74,7 @@ async def archived_records(bootstrap: str, environment: Environment, group: str,
         "isolation.level": "read_uncommitted",
         "enable.auto.commit": False,
     }
-    found: list[Archived] = []
+    states = StoredStates(group, topic)
     async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
         description = (await admin.describe_topics([SHARE_STATE_TOPIC]))[SHARE_STATE_TOPIC]
     partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
@@ -81,32 +83,59 @@ async def archived_records(bootstrap: str, environment: Environment, group: str,
         ends = {(where.topic, where.partition): end for where, end in (await consumer.end_offsets(partitions)).items()}
         while any((consumer.position_nowait(where) or 0) < end for where, end in ends.items()):
             for batch in await consumer.poll(POLL_MS):
-                found += archived_in(batch.records, group, topic)
-    return found
+                states.take(batch.records)
+    return states.archived()
 
 
-def archived_in(records: Iterable[Record[bytes, bytes]], group: str, topic: str) -> list[Archived]:
-    """Returns the archived records of a group that records of the coordinator's log name.
+class StoredStates:
+    """The states of a group's records, as its coordinators have stored them one after the other.
 
-    Raises:
-        DecodeError: A record has another form.
+    Brokers of Kafka store a record as archived, and then move the start offset of the share-partition. Those of Moldau
+    move it at once: a record that the start offset has passed while it was available after ``count`` deliveries was
+    archived with the delivery that followed. So the last state of each record is kept, and the start offsets.
     """
-    found: list[Archived] = []
-    for record in records:
-        change = parse_change(record.key, record.value)
-        if change is None:
-            raise DecodeError("a record of a share coordinator has an unknown version")
-        if change.key.group_id != group:
-            continue
-        if isinstance(change, Snapshot):
-            batches = () if change.state is None else change.state.batches
-        else:
-            batches = change.batches
-        where = TopicPartition(topic, change.key.partition)
-        found += [
-            Archived((where, offset), batch.delivery_count)
-            for batch in batches
-            if batch.delivery_state == ARCHIVED
-            for offset in range(batch.first_offset, batch.last_offset + 1)
-        ]
-    return found
+
+    def __init__(self, group: str, topic: str) -> None:
+        """Knows nothing of the group, which reads one topic."""
+        self._group = group
+        self._topic = topic
+        self._archived: dict[Place, int] = {}
+        self._available: dict[Place, int] = {}
+        self._starts: dict[int, int] = {}
+
+    def take(self, records: Iterable[Record[bytes, bytes]]) -> None:
+        """Takes the next records of a coordinator's log.
+
+        Raises:
+            DecodeError: A record has another form.
+        """
+        for record in records:
+            change = parse_change(record.key, record.value)
+            if change is None:
+                raise DecodeError("a record of a share coordinator has an unknown version")
+            if change.key.group_id != self._group:
+                continue
+            stored = change.state if isinstance(change, Snapshot) else change
+            if stored is not None:
+                partition = change.key.partition
+                self._starts[partition] = max(stored.start_offset, self._starts.get(partition, 0))
+                for batch in stored.batches:
+                    self._take_batch(TopicPartition(self._topic, partition), batch)
+
+    def _take_batch(self, partition: TopicPartition, batch: StateBatch) -> None:
+        for offset in range(batch.first_offset, batch.last_offset + 1):
+            place = partition, offset
+            self._available.pop(place, None)
+            if batch.delivery_state == AVAILABLE:
+                self._available[place] = batch.delivery_count
+            elif batch.delivery_state == ARCHIVED:
+                self._archived[place] = batch.delivery_count
+
+    def archived(self) -> list[Archived]:
+        """Returns the archived records with the deliveries that had counted then."""
+        passed = {
+            place: count + 1
+            for place, count in self._available.items()
+            if place[1] < self._starts.get(place[0].partition, 0)
+        }
+        return [Archived(place, count) for place, count in sorted((self._archived | passed).items())]
