@@ -16,7 +16,14 @@ from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_prof
 from moldau_jepsen.simulation.campaign.runner import run_seed
 from moldau_jepsen.simulation.mutants.mutants import run_trial
 
-RULES = ("streams-two-at-once", "streams-offset-back", "streams-not-settled", "share-altered")
+RULES = (
+    "streams-two-at-once",
+    "streams-two-in-epoch",
+    "streams-offset-back",
+    "streams-offset-lost",
+    "streams-not-settled",
+    "share-altered",
+)
 
 
 def test_some_seeds_of_a_campaign_have_a_streams_group() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau_broker.coordinator.group.streams.core import heartbeat, offset_checks, reconcile, state
+from moldau_broker.coordinator.group.streams.core import heartbeat, offset_checks, state
 from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
 from moldau_broker.coordinator.group.streams.core.state import (
-    EMPTY_TASKS,
-    MemberState,
     StreamsCurrent,
     StreamsEpoch,
     StreamsGroup,
@@ -28,18 +26,6 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.streams.core.topology import Task
 
 SEEDS = range(12)
-
-
-def silence_counts_as_release() -> list[Patch]:
-    """A member need not report that it has closed revoked tasks."""
-    good = reconcile.reconcile
-
-    def step(member: StreamsMember, *args: object, joins: bool) -> StreamsMember:
-        if member.state is MemberState.UNREVOKED_TASKS:
-            member = replace(member, state=MemberState.UNRELEASED_TASKS, revoking=EMPTY_TASKS)
-        return good(member, *args, joins=joins)  # type: ignore[arg-type]
-
-    return [(heartbeat, "reconcile", step)]
 
 
 def threads_of_process_share_task() -> list[Patch]:
@@ -122,7 +108,7 @@ def _bug(patches: Callable[[], list[Patch]]) -> PlantedBug:
 BUGS = (
     _bug(streams.active_task_given_before_release),
     _bug(threads_of_process_share_task),
-    _bug(silence_counts_as_release),
+    _bug(streams.silence_counts_as_release),
     _bug(streams.revoked_without_order),
     _bug(target_of_left_streams_member_kept),
     _bug(streams.streams_session_never_ends),

@@ -57,6 +57,9 @@ MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Erro
 STALE = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 BEAT_S = 0.5
 REQUEST_MS = 3_000.0
+SLOW_SHARE = 0.3
+"""Of the revoked tasks: those that take time to close, as tasks with much state do; heartbeats go on meanwhile."""
+SLOW_S = (0.5, 3.0)
 REBALANCE_MS = 40_000
 """Longer than a member takes to close a task, also if some of its requests are lost."""
 
@@ -186,8 +189,8 @@ class StreamsMember:
         self.history = history
         self.epoch = 0
         self.acting: dict[Task, Holding] = {}
-        self.revoked: set[Task] = set()
-        """Tasks that the coordinator has taken away, and that the member still has to close."""
+        self.revoked: dict[Task, float] = {}
+        """Tasks that the coordinator has taken away, with the time at which the member can have closed each."""
         self.positions: dict[Task, int] = {}
         self.sends_all = True
         self._hurries = trio.Event()
@@ -264,10 +267,17 @@ class StreamsMember:
                     holding.epochs.add(self.epoch)
 
     def _obey(self, given: frozenset[Task], coordinator: str) -> None:
-        self.revoked = set(self.acting) - given
+        self.revoked = {
+            task: self.revoked[task] if task in self.revoked else trio.current_time() + self._closing_s()
+            for task in sorted(set(self.acting) - given)
+        }
         for task in sorted(given - set(self.acting)):
             holding = self.acting[task] = Holding(task, self.member_id, now_ms(), coordinator=coordinator)
             self.history.holdings.append(holding)
+
+    def _closing_s(self) -> float:
+        """Draws how long the member takes to close a task."""
+        return self._draw.uniform(*SLOW_S) if self._draw.random() < SLOW_SHARE else 0.0
 
     # Tasks
 
@@ -282,7 +292,7 @@ class StreamsMember:
     async def _step(self, task: Task) -> None:
         if task[0] == "0":
             await self._process(task)
-        if task in self.revoked:
+        if trio.current_time() >= self.revoked.get(task, float("inf")):
             self._close(task)
             self._hurries.set()
 
@@ -337,7 +347,7 @@ class StreamsMember:
         holding = self.acting.pop(task, None)
         if holding is not None:
             holding.ended_ms = now_ms()
-        self.revoked.discard(task)
+        self.revoked.pop(task, None)
         self.positions.pop(task, None)
 
     def _drop_all(self) -> None:

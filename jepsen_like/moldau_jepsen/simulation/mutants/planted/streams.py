@@ -25,6 +25,18 @@ def active_task_given_before_release() -> list[Patch]:
     return [(StreamsGroup, "is_free", lambda self, kind, task, member: True)]
 
 
+def silence_counts_as_release() -> list[Patch]:
+    """A member need not report that it has closed revoked tasks."""
+    good = reconcile.reconcile
+
+    def step(member: StreamsMember, *args: object, joins: bool) -> StreamsMember:
+        if member.state is MemberState.UNREVOKED_TASKS:
+            member = replace(member, state=MemberState.UNRELEASED_TASKS, revoking=EMPTY_TASKS)
+        return good(member, *args, joins=joins)  # type: ignore[arg-type]
+
+    return [(heartbeat, "reconcile", step)]
+
+
 def revoked_without_order() -> list[Patch]:
     """A member loses tasks without being asked first, as soon as its target shrinks."""
 

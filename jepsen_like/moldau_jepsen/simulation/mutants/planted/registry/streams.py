@@ -21,6 +21,7 @@ def _streams(name: str, patches: Callable[[], list[Patch]]) -> Mutant:
 
 STREAMS = (
     _streams("active-task-given-before-release", streams.active_task_given_before_release),
+    _streams("silence-counts-as-release", streams.silence_counts_as_release),
     _streams("revoked-without-order", streams.revoked_without_order),
     _streams("streams-session-never-ends", streams.streams_session_never_ends),
     _streams("commit-of-stranger-accepted", streams.commit_of_stranger_accepted),
