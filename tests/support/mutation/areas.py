@@ -159,8 +159,8 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/moldau/client/producer",
-                *("accumulator", "partitioners", "producer_rules"),
-                *("transaction_core", "transaction_levels", "transaction_outcomes"),
+                *("accumulator", "batch_rules", "partitioners", "producer_rules"),
+                *("transaction_core", "transaction_levels", "transaction_outcomes", "transaction_rules"),
             ),
             "tests/moldau/client/test_steps.py",
         ),

@@ -311,8 +311,8 @@ class TransactionManager:
         ``has_records``: records of the transaction are not settled yet.
         """
         state = self.state
-        if state in (State.UNINITIALIZED, State.READY, State.FATAL_ERROR):
-            return None
+        if state in (State.UNINITIALIZED, State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR):
+            return None  # what is left of a transaction that failed waits for its abort
         if state is State.INITIALIZING:
             return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         if self._is_rising:

@@ -8,28 +8,9 @@ import trio
 from moldau import KafkaError, Producer
 from moldau.producer import partition_for_key
 from moldau.protocol.errors import ErrorCode
-from moldau.records import BinaryColumn, RowColumns
 from moldau_jepsen.world.world import run_world
+from support.client.columns import rows
 from support.client.fake_cluster import FakeCluster, batch_count, whole_log
-
-
-def column(fields):
-    offsets, data, validity = array("i", [0]), bytearray(), bytearray((len(fields) + 7) // 8)
-    for index, field in enumerate(fields):
-        data += field or b""
-        validity[index >> 3] |= (field is not None) << (index & 7)
-        offsets.append(len(data))
-    return BinaryColumn(
-        length=len(fields),
-        null_count=fields.count(None),
-        validity=bytes(validity),
-        offsets=offsets.tobytes(),
-        data=bytes(data),
-    )
-
-
-def rows(values, keys=None):
-    return RowColumns(len(values), None if keys is None else column(keys), column(values))
 
 
 def simulate(scenario, seed=1):

@@ -8,10 +8,10 @@ import pytest
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.accumulator import Accumulator, Limits
 from moldau.producer.core.counters import ProducerCounters
-from moldau.producer.core.partitioner import RoundRobin
+from moldau.producer.core.partitioner import RoundRobin, Sticky
 from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
 from moldau.producer.core.transaction_values import OffsetToCommit, State
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
@@ -19,7 +19,7 @@ from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.records import encode_batch
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def accumulator(**limits):
@@ -149,3 +149,86 @@ def test_requests_in_flight_are_counted():
     found = counters.statistics(5, total=10, used=4, waiting=0)
     assert (found.request_total, found.requests_in_flight, found.request_latency_max) == (3, 1, 4.0)
     assert found.buffer_available_bytes == 6
+
+
+def add(core, value=b"v", partition=T0, now_ms=0):
+    return core.append(core.queue(partition), 1, None, value, (), now_ms)
+
+
+def sent(core, now_ms=0, leaders=(T0, T1)):
+    ready_now = core.ready(now_ms, dict.fromkeys(leaders, 1))
+    return [batch for queues in ready_now.by_node.values() for batch in core.drain(queues, now_ms)]
+
+
+def test_only_partitions_of_the_transaction_are_sent_to():
+    """Records of others wait until the coordinator has added their partitions."""
+    core = accumulator(is_transactional=True)
+    core.admitted = {T0: None}
+    add(core)
+    add(core, partition=T1)
+    assert [batch.partition for batch in sent(core)] == [T0]
+    core.admitted = {T0: None, T1: None}
+    assert [batch.partition for batch in sent(core)] == [T1]
+
+
+def test_a_retried_batch_is_counted_once():
+    """Also without idempotence, where it takes a place in the queue again."""
+    core = accumulator(is_idempotent=False)
+    add(core)
+    for attempt in range(3):
+        (batch,) = sent(core, 5_000 * attempt)
+        assert core.queue(T0).in_flight == 1
+        core.settle(batch, ErrorCode.NETWORK_EXCEPTION, 5_000 * attempt)
+        assert core.queue(T0).outstanding == []
+    (batch,) = sent(core, 50_000)
+    core.settle(batch, ErrorCode.NONE, 50_000, base_offset=0)
+    assert core.queue(T0).outstanding == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected_epoch"),
+    [({}, 1), ({"is_transactional": True}, 0), ({"is_idempotent": False}, 0)],
+    ids=["idempotent", "transactional", "neither"],
+)
+def test_only_an_idempotent_producer_raises_its_epoch_itself(limits, expected_epoch):
+    """A transactional one asks its coordinator; without idempotence there is no sequence to lose."""
+    core = accumulator(delivery_timeout_ms=100, **limits)
+    add(core)
+    (batch,) = sent(core)
+    assert core.expire(100) == [batch]
+    assert core.producer_epoch == expected_epoch
+    assert not core.queue(T0).needs_new_epoch
+
+
+def test_an_abort_of_unsent_batches_leaves_those_that_were_sent():
+    """Batches with a sequence go on until their outcome is known, or the next transaction would meet a gap."""
+    core = accumulator(is_transactional=True)
+    add(core, b"sent")
+    (flying,) = sent(core)
+    add(core, b"queued")
+    error = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED)
+    (queued,) = core.abort_unsent(error)
+    assert (queued.error, queued.is_settled, flying.is_settled) == (error, True, False)
+    assert list(core.incomplete) == [flying]
+    assert sent(core, 10_000) == []
+
+
+def test_sticky_leaves_a_full_partition_for_another_one():
+    """KIP-480: with others at hand the next batch goes elsewhere, whatever is drawn."""
+    chooser = Sticky()
+    chosen = []
+    for _ in range(4):
+        chosen.append(chooser.choose([0, 1], 2, lambda: 0))
+        chooser.appended(10, began_batch=False, is_full=True)
+    assert chosen == [0, 1, 0, 1]
+    assert chooser.choose([1], 2, lambda: 0) == 1, "the only one that is available"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_failed_look_up_is_repeated_after_a_pause(code):
+    manager = in_transaction(P0)
+    manager._coordinators.clear()
+    call = manager.next_call(has_records=False)
+    assert call.request is None
+    manager.not_found(call, code, 1_000)
+    assert (manager.state, manager.retry_at_ms) == (State.IN_TRANSACTION, 1_000 + manager.retry_backoff_ms)
