@@ -37,9 +37,11 @@ check: lint-quick
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m 'not spark and not proof' $(CHECKED)
 
 # The long tests of the tests: planted bugs that campaigns must find, negative controls, kept runs with planted bugs, Spark
-# under kill -9, and the comparison with Spark's own connector. Run it after changes of the kit, and before a release.
+# under kill -9, and the comparison with Spark's own connector; then the tests that draw their examples, with all examples.
+# Run it after changes of the kit, and before a release.
 test-proof: install
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m proof --durations=10
+	MOLDAU_ALL_EXAMPLES=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m '(hypothesis or drawn) and not proof'
 
 # Clusters of earlier releases, whose wheels are built from the history, are upgraded and downgraded under load.
 test-upgrade: install

@@ -1,8 +1,8 @@
 """Settings that all tests share, such as Hypothesis's search for examples.
 
 No time limit is put on an example, for a machine that is busy elsewhere makes any example slow; and the examples are
-the same in every run, so that a test fails because of what was changed and not because of what was drawn. To look for
-new ones: ``pytest --hypothesis-profile=explore``.
+the same in every run, so that a test fails because of what was changed and not because of what was drawn. ``make test``
+draws a third of them (``support.proof``). To look for new ones: ``pytest --hypothesis-profile=explore``.
 
 Hypothesis draws some values from a pool of constants, which it collects from the source of every imported module of the
 project, also with ``derandomize``. Which modules are imported depends on the tests that the same process ran before,
@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from support.order import longest_first, scheduler_of
+from support.proof import examples
 from support.shared import SHARED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -27,7 +28,7 @@ UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 os.environ["MOLDAU_PROFILE"] = ""  # the profile that a developer uses names no cluster of a test
 
 settings.register_profile("explore", **UNHURRIED)
-settings.register_profile("moldau", **UNHURRIED, derandomize=True)
+settings.register_profile("moldau", **UNHURRIED, derandomize=True, max_examples=examples(100))
 settings.load_profile("moldau")
 
 

@@ -5,6 +5,7 @@ Method: the sources are parsed. A first line is a whole sentence, and ``Raises``
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,24 @@ def modules(folder):
         yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
 
 
+def definitions(node):
+    """Yields a module or statement and all definitions inside it; expressions hold none."""
+    if isinstance(node, (ast.Module, *NAMED)):
+        yield node
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, name, ()):
+            yield from definitions(each)
+
+
+@cache
 def docstrings(folder):
-    for path, tree in modules(folder):
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, *NAMED)) and (text := ast.get_docstring(node)):
-                yield f"{path}:{getattr(node, 'lineno', 1)}", text
+    """Returns all docstrings below a folder with their places; both tests read them."""
+    return [
+        (f"{path}:{getattr(node, 'lineno', 1)}", text)
+        for path, tree in modules(folder)
+        for node in definitions(tree)
+        if (text := ast.get_docstring(node))
+    ]
 
 
 def undocumented(body, is_public):

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+SHARE_OF_EXAMPLES: Final = 3
+"""``make test`` runs one of this many drawn examples."""
+ALL_EXAMPLES: Final = "MOLDAU_ALL_EXAMPLES"
+"""The variable of the environment with which all are run: by ``make test-proof``, and by trials of generated bugs."""
+
+
+def examples(most: int) -> int:
+    """Returns how many examples a test draws; ``most`` where all are run.
+
+    Tests that do not draw them with Hypothesis are marked ``drawn``, by which ``make test-proof`` finds them.
+    """
+    return most if os.environ.get(ALL_EXAMPLES) else -(-most // SHARE_OF_EXAMPLES)
 
 
 def proof_beyond(quick: int, values: Iterable[object]) -> list[object]:

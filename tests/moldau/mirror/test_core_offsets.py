@@ -12,6 +12,7 @@ from moldau import CommittedOffset, TopicPartition
 from moldau.mirror.core.checkpoints import CheckpointBook, offsets_to_sync
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
 from moldau.mirror.core.offset_syncs import SyncEmitter, SyncStore
+from support.proof import examples
 
 P = TopicPartition("orders", 0)
 COPY = TopicPartition("east.orders", 0)
@@ -78,7 +79,7 @@ def histories(draw):
     return runs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(histories(), st.integers(0, 30), st.data())
 def test_translation_skips_no_unread_record(runs, lag_max, data):
     """Every record at or behind the group's offset has its newest copy at or behind the translated offset.

@@ -11,6 +11,7 @@ from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress, stored_start
 from moldau.values import ZERO_UUID
+from support.proof import examples
 
 P = TopicPartition("orders", 0)
 TOPIC = uuid.UUID(int=7)
@@ -93,7 +94,7 @@ class ProgressMachine(RuleBasedStateMachine):
         assert self.progress.pending() == 0
 
 
-ProgressMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ProgressMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestProgress = ProgressMachine.TestCase
 
 

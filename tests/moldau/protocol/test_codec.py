@@ -36,6 +36,7 @@ from moldau.protocol.messages.internal.transaction_log import TransactionLogValu
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.schema import Message
+from support.proof import examples
 from support.protocol_samples import all_messages, samples
 
 MESSAGES = all_messages()
@@ -254,7 +255,7 @@ def test_mutated_messages_raise_only_decode_errors() -> None:
     assert min(outcomes) > 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(MESSAGES), st.binary(max_size=200))
 def test_random_bytes_raise_only_decode_errors(case: tuple[type[Message], int], data: bytes) -> None:
     cls, version = case

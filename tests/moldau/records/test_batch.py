@@ -35,6 +35,7 @@ from moldau.records import (
     set_producer_state,
     uncompressed_records,
 )
+from support.proof import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the oracle's own making
@@ -300,7 +301,7 @@ def test_cut_batches_are_refused():
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4),
     cut=st.integers(0, 30),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_hostile_batches_raise_nothing_but_corruption(codec, flips, cut):
     """Damage is applied behind the CRC's back, as an attacker would."""
     batch = bytearray(encode_batch(RECORDS[:8], compression=codec))

@@ -20,6 +20,7 @@ from moldau.records import (
 )
 from moldau.records.pure import cleaning as pure_cleaning
 from moldau.records.pure import codec as pure_codec
+from support.proof import examples
 
 cython = pytest.importorskip("moldau.records._cleaning", reason="the extension was not built")
 codec = pytest.importorskip("moldau.records._codec", reason="the extension was not built")
@@ -65,7 +66,7 @@ def both(name, *args, table):
 
 
 @given(batches=st.lists(ROWS, min_size=1, max_size=4), size=TABLE, first=st.integers(0, 30), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_keys_and_records_match_a_dictionary_model(batches, size, first, data) -> None:
     """Keys are mapped and records selected as a dictionary does it."""
     table, used, last = bytearray(size), 0, {}
@@ -111,7 +112,7 @@ def test_keys_and_records_match_a_dictionary_model(batches, size, first, data) -
 
 
 @given(rows=ROWS, keep=st.data(), horizon=st.none() | st.integers(0, 5000), append_time=st.none() | st.integers(0, 99))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_copied_records_equal_freshly_written_ones(rows, keep, horizon, append_time) -> None:
     """The copied records are the kept ones, with the bytes of freshly written records."""
     source = encoded(rows, 7)
@@ -142,7 +143,7 @@ def test_copied_records_equal_freshly_written_ones(rows, keep, horizon, append_t
     base_timestamp=st.sampled_from([0, 2**63 - 2, -(2**63)]),
     count_off=st.integers(-1, 1),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_damaged_bytes_give_one_answer_or_one_error(rows, flips, cut, base, base_timestamp, count_off) -> None:
     source = bytearray(encoded(rows, 0))
     header = parse_batch_header(source, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moldau.records import Compression, CorruptRecordError, compress, decompress
 from moldau.records.decompression import StreamCompressor
+from support.proof import examples
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"Moldau flows through Prague. " * 5000
@@ -109,7 +110,7 @@ def test_every_cut_is_an_error(codec):
 
 
 @given(codec=st.sampled_from(CODECS), data=st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_bytes_raise_nothing_but_corruption(codec, data):
     try:
         assert len(decompress(codec, data, 100_000)) <= 100_000
@@ -118,7 +119,7 @@ def test_random_bytes_raise_nothing_but_corruption(codec, data):
 
 
 @given(codec=st.sampled_from(CODECS), at=st.integers(0, 10_000), byte=st.integers(1, 255))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_bytes_raise_nothing_but_corruption(codec, at, byte):
     packed = bytearray(compress(codec, TEXT[:3000]))
     packed[at % len(packed)] ^= byte

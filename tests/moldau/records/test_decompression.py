@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moldau.records import Compression, CorruptRecordError, OversizedRecordsError, compress, decompress
 from moldau.records.decompression import LongStep, StreamCompressor, pieces
+from support.proof import examples
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"Moldau flows through Prague. " * 5000
@@ -130,14 +131,14 @@ def test_every_cut_in_pieces_is_an_error(codec):
 
 
 @given(codec=st.sampled_from(CODECS), data=st.binary(max_size=200), cut=st.integers(0, 100))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_bytes_have_the_outcome_of_decompress(codec, data, cut):
     packed = compress(codec, TEXT[:300])[:cut] + data
     assert outcome(joined, codec, packed, 100_000) == outcome(decompress, codec, packed, 100_000)
 
 
 @given(codec=st.sampled_from(CODECS), at=st.integers(0, 10_000), byte=st.integers(1, 255))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_bytes_have_the_outcome_of_decompress(codec, at, byte):
     packed = bytearray(compress(codec, TEXT[:3000]))
     packed[at % len(packed)] ^= byte

@@ -31,6 +31,7 @@ from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import validate_batch
 from moldau_broker.log.values import AppendOrigin
+from support.proof import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the oracle's own making
@@ -121,7 +122,7 @@ def record_attributes(batch) -> list[int]:
 
 @given(records=RECORDS, compression=CODEC, edits=st.lists(EDIT, max_size=2), more=st.integers(-2, 2))
 @example(records=[(NOW, b"k", b"v", ())] * 2, compression=Compression.NONE, edits=[("flip", 2167, b"")], more=0)
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 def test_accepted_batches_read_alike_in_all_decoders(records, compression, edits, more) -> None:
     count = max(1, len(records) + more)
     batch = packed(records, compression, edits, count)
@@ -139,7 +140,7 @@ def test_accepted_batches_read_alike_in_all_decoders(records, compression, edits
 
 
 @given(records=RECORDS, compression=CODEC)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_sound_batches_are_accepted(records, compression) -> None:
     batch = packed(records, compression, (), len(records))
     assert accepted(batch)

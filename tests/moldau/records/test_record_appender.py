@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from moldau.records import InvalidRecordError
 from moldau.records.pure import codec as pure_codec
+from support.proof import examples
 
 MODULES = [pure_codec]
 with contextlib.suppress(ImportError):
@@ -238,7 +239,7 @@ RECORD = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(records=st.lists(RECORD, max_size=30))
 def test_twins_take_and_leave_the_same(records):
     if len(MODULES) < 2:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from moldau.records import CorruptRecordError, InvalidRecordError
 from moldau.records.columns import Columns
 from moldau.records.pure import codec as pure_codec
+from support.proof import examples
 
 cython = pytest.importorskip("moldau.records._codec", reason="the extension was not built")
 
@@ -102,7 +103,7 @@ def test_encodings_are_equal_and_decode_to_their_input(records, gaps):
 
 
 @given(data=st.binary(max_size=120), count=st.integers(-1, 6), last_delta=st.integers(0, 8))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_random_bytes_give_the_same_answer_or_the_same_error(data, count, last_delta):
     both("decode_records", data, 0, len(data), count, 10, 1000, None, last_delta, 0)
     walk_both(data, count, [3])
@@ -117,7 +118,7 @@ def test_random_bytes_give_the_same_answer_or_the_same_error(data, count, last_d
     cut=st.integers(0, 20),
     window=st.tuples(st.integers(0, 8), st.integers(0, 8)),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_records_give_the_same_answer_or_the_same_error(records, flips, cut, window):
     encoded = bytearray(write(cython, records)[0][3:])
     for at, byte in flips:
@@ -139,7 +140,7 @@ def test_damaged_records_give_the_same_answer_or_the_same_error(records, flips, 
     order=st.tuples(st.integers(-1, 1000), st.integers(-1, 1000)),
     needs_keys=st.booleans(),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_sound_records_walk_alike_in_any_pieces(records, cuts, order, needs_keys):
     """The walker finds what a look at the records says."""
     encoded = write(cython, records)[0][3:]
@@ -163,7 +164,7 @@ def test_sound_records_walk_alike_in_any_pieces(records, cuts, order, needs_keys
     cuts=st.lists(st.integers(1, 40), min_size=1, max_size=3),
     count=st.integers(-1, 8),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_damaged_records_walk_alike_in_any_pieces(records, flips, cut, cuts, count):
     """The walker accepts no batch that the decoder refuses, and refuses only what is damaged or not dense."""
     encoded = bytearray(write(cython, records)[0][3:])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from moldau.records.columns import BinaryColumn
 from moldau.records.pure import codec as pure_codec
+from support.proof import examples
 
 FIELD = st.none() | st.binary(max_size=30)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), FIELD), max_size=3)
@@ -69,7 +70,7 @@ def numbers(data):
 
 
 @pytest.mark.parametrize("name", ["cython", "python"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=12), limit=st.integers(10, 400), shift=st.integers(0, 3))
 def test_rows_are_encoded_as_single_records(name, rows, limit, shift):
     """``append_rows`` stops where ``append`` stops, and both have then written the same bytes."""
@@ -93,7 +94,7 @@ def test_rows_are_encoded_as_single_records(name, rows, limit, shift):
     assert by_rows.take() == by_record.take()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=st.lists(ROW, max_size=12), count=st.integers(1, 9))
 def test_twins_agree_on_rows(rows, count):
     """Partitions, fingerprints, bounds and groups are equal in both implementations."""

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import Applied, IsrProposal, PartitionState, Replica, ReplicaEffects
+from support.proof import examples
 
 BROKERS = (1, 2, 3)
 LAG_MS = 100.0
@@ -317,4 +318,4 @@ class ReplicasTogether(RuleBasedStateMachine):
 
 
 TestReplicasTogether = ReplicasTogether.TestCase
-TestReplicasTogether.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestReplicasTogether.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moldau_cli.plans.balance.planner import plan_balance
 from moldau_cli.plans.balance.state import BrokerState, ImpossiblePlanError, Options, PlacedPartition
+from support.proof import examples
 
 MIB = 1 << 20
 EXACT = Options(slack_bytes=1, tolerance=0.0)
@@ -72,7 +73,7 @@ def squares(partitions, brokers, replicas, slack):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(cluster=clusters(), moves_max=st.sampled_from([None, 0, 1, 5]), tolerance=st.sampled_from([0.0, 0.1, 0.5]))
 def test_a_plan_is_sound(cluster, moves_max, tolerance):
     """Replicas keep their number, go to live brokers only, share no more racks, and are at least as even as before."""
@@ -96,7 +97,7 @@ def test_a_plan_is_sound(cluster, moves_max, tolerance):
         assert squares(partitions, brokers, now, MIB) <= before + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cluster=clusters())
 def test_a_second_plan_moves_nothing(cluster):
     partitions, brokers = cluster
@@ -108,7 +109,7 @@ def test_a_second_plan_moves_nothing(cluster):
     assert copies(again, plan_balance(again, brokers)) == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cluster=clusters(), data=st.data())
 def test_emptied_brokers_lose_everything(cluster, data):
     """With no other moves allowed, exactly their replicas are copied, each once."""
@@ -126,7 +127,7 @@ def test_emptied_brokers_lose_everything(cluster, data):
     assert copies(partitions, plan) == sum(len(emptied & set(one.replicas)) for one in partitions.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     replicas=st.lists(st.permutations([1, 2, 3, 4, 5]), min_size=1, max_size=30),
     width=st.integers(2, 5),

@@ -13,8 +13,9 @@ import trio
 
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import run_world
+from support.proof import examples
 
-SEEDS = 40
+SEEDS = examples(72)
 SCRIPT_SECONDS = 30.0
 CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
 SLOW_START = NetworkProfile(delay_min=0.005, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
@@ -91,6 +92,7 @@ async def scripted(world, near, far):
     return bytes(written), bytes(read) + taken(far), failed, dies
 
 
+@pytest.mark.drawn
 def test_read_bytes_are_always_a_prefix_of_the_written_bytes():
     """The received bytes are a prefix of the sent bytes under all faults."""
     seen = set()

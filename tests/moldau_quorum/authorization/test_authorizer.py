@@ -23,6 +23,7 @@ from moldau_quorum.authorization.configured import super_users
 from moldau_quorum.authorization.rules import AclIndex, host_fits
 from moldau_quorum.metadata.persistent_map import PersistentMap
 from moldau_quorum.metadata.records import AccessControlEntryRecord
+from support.proof import examples
 
 TOPIC, GROUP = AclResource.TOPIC, AclResource.GROUP
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
@@ -117,7 +118,7 @@ def compare(first, second, default):
                         assert world.may(operation, name, resource, principal, host) is expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(entries_strategy, entries_strategy, st.booleans())
 def test_decisions_are_those_of_the_reference(first, second, default):
     compare(first, second, default)

@@ -27,6 +27,7 @@ from moldau_quorum.node.voters.leadership_transfer import (
     encode_transfer_request,
     encode_transfer_response,
 )
+from support.proof import examples
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.binary(max_size=9),
@@ -73,7 +74,7 @@ def test_a_followers_fetch_is_bounded_in_time_and_size() -> None:
     | PLAIN.map(msgpack.packb)
     | st.lists(PLAIN, max_size=11).map(lambda v: msgpack.packb([1, *v]))
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_garbage_is_refused(body: bytes) -> None:
     for decode in (decode_fetch_request, decode_fetch_response, decode_transfer_request, decode_transfer_response):
         try:

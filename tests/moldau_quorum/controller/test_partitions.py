@@ -23,6 +23,7 @@ from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.walks import balance_leaders, with_last
 from support.controller.model import ModelController
 from support.controller.partition_machine import MovingPartitionMachine, PartitionMachine
+from support.proof import examples
 
 
 def three_brokers(**configs: str) -> ModelController:
@@ -270,9 +271,9 @@ def test_a_lower_min_insync_empties_the_elr_in_one_command() -> None:
     assert len(controller.commands) == commands + 1
 
 
-PartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PartitionMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase
-MovingPartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+MovingPartitionMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestMovingPartitionMachine = MovingPartitionMachine.TestCase
 
 

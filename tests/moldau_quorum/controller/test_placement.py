@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moldau.values import BrokerId
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
+from support.proof import examples
 
 
 def group(machines: int, processes: int, down: frozenset[int] = frozenset()) -> list[UsableBroker]:
@@ -29,7 +30,7 @@ def machine(broker: int) -> int:
     return broker // 100
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     machines=st.integers(1, 5),
     processes=st.integers(1, 4),

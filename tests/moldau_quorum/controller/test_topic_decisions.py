@@ -32,6 +32,7 @@ from moldau.protocol.messages.list_partition_reassignments import (
 )
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
 from support.controller.model import ModelController, check_partition
+from support.proof import examples
 
 
 def controller_of(*brokers: int) -> ModelController:
@@ -134,7 +135,7 @@ def test_manual_assignments_are_taken_as_they_are_or_refused() -> None:
     assert (partition.replicas, partition.isr, partition.leader) == ((2, 3), (3,), 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     brokers=st.integers(1, 9),
     racks=st.integers(0, 3),

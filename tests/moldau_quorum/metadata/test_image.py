@@ -26,6 +26,7 @@ from moldau_quorum.metadata.image import MetadataImage, delta_between
 from moldau_quorum.metadata.persistent_map import PersistentMap
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
 from support.controller.model import ModelController, check_partition
+from support.proof import examples
 
 TOPIC_ID = UUID(int=77)
 
@@ -69,7 +70,7 @@ def test_every_record_survives_its_encoding(record_class: type[r.MetadataRecord]
 
 
 @given(position=st.integers(0, 10_000), bit=st.integers(0, 7), cut=st.integers(0, 200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_damaged_commands_are_refused(position: int, bit: int, cut: int) -> None:
     encoded = bytearray(r.encode_command(command(r.TopicRecord(name="t", topic_id=TOPIC_ID))))
     cut_short = encoded[: min(cut, len(encoded) - 1)]
@@ -159,7 +160,7 @@ def test_records_that_do_not_fit_are_damage() -> None:
     ),
     chunk=st.integers(1, 50),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_persistent_map_is_a_dictionary_whose_versions_stay(operations: list, chunk: int) -> None:
     model: dict[int, int] = {}
     current: PersistentMap[int, int] = PersistentMap()
@@ -239,7 +240,7 @@ def restored(image: MetadataImage, *, records_per_piece: int = 500) -> MetadataI
 
 
 @given(steps=STEPS, snapshot_at=st.integers(0, 40), piece=st.integers(2, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_replay_snapshot_and_delta_all_lead_to_the_same_image(steps: list, snapshot_at: int, piece: int) -> None:
     controller = ModelController()
     play(controller, steps)

@@ -37,6 +37,7 @@ from moldau_quorum.metadata.records import ClusterRecord
 from moldau_quorum.metadata.snapshot import snapshot_pieces
 from moldau_quorum.node.serving.principals import NodePrincipals, distinguished_name, parse_patterns
 from support.certificates import authority
+from support.proof import examples
 from support.quorum.cluster import PORT, TestCluster, create, eventually, topic
 from support.raft.hardened_pysyncobj import CampaignNode
 from support.raft.world import World
@@ -239,7 +240,7 @@ VALUES = (
 PAYLOADS = st.lists(VALUES | st.lists(VALUES, max_size=4).map(tuple), max_size=9).map(tuple)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_drawn_frames_of_strangers_change_nothing(data):
     frames = st.one_of(
@@ -324,7 +325,7 @@ class Alone(World):
         return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 @pytest.mark.proof
 def test_a_node_bears_anything_from_proven_peers(data):
@@ -368,7 +369,7 @@ def library_message(data, term, last_index):
     return message
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_a_hardened_library_bears_anything_from_proven_peers(data):
     world = Alone(data.draw(st.integers(0, 3)), engine=CampaignNode)

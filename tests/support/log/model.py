@@ -984,10 +984,13 @@ def close(driver: Driver, rnd: random.Random) -> None:
 
 
 def crash_after_each_write(
-    operation: Callable[[Driver, random.Random], None], *, compact: bool, power_lost: bool
+    operation: Callable[[Driver, random.Random], None], *, compact: bool, power_lost: bool, step: int = 1
 ) -> int:
-    """Lets the power fail after the first, second ... write of an operation; returns how many writes it has."""
-    for writes in range(1, WRITES_MAX):
+    """Lets the power fail after the first, second ... write of an operation; returns how many writes it has.
+
+    A larger ``step`` leaves out writes between.
+    """
+    for writes in range(1, WRITES_MAX, step):
         driver, rnd = prepare(compact, seed=writes % 3)
         driver.writes = writes
         floor = driver.durable_end

@@ -29,6 +29,7 @@ from support.mutation.areas import AREAS, ROOT, Area, module_name
 from support.mutation.operators import Mutant, mutants_of
 from support.mutation.report import page
 from support.mutation.trial import FOUND, SURVIVED, UNSWAPPABLE, end_group, forked, record, simulated, tried
+from support.proof import ALL_EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -178,6 +179,7 @@ def main() -> int:
     """Runs the campaign and prints a table."""
     args = parser().parse_args()
     os.chdir(ROOT)
+    os.environ[ALL_EXAMPLES] = "1"
     result = Path(args.result) if args.result else None
     rows: dict[str, dict[str, object]] = json.loads(result.read_text()) if result and result.exists() else {}
     failed = False

@@ -23,6 +23,7 @@ from moldau.runtime.sasl.core.identity import ANONYMOUS
 from moldau.runtime.sasl.listener import SaslListener
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_jepsen.world.world import run_world
+from support.proof import examples
 from support.sasl import NoCredentials, node_config
 
 PASSED = b"\0\0\0\4\0\0\0\7"
@@ -268,7 +269,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(streams=st.lists(st.lists(PIECES, max_size=6).map(b"".join), min_size=1, max_size=8))
 def test_hostile_bytes_never_pass_and_never_raise(streams):
     """Each stream has a connection of its own; afterwards an honest client is served and no memory is kept."""

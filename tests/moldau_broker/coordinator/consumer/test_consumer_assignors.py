@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau_broker.coordinator.group.consumer.core.assignors import ASSIGNORS, Subscriber
+from support.proof import examples
 
 T, U = UUID(int=1), UUID(int=2)
 
@@ -92,7 +93,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[UUID, int]]:
     return members, counts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(group=groups(), name=st.sampled_from(sorted(ASSIGNORS)))
 def test_every_partition_has_one_subscriber(group: tuple[list[Subscriber], dict[UUID, int]], name: str) -> None:
     members, counts = group
@@ -105,7 +106,7 @@ def test_every_partition_has_one_subscriber(group: tuple[list[Subscriber], dict[
         assert {topic for topic, _ in found[each.member_id]} <= each.topics
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(group=groups())
 def test_uniform_is_even_and_comes_to_rest(group: tuple[list[Subscriber], dict[UUID, int]]) -> None:
     """No single move can even out the loads further, and an assignment that is even stays as it is."""

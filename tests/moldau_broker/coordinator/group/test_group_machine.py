@@ -17,6 +17,7 @@ from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.group_world import Consumer, CoreDriver, commit_request
+from support.proof import examples
 
 CONSUMERS = 4
 WHO = st.integers(0, CONSUMERS - 1)
@@ -170,4 +171,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestGroupMachine.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)

@@ -34,6 +34,7 @@ from moldau_broker.coordinator.group.core.responses import commit_answer
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import Reply
 from support.coordinator.group_world import CoreDriver, commit_request
+from support.proof import examples
 
 MINUTE_MS = 60_000
 RETENTION_MS = 60 * MINUTE_MS
@@ -198,4 +199,4 @@ class OffsetMachine(RuleBasedStateMachine):
 
 
 TestOffsetMachine = OffsetMachine.TestCase
-TestOffsetMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestOffsetMachine.settings = settings(max_examples=examples(120), stateful_step_count=30, deadline=None)

@@ -15,6 +15,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.share.core.requests import Delete, Initialize, Read
 from support.coordinator.share_world import ShareDriver, key, write
+from support.proof import examples
 
 KEYS = (key(0), key(1))
 WHICH = st.sampled_from(KEYS)
@@ -149,4 +150,4 @@ class ShareMachine(RuleBasedStateMachine):
 
 
 TestShareMachine = ShareMachine.TestCase
-TestShareMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestShareMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -23,6 +23,7 @@ from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateM
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.server.coordination.transactions import is_late
 from support.coordinator.transaction_world import Producer, TransactionDriver, add_request, code_of, end_request
+from support.proof import examples
 
 if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.effects import Marker, SendMarkers
@@ -245,7 +246,7 @@ class LateMessages(RuleBasedStateMachine):
 
 
 TestLateMessages = LateMessages.TestCase
-TestLateMessages.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLateMessages.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def story(level: int) -> World:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from support.coordinator.transaction_world import Producer, TransactionDriver, add_request
+from support.proof import examples
 
 PRODUCERS = 3
 WHO = st.integers(0, PRODUCERS - 1)
@@ -153,4 +154,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactionMachine = TransactionMachine.TestCase
-TestTransactionMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTransactionMachine.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -19,7 +19,7 @@ from moldau_broker.log.files.checksums import CHECKSUMS
 from moldau_broker.log.files.dump import BAD_BYTE, dump_file
 from moldau_broker.log.values import TopicPartition
 from support.log.model import PARTITION, TOPIC_ID, Driver, VirtualMachine, all_rows, make_batch, read_rows
-from support.proof import proof_beyond
+from support.proof import examples, proof_beyond
 
 SMALL_FILES = (
     "recovery-point-offset-checkpoint",
@@ -77,6 +77,7 @@ def damage(rnd: random.Random, content: bytes) -> bytes:
     return content + rnd.randbytes(rnd.randint(1, 40))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", proof_beyond(4, KINDS))
 def test_damage_beside_the_log_is_mended(kind: str) -> None:
     driver = write_log(3)
@@ -85,7 +86,7 @@ def test_damage_beside_the_log_is_mended(kind: str) -> None:
     targets = [path for path in sorted(files) if path.endswith(kind)]
     assert targets
     driver.check_indexes = False  # a damaged entry stays until it would be used
-    for number in range(40):
+    for number in range(examples(40)):
         rnd = random.Random(number)
         target = rnd.choice(targets)
         changed = {**files, target: damage(rnd, files[target])}

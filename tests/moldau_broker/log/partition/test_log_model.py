@@ -26,11 +26,15 @@ from support.log.model import (
     swap,
 )
 from support.log.mutants import BY_NAME, KIND_OF
-from support.proof import proof_beyond
+from support.proof import examples, proof_beyond
 
 SEEDS = strategies.integers(0, 2**32)
 BOUNDED = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=examples(40),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 
 
@@ -86,10 +90,11 @@ TestTransactionsLog = TransactionsLog.TestCase
 TestTransactionsLog.settings = BOUNDED
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", proof_beyond(1, range(4)))
 def test_random_histories_on_a_virtual_disk(block: int, kind: str) -> None:
-    for seed in range(block * 8, block * 8 + 8):
+    for seed in range(block * 8, block * 8 + examples(8)):
         run_seed(VirtualMachine(seed), seed=seed, steps=80, kind=kind)
 
 

@@ -35,6 +35,7 @@ from moldau_broker.log.partition import validator
 from moldau_broker.log.partition.validator import PIECE_BYTES, BatchValidation, validate_batch
 from moldau_broker.log.values import AppendOrigin
 from support.log.model import make_batch
+from support.proof import examples
 
 NOW = 1_000_000_000
 ROWS = [(NOW, b"a", b"1"), (NOW + 5, b"b", None), (NOW - 7, b"c", b"3")]
@@ -329,7 +330,7 @@ def test_compression_type(wanted: str, codec, append_time: bool) -> None:
     assert header.max_timestamp == (NOW if append_time else NOW + 5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(LogError):

@@ -22,6 +22,7 @@ from moldau_broker.server.share.core.values import (
     RecordState,
     ShareLimits,
 )
+from support.proof import examples
 from support.share.model import LIMIT, LOCK_MS, Model
 
 Step = tuple[str, tuple[int | str, ...]]
@@ -180,7 +181,7 @@ random_steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(random_steps, max_size=40), st.integers(3, 12), st.sampled_from([0, 1, 5]))
 def test_random_histories(history: list[Step], locks_max: int, batch_size: int):
     """Long histories over twelve records: the same comparison after each step."""

@@ -159,7 +159,7 @@ def test_a_blind_broker_sees_no_controller_and_everybody_else():
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-async def deaths(world, kind):
+async def deaths(world, kind, strikes=6):
     """Strikes several times; returns, for each, who led before, who was down, and who had no power."""
     cluster = SimulatedCluster(world, ClusterShape(settings=SYNCED))
     cluster.start_all()
@@ -167,7 +167,7 @@ async def deaths(world, kind):
     await cluster.create_topic(world.node(CLIENT).environment, "flights", 2, {})
     injector = FaultInjector(cluster, [CLIENT], synced=True)
     seen = []
-    for number in range(6):
+    for number in range(strikes):
         await cluster.wait_healthy(90)
         led = [*cluster.leaders(), cluster.active_controller()]
         injector.schedule([PlannedFault(kind=kind, begin=0.0, end=0.5, number=number)], trio.current_time())
@@ -195,15 +195,15 @@ def test_kill_leader_takes_a_controller_or_a_leading_broker():
 
 
 def test_a_kill_of_many_takes_two_or_more():
-    seen = run_world(lambda world: deaths(world, FaultKind.KILL_MANY), 5)
+    seen = run_world(lambda world: deaths(world, FaultKind.KILL_MANY, 4), 5)
     assert all(len(down) >= 2 and not dark for _, down, dark in seen)
     assert len({len(down) for _, down, _ in seen}) > 1
 
 
 def test_power_is_lost_by_one_machine_or_by_all():
-    one = run_world(lambda world: deaths(world, FaultKind.POWER), 5)
+    one = run_world(lambda world: deaths(world, FaultKind.POWER, 3), 5)
     assert all(len(down) == 1 and dark == down for _, down, dark in one)
-    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL), 5)
+    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL, 2), 5)
     assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in all_down)
 
 
@@ -312,7 +312,7 @@ def test_a_process_ends_at_its_crash_point():
 def test_connections_are_reset_until_the_fault_is_over():
     """The connections of a node are reset again and again until the fault is over."""
     affected = set()
-    for story in stories(FaultKind.RESET, 3):
+    for story in stories(FaultKind.RESET, 2):
         resets = [event for event in story.events if event.kind == "reset"]
         assert {int(event.text.split()[-1]) for event in resets} == {errno.ECONNRESET}
         ends = [frozenset(event.text.split()[:2]) for event in resets]

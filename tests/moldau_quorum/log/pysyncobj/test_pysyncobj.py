@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import moldau_quorum
 from moldau_quorum.log.pysyncobj.wire import decode, encode
 from moldau_quorum.log.raft.envelope import PYSYNCOBJ_FORMAT, Envelope, MessageError, unseal
-from support.proof import proof_beyond
+from support.proof import examples, proof_beyond
 from support.raft import campaign as raft_campaign
 from support.raft import hardened_pysyncobj as raft_pysyncobj
 from support.raft import stock_pysyncobj as raft_stock_pysyncobj
@@ -101,7 +101,7 @@ PLAIN = (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_forged_messages_are_refused_or_sound(data):
     message = dict(data.draw(st.sampled_from(MESSAGES)))

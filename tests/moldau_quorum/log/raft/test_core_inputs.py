@@ -25,6 +25,7 @@ from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.ready import Role
 from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, encode_configuration
 from moldau_quorum.log.raft.envelope import Envelope, MessageError, unseal
+from support.proof import examples
 
 VOTERS = Configuration(voters={n: VoterEndpoint(voter_id=n, host="h", port=1) for n in (1, 2, 3)})
 ENTRIES = (Entry(1, 1, EntryKind.NOOP, b""), Entry(2, 2, EntryKind.NOOP, b""), Entry(3, 2, EntryKind.DATA, b"x"))
@@ -235,14 +236,14 @@ def test_an_entry_that_is_no_tuple_is_refused(entry):
         decode_payload(tuple(payload))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(body):
     with pytest.raises(MessageError):
         unseal(body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_damaged_messages_are_refused(data):
     """The checksum detects any change of the message's bytes."""
@@ -261,7 +262,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.data())
 def test_forged_payloads_are_refused_or_sound(data):
     """Any values in the place of some fields: refused, or a message that survives its encoding."""

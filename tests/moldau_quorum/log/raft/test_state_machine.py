@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from moldau_quorum.log.port import LogLimits
+from support.proof import examples
 from support.raft.world import World
 
 NODES = st.integers(1, 3)
@@ -83,5 +84,5 @@ class QuorumMachine(RuleBasedStateMachine):
             self.world.invariants.final()
 
 
-QuorumMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+QuorumMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestQuorum = QuorumMachine.TestCase

@@ -17,6 +17,7 @@ from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, H
 from moldau_quorum.log.raft.storage.record_format import RecordType, encode_record, read_record
 from moldau_quorum.log.raft.storage.snapshot_store import SnapshotFileReader, SnapshotWriter, open_newest_snapshot
 from moldau_quorum.log.raft.storage.wal import SLOT_BYTES, WriteAheadLog, make_durable_directories
+from support.proof import examples
 from support.raft.world import NoTrace
 
 DIRECTORY = "/data/metadata"
@@ -125,7 +126,7 @@ def test_segments_go_when_a_snapshot_covers_them():
     assert hard_state == HardState(epoch=3, voted_for=2), "the vote is repeated where a segment begins"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 1 << 30), steps=st.lists(st.sampled_from(["write", "sync", "vote", "cut"]), max_size=40))
 def test_power_loss_takes_no_more_than_what_was_not_synced(seed, steps):
     """After a power loss the log holds all that was synced, and a prefix of what was written after."""
