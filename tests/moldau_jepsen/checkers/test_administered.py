@@ -55,6 +55,7 @@ def test_a_sound_story_is_acquitted():
         read(11, None),
         read(11, 1),
         read(15, 1),
+        read(19.5, 3),  # the write began while the read was under way
         read(21, 1),
         read(21, 3),
         read(25, 2, B),
@@ -111,6 +112,8 @@ def test_commits_of_a_replaced_member_are_convicted():
     late = done(Act.COMMIT, 31, 33, {A: 50}, STATIC)
     (found,) = judged(operations=[late], sightings=seen)
     assert "member s1 (instance static) in epoch 3, was accepted after member s2 (instance static)" in found
+    again = [*seen, Sighting(29, 32, STATIC)]
+    assert judged(operations=[late], sightings=again), "a member that was replaced does not come back"
     same_time = [Sighting(0, 9, STATIC), Sighting(8, 30, SUCCESSOR)]
     assert judged(operations=[late], sightings=same_time) == [], "the order of the two is not known"
 

@@ -4,6 +4,7 @@ Method: rows and copies as values; each case changes a faultless run in one plac
 """
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,13 @@ def test_a_breach_is_found(copies, kind, text):
     assert set(verdict.counts) <= {kind, AnomalyKind.PIPE_LOST}
     (anomaly,) = [each for each in verdict.anomalies if each.kind is kind]
     assert re.search(text, anomaly.text), anomaly.text
+
+
+def test_sound_copies_excuse_no_wrong_history():
+    wrong = replace(verdict_of(FAULTLESS), valid=False, counts={AnomalyKind.PIPE_LOST: 2})
+    verdict = with_copies(wrong, Copies("in", "out", ROWS, FAULTLESS[1:]), CheckOptions())
+    assert not with_copies(wrong, Copies("in", "out", ROWS, FAULTLESS), CheckOptions()).valid
+    assert verdict.counts == {AnomalyKind.PIPE_LOST: 3}
 
 
 def test_rows_of_other_keys_may_change_places():

@@ -11,7 +11,7 @@ import pytest
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX, Bank, Findings
 from moldau_jepsen.checkers.shards import check_in_shards
-from moldau_jepsen.checkers.witnesses import TAKEN_MAX
+from moldau_jepsen.checkers.witnesses import TAKEN_MAX, WitnessKind, WitnessQuery, name_witnesses
 from moldau_jepsen.history import Audit, Evidence, Kind, Lead, Operation, Poll, Seek, Send, Status, TopicPartition
 from support.kit.golden_histories import P0, P1, Story
 
@@ -312,3 +312,28 @@ def test_witnesses_of_anomalies_are_bounded() -> None:
     assert verdict.counts[K.UNSEEN] == 3 * DETAILS_MAX
     unseen = [one for one in verdict.anomalies if one.kind is K.UNSEEN]
     assert [one.operations for one in unseen] == [(value, 3 * DETAILS_MAX) for value in range(DETAILS_MAX)]
+
+
+def named(story: Story, *sought: WitnessQuery) -> tuple[int, ...]:
+    """Returns the operations that queries about one anomaly find in a history."""
+    findings = Findings(CheckOptions())
+    findings.add(K.DUPLICATE, "twice", sought=sought)
+    name_witnesses(story.history, findings)
+    return findings.kept[0].operations
+
+
+@pytest.mark.parametrize("fate", [{"status": Status.INFO}, {"status": Status.FAIL}, {"aborted": True}], ids=str)
+def test_only_a_send_that_took_effect_has_an_offset(fate):
+    """A transaction knows the offsets of its sends before its own outcome."""
+    story = Story().add(1, Kind.TRANSACTION, Send(P0, 7, 3), **fate).add(2, Kind.SEND, Send(P0, 8, 3))
+    assert named(story, WitnessQuery(WitnessKind.SEEN, P0, offset=3)) == (1,)
+    assert named(story, WitnessQuery(WitnessKind.SENT, P0, value=7)) == (0,)
+
+
+def test_only_transactions_take_records_and_each_counts_once():
+    story = Story().poll(1, (0, 5), partition=P0)
+    for process in (2, 3, 4):
+        story.add(process, Kind.TRANSACTION, Poll(((P0, ((0, 5),)),)), Poll(((P0, ((0, 5),)),)))
+    story.poll(5, (0, 5), partition=P0)
+    taken = tuple(range(1, 4))[:TAKEN_MAX]
+    assert named(story, WitnessQuery(WitnessKind.TAKEN, P0, value=5)) == taken

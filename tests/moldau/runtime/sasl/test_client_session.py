@@ -69,6 +69,15 @@ def test_an_authentication_and_its_renewal():
     assert client.receive(authenticated(), 9) == Done(lifetime_ms=0)
 
 
+def test_each_renewal_counts_its_own_messages():
+    """A connection may live for as many renewals as it likes."""
+    client, _ = session(None, SERVED, ACCEPTED, authenticated(lifetime_ms=10_000))
+    for _ in range(2 * ROUNDS_MAX):
+        client.start_again(PlainClient("alice", "s3cret"), 7)
+        client.receive(ACCEPTED, 8)
+        assert client.receive(authenticated(lifetime_ms=10_000), 9) == Done(lifetime_ms=10_000)
+
+
 def test_servers_of_other_versions():
     old = versions((17, 1), (36, 0), code=ErrorCode.UNSUPPORTED_VERSION, version=0)
     first = versions((17, 1), (36, 0), version=0)

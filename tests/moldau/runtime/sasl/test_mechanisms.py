@@ -83,6 +83,12 @@ def test_oauth_says_why_and_then_fails(token, answer):
     assert isinstance(serving.step(asking.first()), Rejected), "a second attempt in one exchange fails too"
 
 
+def test_oauth_clients_answer_a_refusal_only():
+    """RFC 7628: a client answers the reason of a refusal with a dummy, and a success with nothing."""
+    assert OauthClient("good").respond(b'{"status":"invalid_token"}') == b"\x01"
+    assert OauthClient("good").respond(b"") is None
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -143,6 +149,8 @@ def test_jaas_with_several_modules():
         ("com.sun.security.auth.module.Krb5LoginModule required;", "Krb5LoginModule is not served"),
         ('PlainLoginModule required username="x;', "does not end"),
         ("PlainLoginModule required username;", "not name="),
+        ('"PlainLoginModule" required;', "must be like"),
+        ('PlainLoginModule "required";', "must be like"),
         ('PlainLoginModule required a="s3cret" a="s3cret";', "a of PlainLoginModule is given twice"),
     ],
 )
@@ -169,6 +177,14 @@ def test_a_name_is_written_as_kafka_writes_it():
     name = name_of(("countryName", "DE"), ("organizationName", "Example"), ("commonName", "alice"))
     assert name == "CN=alice,O=Example,C=DE"
     assert name_of(("commonName", "alice,O=Other")) == "CN=alice\\,O=Other", "a value cannot look like another part"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("a b ", "a b\\ "), (" a", "\\ a"), ("#a ", "\\#a\\ "), (" ", "\\ "), ("a b", "a b")],
+)
+def test_blanks_at_the_ends_of_a_name_are_escaped(value, written):
+    assert name_of(("commonName", value)) == f"CN={written}"
 
 
 @pytest.mark.parametrize(

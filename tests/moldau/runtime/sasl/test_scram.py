@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from moldau.runtime.sasl.core.mechanism import Accepted, Challenge, Rejected, SaslExchangeError
 from moldau.runtime.sasl.core.scram import (
+    MESSAGE_BYTES_MAX,
+    TOKEN_EXTENSION,
     ScramClient,
     ScramServer,
+    TokenKeys,
     decode_name,
     decoy_keys,
     encode_name,
@@ -203,3 +206,48 @@ def test_a_client_survives_any_message(message):
     except SaslExchangeError:
         return
     assert not asking.is_complete
+
+
+TOKEN = TokenKeys(keys=credential(), owner="alice", expires_wall_ms=77)
+
+
+def token_exchange(tokens, users=None):
+    """Returns the outcome of an exchange of a client that gives a token's id and secret."""
+    users = {} if users is None else users
+    serving = ScramServer(
+        "SCRAM-SHA-256",
+        users.get,
+        lambda user: decoy_keys("SCRAM-SHA-256", user, b"secret", ITERATIONS),
+        "SERVER",
+        tokens.get,
+    )
+    asking = ScramClient(
+        "SCRAM-SHA-256",
+        "id",
+        lambda salt, iterations: salted_password("SCRAM-SHA-256", "pencil", salt, iterations),
+        "CLIENT",
+        TOKEN_EXTENSION,
+    )
+    _, final = first_two(serving, asking)
+    return serving.step(final)
+
+
+def test_a_token_stands_for_its_owner_until_it_expires():
+    outcome = token_exchange({"id": TOKEN})
+    assert isinstance(outcome, Accepted)
+    assert (outcome.user, outcome.expires_wall_ms, outcome.by_token) == ("alice", 77, True)
+
+
+def test_an_unknown_token_is_refused_even_if_a_user_has_its_name():
+    outcome = token_exchange({}, users={"id": credential()})
+    assert isinstance(outcome, Rejected)
+    assert outcome.claimed == "id"
+
+
+def test_a_message_may_not_be_longer_than_the_bound():
+    first = client(nonce="x" * (MESSAGE_BYTES_MAX - len(client(nonce="").first()))).first()
+    assert len(first) == MESSAGE_BYTES_MAX
+    assert isinstance(server().step(first), Challenge)
+    outcome = server().step(first + b"x")
+    assert isinstance(outcome, Rejected)
+    assert "too long" in outcome.cause
