@@ -1,13 +1,15 @@
 """The cost of one request for a broker between its frame and its answer:
 
-    python -m benchmarks.broker.path [--requests N] [--case NAME] [--authorizer] [--profile] [--connections N]
+    python -m benchmarks.broker.path [--requests N] [--case NAME] [--authorizer] [--profile]
+    python -m benchmarks.broker.path --connections N | --consumers N [--requests N] [--profile]
 
 A broker and a controller run in this process, on real files in memory and real clocks. The program hands the frames of
 one connection to its handler in a loop, as the connection loop does, and reports the processor time, the calls of
 Python functions and the calls of C functions per request. With ``--connections`` a load generator in a process of its
 own keeps one Produce of 1 KiB in flight on each of N connections instead, and the whole way from socket to socket
-counts, the operating system's part included. Under ``valgrind --tool=callgrind`` the difference of two
-runs with different ``--requests`` is a count of instructions, which other load on the machine does not change.
+counts, the operating system's part included. With ``--consumers`` N consumers wait in fetch sessions for each batch of
+one partition, and the cost is that of a fetch and its part of the produce. Under ``valgrind --tool=callgrind`` the
+difference of two runs with different ``--requests`` is a count of instructions, which other load does not change.
 """
 
 from __future__ import annotations
@@ -197,11 +199,26 @@ async def measure_connections(port: int, options: argparse.Namespace, answered: 
         "rate": 0,
         "seconds": 3_600.0,
     }
-    profile = cProfile.Profile()
     command = [sys.executable, "-m", "benchmarks.broker.load", json.dumps(job)]
+    await measure_load(command, 10 * options.connections, f"{options.connections} connections", options, answered)
+
+
+async def measure_consumers(port: int, options: argparse.Namespace, answered: Callable[[], int]) -> None:
+    """Reports what a fetch costs that waits for the next batch of a partition, together with those of others."""
+    count = options.consumers
+    job = {"topic": TOPIC, "host": "127.0.0.1", "port": port, "consumers": count, "batch_bytes": options.batch_bytes}
+    command = [sys.executable, "-m", "benchmarks.broker.tails", json.dumps(job)]
+    await measure_load(command, 10 * count, f"{count} waiting consumers", options, answered)
+
+
+async def measure_load(
+    command: list[str], warm_up: int, name: str, options: argparse.Namespace, answered: Callable[[], int]
+) -> None:
+    """Reports what the requests of a load cost that runs in a process of its own."""
+    profile = cProfile.Profile()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(trio.run_process, command, check=False))
-        while answered() < 10 * options.connections:  # noqa: ASYNC110
+        while answered() < warm_up:  # noqa: ASYNC110
             await trio.sleep(0.05)  # no event reports it
         for _ in range(options.rounds):
             begin, before = os.times(), answered()
@@ -214,7 +231,7 @@ async def measure_connections(port: int, options: argparse.Namespace, answered: 
             own = (end.user - begin.user) / requests * 1e6
             kernel = (end.system - begin.system) / requests * 1e6
             sys.stdout.write(
-                f"{options.connections} connections: {own + kernel:.1f} us per request, {kernel:.1f} of them in the "
+                f"{name}: {own + kernel:.1f} us per request, {kernel:.1f} of them in the "
                 f"kernel ({requests} requests in {end.elapsed - begin.elapsed:.1f} s)\n"
             )
             sys.stdout.flush()
@@ -269,6 +286,9 @@ async def measure_all(broker: Broker, broker_port: int, times: RequestTimes, opt
     if options.connections:
         await measure_connections(broker_port, options, lambda: times.counts.get((0, PRODUCE_VERSION), 0))
         return
+    if options.consumers:
+        await measure_consumers(broker_port, options, lambda: times.counts.get((1, FETCH_VERSION), 0))
+        return
     driver = Driver(broker.context)
     cases: dict[str, Callable[[], Callable[[int], None]]] = {
         "idle session": driver.idle_session,
@@ -303,6 +323,7 @@ def main() -> None:
     parser.add_argument("--case", default=None)
     parser.add_argument("--authorizer", action="store_true", help="check the rights of each request")
     parser.add_argument("--connections", type=int, default=0, help="connections with one request in flight each")
+    parser.add_argument("--consumers", type=int, default=0, help="consumers that wait at the end of one partition")
     parser.add_argument("--partitions", type=int, default=1, help="partitions that the connections share out")
     parser.add_argument("--batch-bytes", type=int, default=KIB, help="bytes of a batch")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over connections")

@@ -106,8 +106,7 @@ class RecordError:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """Bytes to send for one fetch of one partition.
 
     ``ranges`` holds whole bytes of consecutive batches; the last batch may be cut (KIP-74), the first is whole where

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from moldau.runtime.net.serving.answers import CloseConnection, Preparation
+from moldau.runtime.net.serving.answers import CloseConnection, Preparation, WaitingAnswer
 from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES, REQUESTS_PER_TURN
 from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
@@ -313,3 +313,43 @@ def test_a_request_that_takes_long_leaves_its_turn() -> None:
     answers = in_one_turn([heavy, request(b"OK"), heavy, request(b"OK")], lambda: Shared(handled))
     assert answers == [FETCH + b"good", b"\x00\x03good"] * 2
     assert [key for key in handled if key != b"flush"] == [b"\x00\x03"] * 2 + [FETCH] * 2
+
+
+class Awaited(WaitingAnswer):
+    """Waits until a request of another connection ends it; its answer may fail."""
+
+    def __init__(self, size: int, *, fails: bool) -> None:
+        super().__init__()
+        self.size, self.fails = size, fails
+
+    def answer_now(self):
+        if self.fails:
+            raise CloseConnection("planted")
+        return [framed(bytes(self.size))]
+
+
+class Ending(Recorder):
+    """``WT`` waits for a small answer, ``WL`` for a large one, ``WE`` for one that fails; ``GO`` ends all waits."""
+
+    def __init__(self, waiting: list[Awaited]) -> None:
+        super().__init__([])
+        self.waiting = waiting
+
+    def handle(self, frame):
+        tail = bytes(frame[6:8])
+        if tail in (b"WT", b"WL", b"WE"):
+            self.waiting.append(Awaited(3_000_000 if tail == b"WL" else 3, fails=tail == b"WE"))
+            return self.waiting[-1]
+        if tail == b"GO":
+            for each in self.waiting:
+                each.finish()
+        return super().handle(frame)
+
+
+def test_answers_leave_in_the_turn_that_ends_their_waits() -> None:
+    """The writers send what the transport did not take, and end a connection whose answer fails; others are served."""
+    waiting: list[Awaited] = []
+    tails = [b"WT", b"WE", b"WL", b"WT", b"WL", b"GO"]
+    answers = in_one_turn([request(tail) for tail in tails], lambda: Ending(waiting))
+    assert answers == [bytes(3), None, bytes(3_000_000), bytes(3), bytes(3_000_000), b"\x00\x03good"]
+    assert len(waiting) == 5

@@ -60,6 +60,7 @@ _logger = EventLogger("moldau.broker.connection")
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
 _CLIENT_ID_AT = 10
+_NO_ERROR = ErrorCode.NONE
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
 _FETCH_FIRST, _FETCH_LAST = 4, 18
@@ -335,7 +336,8 @@ class BrokerConnection:
         context = services.context
         correlation_id, position = _hot_header(frame, version >= _FETCH_FLEXIBLE)
         try:
-            request = read_fetch_request(frame, position, version, self._entries_max(frame))
+            entries_max = ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(frame)
+            request = read_fetch_request(frame, position, version, entries_max)
         except TooManyEntriesError:
             if version < _ERRORS_FIRST:
                 raise
@@ -400,7 +402,7 @@ class BrokerConnection:
         if context.sessions.ended:
             for ended in context.sessions.take_ended():
                 context.replicas.waits.end_session(ended)
-        if session.error is not ErrorCode.NONE:
+        if session.error is not _NO_ERROR:
             return services.fetch.encode_error(version, correlation_id, session.error)
         denied: dict[int, ErrorCode] = {}
         if rights is not None and request.replica_id < 0:

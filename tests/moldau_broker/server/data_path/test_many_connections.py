@@ -1,7 +1,8 @@
-"""Goal: a small produce on one of many connections costs little more than one of many on the same connection.
+"""Goal: a small produce on one of many connections costs little more than one of many on the same connection, and the
+fetches that wait for it leave without a step of a task for each.
 
 Method: a broker on a virtual network without jitter, so that requests of all connections arrive in one instant. The
-test counts calls of Moldau's functions, steps of tasks, and writes; it measures no time.
+tests count calls of Moldau's functions, steps of tasks, and writes; they measure no time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 import trio
 
 from moldau.implementation import EXTENSIONS
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import IMPLEMENTATION
 from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 2 * CONNECTIONS_MAX
 ROUNDS = 4
+CONSUMERS = 20
+RECORDS = 9
+FETCH_CALLS = 102
+"""Of Moldau's functions, for a fetch that waits for a batch, from its arrival to its answer; with its part of the
+produce."""
+FETCH_STEPS = 2
+"""Of tasks, for the answers to all fetches that one batch ends: turns for the fetches and for the produce."""
 CALLS = 37
 """Of Moldau's functions, for one request from its arrival to its answer."""
 STEPS_PER_TURN = 2
@@ -56,9 +65,16 @@ class Work(trio.abc.Instrument):
 
 
 def request() -> bytes:
-    partition = PartitionProduceData(index=0, records=batch(*[b"x" * 100] * 9))
+    partition = PartitionProduceData(index=0, records=batch(*[b"x" * 100] * RECORDS))
     topic = TopicProduceData(name="t", partition_data=[partition])
     return frame(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic]), 12)
+
+
+def wait_at(offset: int) -> bytes:
+    """A fetch without a session that waits for the record at ``offset``."""
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic="t", partitions=[wanted])]
+    return frame(FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20, topics=topics), 12)
 
 
 async def ask_all(connections: list[Connection], asked: bytes) -> None:
@@ -101,6 +117,43 @@ def test_work_of_a_produce_on_many_connections(monkeypatch: pytest.MonkeyPatch) 
         assert work.steps <= STEPS_PER_TURN * turns, work.steps / turns
         assert turns / 2 <= writes <= 2 * turns, f"{writes} writes in {turns} turns"
         for connection in connections:
+            connection.close()
+
+    run_cluster(scenario, profile=NetworkProfile(delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0))
+
+
+@compiled
+def test_waiting_fetches_leave_in_the_turn_of_the_produce() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        await cluster.leader("t")
+        producer = await cluster.client(1).raw()
+        consumers = [await cluster.client(1).raw() for _ in range(CONSUMERS)]
+        asked = request()
+        work = Work()
+
+        async def round_of(offset: int) -> None:
+            fetch = wait_at(offset)
+            for consumer in consumers:
+                consumer.send_nowait([fetch])
+            await trio.sleep(0.01)  # of virtual time: all fetches wait
+            await ask_all([producer], asked)
+            for consumer in consumers:
+                assert len(await read_frame(consumer)) > RECORDS * 100
+
+        await round_of(0)
+        trio.lowlevel.add_instrument(work)
+        sys.setprofile(work.note)
+        try:
+            for number in range(1, 1 + ROUNDS):
+                await round_of(RECORDS * number)
+        finally:
+            sys.setprofile(None)
+            trio.lowlevel.remove_instrument(work)
+        fetches = CONSUMERS * ROUNDS
+        assert work.calls <= FETCH_CALLS * fetches, work.calls / fetches
+        assert work.steps <= FETCH_STEPS * ROUNDS, work.steps / ROUNDS
+        for connection in (producer, *consumers):
             connection.close()
 
     run_cluster(scenario, profile=NetworkProfile(delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0))

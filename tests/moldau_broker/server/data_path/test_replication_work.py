@@ -14,10 +14,10 @@ import trio
 from support.cluster.broker_cluster import batch, run_cluster
 
 ROUNDS = 20
-CALLS = 705
+CALLS = 660
 """Of Moldau's functions, for one produce: two followers fetch it, and their next fetches acknowledge it."""
-STEPS = 10
-"""Of tasks: reader and writer of three connections, the two fetchers, and the client."""
+STEPS = 6.2
+"""Of tasks: turns of three listeners, the two fetchers, and the client."""
 
 
 class Work(trio.abc.Instrument):

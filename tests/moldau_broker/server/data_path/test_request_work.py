@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from moldau_broker.server.data_path.connection import BrokerConnection
 
 ROUNDS = 20
-PRODUCE_CALLS = 47
+PRODUCE_CALLS = 46
 MORE_IN_ONE_DRAIN = 22
 """Calls of one more request that is written together with others."""
-FETCH_CALLS = 88
-SESSION_CALLS = 46
-SESSION_C_CALLS = 40
-BUSY_SESSION_CALLS = 80
-BUSY_SESSION_C_CALLS = 80
+FETCH_CALLS = 38
+SESSION_CALLS = 21
+SESSION_C_CALLS = 16
+BUSY_SESSION_CALLS = 41
+BUSY_SESSION_C_CALLS = 34
 PARTITIONS = 50
 KEPT_OBJECTS = 7
 """Objects per request that stay: the log remembers its newest batches and the entries of their index."""

@@ -108,7 +108,7 @@ class ConnectionLoop:
         self._scope = trio.CancelScope()
         self._end_reason: str | None = None
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
-        self._answers = AnswerQueue(self._transmission, self._held, server.clock, server.times)
+        self._answers = AnswerQueue(self._transmission, self._held, server.clock, server.times, server.ended_waits)
         self._parked = ParkedReader(self, connection, self._received, self._answers, self._held)
         # The next request with its size and its API key, before it is handled.
         self._preparing: tuple[Preparation, int, int, RequestTrace | None] | None = None

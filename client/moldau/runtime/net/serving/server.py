@@ -17,7 +17,7 @@ from moldau.runtime.net.buffers import BufferPool
 from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.connection_tally import AdmissionRates, ConnectionTally
 from moldau.runtime.net.serving.handshakes import Handshakes
-from moldau.runtime.net.serving.turns import serve_arrivals
+from moldau.runtime.net.serving.turns import EndedWaits, serve_arrivals
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 
@@ -92,6 +92,7 @@ class Server:
         self.listener_name = ""
         """Appears in traces."""
         self.arrivals: Arrivals | None = None
+        self.ended_waits = EndedWaits()
         """Wakes all connections together; None if each waits for its own bytes."""
         self.tally = tally if tally is not None else ConnectionTally()
         self.is_protected = is_protected
