@@ -1,7 +1,9 @@
 """Measures the broker's data path side by side with Apache Kafka:
 
     python -m benchmarks.broker [--quick] [--rounds N] [--seconds S] [--output docs/benchmarks/broker.md]
+    python -m benchmarks.broker --connections 100,1000 [--quick] [--rounds N] [--seconds S] [--output PAGE]
 
+The second form measures only many connections with one request in flight on each (``many.connections``).
 Load comes from ``benchmarks.broker.load`` (prepared frames, almost free) and, as the client that users have, from
 librdkafka: through confluent-kafka, and by its own performance tool where that is at hand (``librdkafka_tool``). Apache
 Kafka is fetched with Maven. Without a Java or Maven its columns are left out, without the tool its rows; the reason is
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.broker import librdkafka_tool
+from benchmarks.broker.many.connections import measure_connections as many_connections
+from benchmarks.broker.many.connections import raise_file_limit, table
 from benchmarks.broker.measure import Bench, Row
 from benchmarks.broker.peers import KafkaPeer, MoldauPeer, Peer, PeerError, kafka_libraries
 from benchmarks.broker.report import draw, markdown
@@ -111,6 +115,27 @@ def measure_unavailability(
     return [(fault, name, values) for (fault, name), values in results.items()]
 
 
+def measure_connections(options: argparse.Namespace, names: list[str], libraries: Path | None) -> None:
+    """Measures many connections only; prints the page and writes it if a file is named."""
+    raise_file_limit(max(options.connections))
+    load = os.getloadavg()[0]
+    with (
+        tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as directory,
+        ExitStack() as stack,
+    ):
+        peers = [
+            start_peer(stack, name, Path(directory) / f"brokers-{kind}", 1, libraries)
+            for kind, name in enumerate(names)
+        ]
+        place = Path(options.directory or tempfile.gettempdir())
+        limits = {"rounds": options.rounds, "seconds": options.seconds}
+        rows = many_connections(peers, options.connections, directory=place, **limits)
+    page = table(rows, names, load=load, **limits)
+    print(page)
+    if options.output is not None:
+        options.output.write_text(page, encoding="utf-8")
+
+
 def main() -> None:
     """Measures, shows progress, writes page, JSON and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -120,6 +145,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=None, help="where to write the page (Markdown)")
     parser.add_argument("--cache", type=Path, default=Path("build/kafka"), help="where Apache Kafka's jars are kept")
     parser.add_argument("--directory", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    parser.add_argument(
+        "--connections",
+        type=lambda text: [int(count) for count in text.split(",")],
+        default=None,
+        metavar="N,N",
+        help="measure only these numbers of connections",
+    )
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
@@ -130,11 +162,15 @@ def main() -> None:
     except PeerError as error:
         facts["absent"] = str(error)
         sys.stderr.write(f"Apache Kafka is not measured: {error}\n")
+    names = [MoldauPeer.name] + ([KafkaPeer.name] if libraries is not None else [])
+    if options.connections:
+        measure_connections(options, names, libraries)
+        return
     try:
         librdkafka_tool.find_tool()
     except librdkafka_tool.ToolError as error:
         sys.stderr.write(f"librdkafka's performance tool is not measured: {error}\n")
-    facts["peers"] = [MoldauPeer.name] + ([KafkaPeer.name] if libraries is not None else [])
+    facts["peers"] = names
     rows: list[Row] = []
     starts: list[Any] = []
     with tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as directory:

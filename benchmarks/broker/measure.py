@@ -262,15 +262,24 @@ class Bench:
     def spread(self, connections: Sequence[int], partitions: Sequence[int]) -> None:
         """Many connections to one broker, and many partitions over one connection."""
         for count in connections:
-            self._each("produce, 1 connection" if count == 1 else f"produce, {count:,} connections", 1, count, 1)
+            self.connections(count)
         for count in partitions:
             self._each("produce, 1 partition" if count == 1 else f"produce, {count:,} partitions", count, 1, 5)
 
-    def _each(self, what: str, partitions: int, connections: int, window: int) -> None:
+    def connections(self, count: int, batch_bytes: int = PACED_BATCH_BYTES) -> None:
+        """``count`` connections with one Produce in flight on each."""
+        what = "produce, 1 connection" if count == 1 else f"produce, {count:,} connections"
+        self._each(what, 1, count, 1, batch_bytes)
+
+    def _each(
+        self, what: str, partitions: int, connections: int, window: int, batch_bytes: int = PACED_BATCH_BYTES
+    ) -> None:
         for peer in self.peers:
             topic = self.topic(peer, partitions)
-            sample = self.load(peer, topic, connections=connections, partitions=partitions, window=window)
-            self.keep(peer, what, 100, PACED_BATCH_BYTES, sample)
+            sample = self.load(
+                peer, topic, connections=connections, partitions=partitions, window=window, batch_bytes=batch_bytes
+            )
+            self.keep(peer, what, 100, batch_bytes, sample)
             self.drop(peer, topic)
 
     def librdkafka(self) -> None:

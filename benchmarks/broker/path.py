@@ -207,7 +207,7 @@ async def measure_consumers(port: int, options: argparse.Namespace, answered: Ca
     """Reports what a fetch costs that waits for the next batch of a partition, together with those of others."""
     count = options.consumers
     job = {"topic": TOPIC, "host": "127.0.0.1", "port": port, "consumers": count, "batch_bytes": options.batch_bytes}
-    command = [sys.executable, "-m", "benchmarks.broker.tails", json.dumps(job)]
+    command = [sys.executable, "-m", "benchmarks.broker.many.consumers", json.dumps(job)]
     await measure_load(command, 10 * count, f"{count} waiting consumers", options, answered)
 
 

@@ -1,4 +1,4 @@
-"""A load of consumers that wait at the end of one partition: ``python -m benchmarks.broker.tails JOB``.
+"""A load of consumers that wait at the end of one partition: ``python -m benchmarks.broker.many.consumers JOB``.
 
 Each consumer fetches in a session of its own, as librdkafka does. A producer on one more connection sends a batch when
 all consumers have received the one before, so that each batch ends the waits of all. Runs in a process of its own until
