@@ -2,6 +2,7 @@
 
 import uuid
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -115,3 +116,28 @@ def test_a_partition_that_ended_is_forgotten():
     assert not progress.acknowledged(span)
     assert progress.take_moved() == {}
     assert progress.generation(P) is None
+
+
+def test_the_records_and_the_offset_on_their_way_are_counted():
+    """Of acknowledged spans in order; a partition that begins again keeps its count of records."""
+    progress = Progress()
+    progress.begin(P, Position(0))
+    first = progress.sent(P, 0, (Run(0, 0, 3), Run(5, 3, 2)), 7, topic_id=TOPIC, leader_epoch=3)
+    second = progress.sent(P, 0, (Run(7, 0, 1),), 8, topic_id=TOPIC, leader_epoch=3)
+    state = progress.by_partition[P]
+    assert (state.position.offset, state.sent_offset, state.records) == (0, 8, 0)
+    assert progress.acknowledged(second)
+    assert (state.position.offset, state.records) == (0, 0), "the first span has no outcome yet"
+    assert progress.acknowledged(first)
+    assert (state.position.offset, state.sent_offset, state.records) == (8, 8, 6)
+    progress.begin(P, Position(2))
+    again = progress.by_partition[P]
+    assert (again.position.offset, again.sent_offset, again.records) == (2, 2, 6)
+
+
+def test_a_partition_is_read_in_order():
+    progress = Progress()
+    progress.begin(P, Position(4))
+    progress.sent(P, 0, (), 9, topic_id=TOPIC, leader_epoch=3)
+    with pytest.raises(AssertionError, match="read in order"):
+        progress.sent(P, 0, (), 8, topic_id=TOPIC, leader_epoch=3)

@@ -122,3 +122,10 @@ def test_all_mistakes_are_named_at_once():
     assert "bootstrap.server" in found
     assert "topcs: unknown mirror source configuration key; did you mean topics?" in found
     assert "sources.y" in found
+
+
+def test_a_missing_target_is_named_once():
+    with pytest.raises(ConfigError) as caught:
+        parsed(without='target = "hub"\n')
+    (problem,) = caught.value.problems
+    assert "target: missing mirror configuration key" in problem
