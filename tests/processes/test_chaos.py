@@ -25,7 +25,7 @@ from moldau_jepsen.chaos.nemesis.nemesis import Nemesis
 from moldau_jepsen.chaos.options import ChaosOptions
 from moldau_jepsen.chaos.run import run_chaos
 from moldau_jepsen.history import HistoryFile, HistoryWriter, Kind, Status
-from moldau_jepsen.launcher import LauncherError
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
 
 pytestmark = pytest.mark.processes
@@ -253,3 +253,21 @@ def test_a_running_cluster_is_judged_and_left_as_it_was(tmp_path, moldau_cluster
     there = fetch_metadata(port, None, 10_000)
     assert there is not None
     assert [one.name for one in there.topics if not one.is_internal] == []
+
+
+@pytest.mark.proof
+def test_a_streams_group_logs_in_on_a_secured_cluster(tmp_path):
+    times = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+    settings = {f"group.streams.{least}{key}": value for key, value in times.items() for least in ("", "min.")}
+    spec = ClusterSpec(brokers=3, controllers=1, secure=True, settings=settings)
+    cluster = start_cluster(tmp_path / "cluster", spec)
+    try:
+        words = ("--bootstrap", cluster.bootstrap, "--command-config", str(cluster.client_config), "--no-controls")
+        done, verdict, facts, _ = chaos(tmp_path / "run", *words, "--workload", "streams", "--duration", "8")
+    finally:
+        cluster.shut_down()
+    assert done.returncode == 0
+    assert verdict["valid"]
+    group = facts["settings"]["streams group"]
+    assert group.endswith("session 6000 ms")
+    assert int(group.partition(" members, ")[2].partition(" ")[0]) >= 6, group

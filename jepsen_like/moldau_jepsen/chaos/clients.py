@@ -123,6 +123,11 @@ class ClientOptions:
         return topics
 
     @property
+    def internal_topics(self) -> list[str]:
+        """Topics that brokers create for the members of a streams group, on a cluster that the run did not start."""
+        return self.streams.internal_topics if self.workload is Workload.STREAMS else []
+
+    @property
     def settings(self) -> dict[str, str]:
         """Configuration of nodes that the workloads need."""
         settings = settings_of(self.share) if self.works(Workload.SHARE) else {}
@@ -165,8 +170,8 @@ class RunClients:
         """``replication`` is drawn from for each topic that is made again. ``folder`` gets the state of Spark's query.
 
         Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
-        topics, since old brokers know no topics by their ids. The share group, which old brokers do not serve, works
-        there only if it is asked for. Members of the streams group know no security, so they need an open listener.
+        topics, since old brokers know no topics by their ids. The share group and the streams group, which old brokers
+        do not serve, work there only if they are asked for.
         """
         self._environment = environment
         self._bootstrap = bootstrap
@@ -223,10 +228,11 @@ class RunClients:
             self._topics = TopicsWorkload(nodes, environment, recorder, replication=replication)
         self._share: ShareWorkload | None = None
         if working(Workload.SHARE) and (nodes is not None or options.workload is Workload.SHARE):
-            self._share = ShareWorkload(bootstrap, options.share, environment)
+            self._share = ShareWorkload(bootstrap, replace(options.share, connection=options.connection), environment)
+        self._asks_session = nodes is None
         self._streams: StreamsWorkload | None = None
-        if nodes is not None and working(Workload.STREAMS) and not options.connection:
-            self._streams = StreamsWorkload(bootstrap, options.streams)
+        if working(Workload.STREAMS) and (nodes is not None or options.workload is Workload.STREAMS):
+            self._streams = StreamsWorkload(bootstrap, replace(options.streams, connection=options.connection))
 
     @property
     def register_operations(self) -> tuple[RegisterOperation, ...]:
@@ -263,15 +269,18 @@ class RunClients:
         return [text for one in judged for _, text in one.wrong()]
 
     @property
-    def shared(self) -> str:
-        """How much the share group did, for the report; empty if there is none."""
-        if self._share is None:
-            return ""
-        counts = Counter(type(event).__name__ for event in self._share.events)
-        return (
-            f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers, "
-            f"{self._share.evidence}"
-        )
+    def groups(self) -> dict[str, str]:
+        """How much the share group and the streams group did, for the report, if there are any."""
+        found: dict[str, str] = {}
+        if self._share is not None:
+            counts = Counter(type(event).__name__ for event in self._share.events)
+            found["share group"] = (
+                f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers, "
+                f"{self._share.evidence}"
+            )
+        if self._streams is not None:
+            found["streams group"] = self._streams.done
+        return found
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads.
@@ -287,6 +296,9 @@ class RunClients:
                 nursery.cancel_scope.cancel()
         if self._share is not None:
             await self._share.set_group(self._environment)
+        if self._streams is not None and self._asks_session:
+            with trio.fail_after(TOPIC_TIMEOUT_S):
+                await self._streams.ask_session(self._environment)
 
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""

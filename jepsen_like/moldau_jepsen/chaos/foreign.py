@@ -30,6 +30,7 @@ FOREIGN_WORKLOADS = (
     Workload.PIPE,
     Workload.BANK,
     Workload.SHARE,
+    Workload.STREAMS,
     Workload.ALL,
 )
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)

@@ -120,8 +120,6 @@ def _refuse_for_a_running_cluster(options: ChaosOptions) -> None:
         raise LauncherUsageError("no --network namespaces: they are for a fresh cluster")
     if options.clients.workload not in FOREIGN_WORKLOADS:
         raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
-    if options.clients.connection and options.clients.workload is Workload.SHARE:
-        raise LauncherUsageError("workload share logs in nowhere: leave out the configuration of connections")
     if len({node.node_id for node in options.nodes}) < len(options.nodes):
         raise LauncherUsageError("two nodes have the same id")
     kinds = foreign_kinds(processes=bool(options.nodes))

@@ -134,7 +134,7 @@ class _Run:
         self.copies = Copies()
         self.stuck: list[str] = []
         self.wrong: list[str] = []
-        self.shared = ""
+        self.groups: dict[str, str] = {}
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
         self.left = "kept"  # what became of the topics on a cluster that was started elsewhere
@@ -290,7 +290,7 @@ class _Run:
                 self.faults += workload.kills
                 self.stuck = workload.stuck
                 self.wrong = workload.wrong if self.is_final else []
-                self.shared = workload.shared
+                self.groups = workload.groups
                 if self.unwritten is None:
                     writer.flush()
         if self.unwritten is not None:
@@ -329,7 +329,7 @@ class _Run:
                 await workload.final_read(options.final_read_s)
                 self.is_final = True
             if cluster is None and not options.keep_data:
-                names = list(options.clients.topics)
+                names = [*options.clients.topics, *options.clients.internal_topics]
                 bootstrap, connection = str(options.bootstrap), options.clients.connection
                 self.left = await delete_topics(self.environment, bootstrap, names, connection)
             nursery.cancel_scope.cancel()
@@ -480,7 +480,7 @@ class _Run:
                 if options.bootstrap
                 else {"network": "; ".join((options.network.value, *self.notes))}
             ),
-            **({"share group": self.shared} if self.shared else {}),
+            **self.groups,
             "once more": once_more(options),
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},

@@ -1,8 +1,9 @@
 """Security of a simulated cluster: node identities, logins, an authorizer that denies by default, and tokens.
 
 Each broker has three listeners. PLAINTEXT admits the ordinary workloads as ``User:ANONYMOUS``, which may do only what
-ACLs permit. LOGIN demands SASL from the clients whose rights change. INSIDE is for brokers alone, which log in as
-nodes; so do the peers of a controller.
+ACLs permit. LOGIN demands SASL from the clients whose rights change, and from members of streams groups, which have
+the rights that Kafka Streams needs, and no more. INSIDE is for brokers alone, which log in as nodes; so do the peers of
+a controller.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 INSIDE_PORT: Final = 9094
 LOGIN_PORT: Final = 9095
-NODE, ADMIN = "node", "admin"
+NODE, ADMIN, STREAMER = "node", "admin", "streamer"
 MECHANISM: Final = "SCRAM-SHA-256"
 ANONYMOUS: Final = "User:ANONYMOUS"
 _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -37,7 +38,8 @@ def password_of(user: str) -> str:
 def secured_settings(host: str, port: int, *, is_controller: bool) -> dict[str, object]:
     """Returns the keys of a node. ``port`` is that of its ordinary listener."""
     own = f'username="{NODE}" password="{password_of(NODE)}"'
-    plain = f'{_PLAIN} {own} user_{NODE}="{password_of(NODE)}" user_{ADMIN}="{password_of(ADMIN)}";'
+    users = " ".join(f'user_{user}="{password_of(user)}"' for user in (NODE, ADMIN, STREAMER))
+    plain = f"{_PLAIN} {own} {users};"
     settings: dict[str, object] = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,INSIDE:SASL_PLAINTEXT,"
         "CONTROLLER:SASL_PLAINTEXT",
@@ -87,6 +89,16 @@ def anonymous_rights() -> list[Acl]:
     """Returns the ACLs with which clients without a login do everything that the ordinary workloads do."""
     names = {"cluster": "kafka-cluster", "topic": "*", "group": "*", "transactional-id": "*"}
     return [Acl(principal=ANONYMOUS, operation="all", resource=kind, name=name) for kind, name in names.items()]
+
+
+def streamer_rights(group: str, topic: str) -> list[Acl]:
+    """Returns the ACLs of an application of Kafka Streams; its internal topics begin with the name of its topic."""
+    user = f"User:{STREAMER}"
+    topics = [
+        Acl(principal=user, operation=operation, resource="topic", name=topic, pattern="prefixed")
+        for operation in ("read", "create")
+    ]
+    return [*topics, Acl(principal=user, operation="read", resource="group", name=group)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from moldau_quorum.controller.cluster.features import TRANSACTION_VERSION
 from moldau_quorum.node.server import run_controller
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+    from moldau.admin import Acl
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.world.world import SimulatedNode, World
     from moldau_quorum.metadata.image import MetadataImage
@@ -334,15 +335,17 @@ class SimulatedCluster:
             parts.append(f"broker {node_id} at {image.offset} serving={broker.is_serving} {' '.join(short)}".rstrip())
         return "; ".join(parts)
 
-    async def open_to_anonymous(self, environment: Environment, seconds: float = 30.0) -> None:
+    async def open_to_clients(self, environment: Environment, more: Sequence[Acl] = (), seconds: float = 30.0) -> None:
         """Gives clients without a login what the ordinary workloads need, and waits until every broker knows it.
+
+        ``more`` are the rights of clients that log in.
 
         Raises:
             ClusterNotReadyError: A broker did not know it within ``seconds``.
         """
         nodes = LoginNodes(self)
         bootstrap = ",".join(f"{host}:{port}" for host, port in map(nodes.address, self.broker_ids))
-        rights = anonymous_rights()
+        rights = [*anonymous_rights(), *more]
         last = "no broker answered"
         with trio.move_on_after(seconds):
             config = login(bootstrap, ADMIN, password_of(ADMIN))

@@ -31,6 +31,7 @@ from moldau_jepsen.workloads.phases.share_evidence import archived_records, grou
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
     from moldau.cluster.metadata import TopicPartition as Place
     from moldau.runtime.ports.environment import Environment
@@ -69,6 +70,8 @@ class ShareOptions:
     """The lock of the group. Brokers are given it (``settings_of``), since a group may have none below 15 s."""
     session_ms: int = 6_000
     """Session timeout of the group: members that crashed keep their partitions from others for so long."""
+    connection: Mapping[str, str] = field(default_factory=dict)
+    """How all clients reach the cluster: keys that all kinds of clients know."""
     request_timeout_ms: int = 3_000
     """Of the members: the shorter, the better is it known when a record was acquired."""
     dawdle_share: float = 0.2
@@ -109,7 +112,7 @@ class ShareWorkload:
 
     def __init__(self, bootstrap: str, options: ShareOptions, environment: Environment) -> None:
         """Runs nothing before `feed` and `live`; ``environment`` has the clock of the events."""
-        self._bootstrap = bootstrap
+        self._reach = {**options.connection, "bootstrap.servers": bootstrap}
         self._options = options
         self._clock = environment.clock
         self._stopping = trio.Event()
@@ -134,8 +137,8 @@ class ShareWorkload:
         draw, options = environment.random, self._options
         while not self._stopping.is_set():
             config = {
+                **self._reach,
                 "acks": "all",
-                "bootstrap.servers": self._bootstrap,
                 "delivery.timeout.ms": 20_000,
                 "request.timeout.ms": 5_000,
                 "linger.ms": 0,
@@ -164,7 +167,7 @@ class ShareWorkload:
     def _consumer(self, environment: Environment) -> Member:
         return ShareConsumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._reach,
                 "group.id": self._options.group,
                 "share.acknowledgement.mode": "explicit",
                 "share.acquire.mode": "record_limit",
@@ -256,7 +259,7 @@ class ShareWorkload:
         """Lets the group begin with the first records, and sets its limit of deliveries; asks until it is done."""
         settings = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_COUNT_MAX)}
         changes = [ConfigAlteration(name=name, value=value) for name, value in settings.items()]
-        async with Admin({"bootstrap.servers": self._bootstrap}, environment=environment) as admin:
+        async with Admin(self._reach, environment=environment) as admin:
             while True:
                 try:
                     await admin.alter_configs({ConfigResource(ResourceType.GROUP, self._options.group): changes})
@@ -281,7 +284,7 @@ class ShareWorkload:
             return
         try:
             with trio.fail_after(EVIDENCE_SECONDS):
-                self.events += await archived_records(self._bootstrap, environment, options.group, options.topic)
+                self.events += await archived_records(self._reach, environment, options.group, options.topic)
         except (KafkaError, DecodeError, trio.TooSlowError) as error:
             self.evidence += f"; the log of the coordinators was not read: {type(error).__name__} {error}"
 
@@ -302,7 +305,7 @@ class ShareWorkload:
         """
         number = self._new_member()
         with trio.fail_after(timeout_s) as scope:
-            lock_ms, session_ms = await group_times_ms(self._bootstrap, environment, self._options.group)
+            lock_ms, session_ms = await group_times_ms(self._reach, environment, self._options.group)
             self.evidence = f"lock {lock_ms} ms, session {session_ms} ms"
             allowed_ms = max(self._options.quiet_ms, 2 * lock_ms + session_ms)
             scope.deadline += allowed_ms / 1000

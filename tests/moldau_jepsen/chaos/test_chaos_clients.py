@@ -226,7 +226,7 @@ def test_a_topic_that_lost_what_was_acknowledged_fails_the_run(tmp_path: Path) -
         ].items()
 
 
-@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.STREAMS, Workload.TOPICS])
+@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.TOPICS])
 def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload, tmp_path: Path) -> None:
     clients = ClientOptions(workload=workload)
     with pytest.raises(LauncherUsageError, match=f"workload {workload.value} is for a fresh cluster"):
@@ -245,6 +245,23 @@ def test_connection_options_need_a_running_cluster_and_a_file(tmp_path: Path) ->
     for again in (foreign, replace(foreign, control=CONTROLS["read-uncommitted"])):
         assert once_more(again).endswith(" --command-config 'my client.properties'")
         assert "secret" not in once_more(again)
+
+
+LOGIN = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": "secret",
+}
+
+
+@pytest.mark.parametrize("workload", [Workload.SHARE, Workload.STREAMS])
+def test_groups_log_in_on_a_running_cluster(workload: Workload, tmp_path: Path) -> None:
+    clients = ClientOptions(workload=workload, connection=LOGIN)
+    refuse_impossible(ChaosOptions(directory=tmp_path / "new", kinds=(), bootstrap="127.0.0.1:1", clients=clients))
+    made = with_own_names(clients, "mark-")
+    internal = [f"mark-{clients.streams.topic}-words", f"mark-{clients.streams.topic}-counts"]
+    assert made.internal_topics == (internal if workload is Workload.STREAMS else [])
 
 
 def test_faults_that_links_lack_are_left_out_and_listed() -> None:

@@ -92,7 +92,7 @@ def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
     async def scenario(cluster):
         client, environment = cluster.client(1), cluster.client_environment
         await client.create_topic("share", partitions=1, replicas=1)
-        found.append(await group_times_ms("b1:9092", environment, "share"))
+        found.append(await group_times_ms({"bootstrap.servers": "b1:9092"}, environment, "share"))
         await set_group(
             client,
             "share",
@@ -100,7 +100,7 @@ def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
             share_record_lock_duration_ms="20000",
             share_delivery_count_limit="2",
         )
-        found.append(await group_times_ms("b1:9092", environment, "share"))
+        found.append(await group_times_ms({"bootstrap.servers": "b1:9092"}, environment, "share"))
         config = {"bootstrap.servers": "b1:9092"}
         async with Producer(config, environment=environment) as producer:
             for value in (b"0", b"1"):
@@ -114,7 +114,7 @@ def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
                     member.acknowledge(record, AcknowledgeType.RELEASE if record.offset else AcknowledgeType.ACCEPT)
                     done += 1
                 await member.commit(5_000)
-        found.append(await archived_records("b1:9092", environment, "share", "share"))
+        found.append(await archived_records({"bootstrap.servers": "b1:9092"}, environment, "share", "share"))
 
     run_cluster(
         scenario,

@@ -15,6 +15,8 @@ from moldau_jepsen.simulation.campaign.options import RunOptions, drawn_sharing,
 from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.campaign.runner import run_seed
 from moldau_jepsen.simulation.mutants.mutants import run_trial
+from moldau_jepsen.workloads.streams.workload import StreamsOptions, StreamsWorkload
+from support.cluster.broker_cluster import Cluster, run_cluster
 
 RULES = (
     "streams-two-at-once",
@@ -50,6 +52,25 @@ def test_a_streams_group_works_under_faults(seed: int) -> None:
     met = {transition.after for transition in result.coverage.transitions}
     assert OF_STREAMS["moved"].value in met
     assert OF_STREAMS["fenced"].value in met
+
+
+@pytest.mark.proof
+def test_members_log_in_with_the_rights_of_an_application() -> None:
+    """On a secured cluster members log in, and brokers create internal topics in the name of their user."""
+    result = run_seed(1, replace(STREAMING.of_seed(1), security=True, fault_seconds=5.0))
+    assert result.violations == ()
+    assert OF_STREAMS["moved"].value in {transition.after for transition in result.coverage.transitions}
+
+
+def test_a_cluster_says_how_long_sessions_are() -> None:
+    """A workload on a cluster that it has not configured judges by the session timeout that brokers use."""
+    workload = StreamsWorkload("b1:9092", StreamsOptions())
+
+    async def scenario(cluster: Cluster) -> None:
+        await workload.ask_session(cluster.client_environment)
+
+    run_cluster(scenario, brokers=1, group_streams_session_timeout_ms="50000")
+    assert workload.done.endswith("session 50000 ms")
 
 
 @pytest.mark.proof

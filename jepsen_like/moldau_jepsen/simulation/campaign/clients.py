@@ -17,7 +17,15 @@ import trio
 from moldau.consumer import Consumer
 from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
-from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, login, login_environment, password_of
+from moldau_jepsen.cluster.secured import (
+    ADMIN,
+    STREAMER,
+    LoginNodes,
+    login,
+    login_environment,
+    password_of,
+    streamer_rights,
+)
 from moldau_jepsen.history import Kind
 from moldau_jepsen.simulation.campaign.options import (
     drawn_administration,
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Sequence
 
+    from moldau.admin import Acl
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.history import Operation
@@ -156,11 +165,26 @@ class Clients:
         self._members = MembersWorkload(cluster.bootstrap, options.members_options, recorder)
         self._regex_member = RegexMember(cluster, self.environment)
         self._share = ShareWorkload(cluster.bootstrap, options.share_options, self.environment)
-        self.streams = StreamsWorkload(cluster.bootstrap, options.streams_options)
+        self.streams = self._streams_group()
         self._compacted = self._compacted_topic(compaction)
         self._compaction = compaction
         self.administered = self._administered_group()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
+
+    def _streams_group(self) -> StreamsWorkload:
+        """Returns the members of the streams group, which log in where brokers have a listener for that."""
+        options, nodes = self._options.streams_options, LoginNodes(self._cluster)
+        if self.rights is None:
+            return StreamsWorkload(self._cluster.bootstrap, options)
+        bootstrap = ",".join(f"{host}:{port}" for host, port in map(nodes.address, nodes.broker_ids))
+        login_keys = login(bootstrap, STREAMER, password_of(STREAMER), mechanism="PLAIN")
+        return StreamsWorkload(bootstrap, replace(options, connection=login_keys))
+
+    @property
+    def acls(self) -> list[Acl]:
+        """The rights that clients with a login need."""
+        streams = self._options.streams_options
+        return streamer_rights(streams.group, streams.topic) if self._streamers else []
 
     def _near(self, queue: QueueOptions) -> QueueOptions:
         """Returns the options of a queue whose readers have a rack, if brokers have."""

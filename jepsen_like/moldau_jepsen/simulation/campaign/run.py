@@ -277,7 +277,7 @@ class Run:
             self.cluster.start_all()
             await self.cluster.wait_healthy(options.forming_seconds)
             if self.rights is not None:
-                await self.cluster.open_to_anonymous(clients.environment)
+                await self.cluster.open_to_clients(clients.environment, clients.acls)
             if self.transaction_level != INITIAL_FEATURES[TRANSACTION_VERSION]:
                 await self.cluster.set_transaction_level(clients.environment, self.transaction_level)
             await clients.create_topics()

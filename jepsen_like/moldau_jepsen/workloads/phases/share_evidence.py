@@ -24,7 +24,7 @@ from moldau_jepsen.checkers.group.share import Archived
 from moldau_jepsen.history import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
@@ -35,14 +35,15 @@ RETRY_S = 0.2
 POLL_MS = 500.0
 
 
-async def group_times_ms(bootstrap: str, environment: Environment, group: str) -> tuple[int, int]:
+async def group_times_ms(reach: Mapping[str, str], environment: Environment, group: str) -> tuple[int, int]:
     """Returns the lock duration and the session timeout that brokers use for a share group.
 
-    They are the group's own settings, or else those of a broker. Asks until there is an answer.
+    They are the group's own settings, or else those of a broker. Asks until there is an answer. ``reach`` is the
+    configuration of a client.
     """
     resource = ConfigResource(ResourceType.GROUP, group)
     names = ("share.record.lock.duration.ms", "share.session.timeout.ms")
-    async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+    async with Admin(reach, environment=environment) as admin:
         while True:
             try:
                 cluster = await admin.describe_cluster()
@@ -59,7 +60,9 @@ async def group_times_ms(bootstrap: str, environment: Environment, group: str) -
             return lock_ms, session_ms
 
 
-async def archived_records(bootstrap: str, environment: Environment, group: str, topic: str) -> list[Archived]:
+async def archived_records(
+    reach: Mapping[str, str], environment: Environment, group: str, topic: str
+) -> list[Archived]:
     """Returns all records of a group that its coordinators have stored as archived, by rejection or by the limit.
 
     The log must not have been pruned (``share.coordinator.state.topic.prune.interval.ms``). Bounded by the caller's
@@ -69,13 +72,13 @@ async def archived_records(bootstrap: str, environment: Environment, group: str,
         DecodeError: The log holds a record of another form.
     """
     config = {
-        "bootstrap.servers": bootstrap,
+        **reach,
         "auto.offset.reset": "earliest",
         "isolation.level": "read_uncommitted",
         "enable.auto.commit": False,
     }
     states = StoredStates(group, topic)
-    async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+    async with Admin(reach, environment=environment) as admin:
         description = (await admin.describe_topics([SHARE_STATE_TOPIC]))[SHARE_STATE_TOPIC]
     partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
     async with Consumer(config, environment=environment) as consumer:

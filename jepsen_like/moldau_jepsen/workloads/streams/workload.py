@@ -7,17 +7,22 @@ group must come to rest: each task runs on one of them. ``checkers.group.streams
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.tls.context import client_environment
 from moldau_jepsen.checkers.group.streams import History, judge
+from moldau_jepsen.workloads.operations import OperationFailedError
 from moldau_jepsen.workloads.streams.member import Application, Link, StreamsMember, read_offset
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
     from moldau.runtime.ports.environment import Environment
 
@@ -47,11 +52,20 @@ class StreamsOptions:
     """Of the lives: those that begin with a hang, in which the member acts on its tasks and sends nothing."""
     session_ms: int = 3_000
     """Session timeout of the group."""
+    connection: Mapping[str, str] = field(default_factory=dict)
+    """How members reach the cluster: keys that all kinds of clients know."""
 
     @property
     def application(self) -> Application:
         """The application of all members."""
         return Application(group=self.group, topic=self.topic)
+
+    @property
+    def internal_topics(self) -> list[str]:
+        """The topics that brokers create for the application."""
+        parts = self.application.topology.subtopologies
+        topics = [topic for part in parts for topic in (*part.repartition_source_topics, *part.state_changelog_topics)]
+        return [topic.name for topic in topics]
 
     @property
     def hosts(self) -> list[str]:
@@ -74,7 +88,9 @@ class StreamsWorkload:
     def __init__(self, bootstrap: str, options: StreamsOptions) -> None:
         """Runs nothing before ``live``."""
         self._brokers = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in bootstrap.split(","))]
+        self._bootstrap = bootstrap
         self._options = options
+        self._session_ms = options.session_ms
         self._stopping = trio.Event()
         self._next_member = 0
         self.history = History()
@@ -83,9 +99,35 @@ class StreamsWorkload:
         self.stuck: str | None = None
         """Why the final read did not end."""
 
+    async def ask_session(self, environment: Environment) -> None:
+        """Asks a cluster that the run has not configured for the session timeout of the group.
+
+        Raises:
+            OperationFailedError: The cluster serves no streams groups.
+        """
+        name, group = "streams.session.timeout.ms", ConfigResource(ResourceType.GROUP, self._options.group)
+        keys = {**self._options.connection, "bootstrap.servers": self._bootstrap}
+        async with Admin(keys, environment=environment) as admin:
+            brokers = (await admin.describe_cluster()).brokers
+            broker = ConfigResource(ResourceType.BROKER, str(min(node.node_id for node in brokers)))
+            found = await admin.describe_configs([group, broker])
+        entry = found[group].get(name)
+        if entry is None or entry.is_default:
+            entry = found[broker].get(f"group.{name}")
+        if entry is None or entry.value is None:
+            raise OperationFailedError("the cluster serves no streams groups")
+        self._session_ms = int(entry.value)
+
     def stop(self) -> None:
         """Ends the members."""
         self._stopping.set()
+
+    def _link(self, environment: Environment) -> Link:
+        connection = self._options.connection
+        if connection:
+            config = ADMIN_CONFIG.parse({**connection, "bootstrap.servers": self._bootstrap})
+            environment = client_environment(environment, config)
+        return Link(environment, self._brokers, self._options.application)
 
     def _new_member(self, link: Link) -> StreamsMember:
         self._next_member += 1
@@ -94,7 +136,7 @@ class StreamsWorkload:
     async def live(self, environment: Environment) -> None:
         """Runs members in turn until ``stop``."""
         while not self._stopping.is_set():
-            link = Link(environment, self._brokers, self._options.application)
+            link = self._link(environment)
             try:
                 await self._life(self._new_member(link), environment.random)
             finally:
@@ -128,13 +170,13 @@ class StreamsWorkload:
     async def final_read(self, environment: Environment, seconds: float) -> None:
         """Lets new members take all tasks, and reads the committed offsets; sets ``stuck`` if they cannot be read."""
         options = self._options
-        links = [Link(environment, self._brokers, options.application) for _ in range(AT_THE_END + 1)]
+        links = [self._link(environment) for _ in range(AT_THE_END + 1)]
         members = [self._new_member(link) for link in links[1:]]
         try:
             async with trio.open_nursery() as nursery:
                 for member in members:
                     nursery.start_soon(member.live)
-                await self._settle(links[0], members, seconds + 3 * options.session_ms / 1000)
+                await self._settle(links[0], members, seconds + 3 * self._session_ms / 1000)
                 nursery.cancel_scope.cancel()
             with trio.fail_after(seconds):
                 for partition in range(options.partitions):
@@ -168,8 +210,17 @@ class StreamsWorkload:
     def wrong(self) -> list[tuple[str, str]]:
         """Returns the kind and the text of each broken rule."""
         # Half of the session: a clock of a broker may run at twice the rate.
-        found = judge(self.history, self._options.session_ms / 2)
+        found = judge(self.history, self._session_ms / 2)
         return [(one.kind.value, f"{one.kind.value}: {one.text}") for one in found]
+
+    @property
+    def done(self) -> str:
+        """How much the members did, for a report."""
+        accepted = sum(bool(commit.accepted) for commit in self.history.commits)
+        return (
+            f"{self._next_member} members, {len(self.history.holdings)} tasks begun, {accepted} commits accepted, "
+            f"session {self._session_ms} ms"
+        )
 
     def situations(self) -> Counter[str]:
         """Counts what members met: tasks that moved between live members, lost memberships, refused commits."""
