@@ -106,6 +106,16 @@ def test_rows_fill_the_open_batch_then_a_new_one():
     assert core.append_rows(queue, columns, numbers, 5, 5, 0) is None, "sent batches count until they are settled"
 
 
+def test_rows_join_records_in_the_open_batch_once():
+    core = accumulator(linger_ms=10, batch_size=210)
+    batch, _, _ = add(core, b"record")
+    columns = rows([b"%d" % number * 40 for number in range(4)])
+    numbers = array("i", [0, 1, 2, 3]).tobytes()
+    assert core.append_rows(core.queue(P0), columns, numbers, 0, 5, 0) == (batch, 2)
+    assert core.memory_used == 210
+    assert [values(each) for each in sent(core, 10)] == [[b"record", b"0" * 40, b"1" * 40]]
+
+
 def test_a_row_larger_than_a_batch_needs_its_own_size():
     columns = rows([b"small" * 10, b"x" * 450])
     small, large = array("i", [1, 0]).tobytes(), array("i", [0, 1]).tobytes()
@@ -246,8 +256,9 @@ def test_encoded_batches_count_their_records():
     assert [parse_batch_header(batch.data).base_sequence for batch in found] == [0, 3, 5]
 
 
-def test_pauses_between_attempts_double_and_are_scattered():
-    core = accumulator(retry_backoff_ms=100, retry_backoff_max_ms=500)
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_pauses_between_attempts_double_and_are_scattered(is_idempotent):
+    core = accumulator(retry_backoff_ms=100, retry_backoff_max_ms=500, is_idempotent=is_idempotent, retries=4)
     add(core)
     pauses, now_ms = [], 0
     for jitter in (1.0, 1.0, 1.2, 1.0):
@@ -256,6 +267,8 @@ def test_pauses_between_attempts_double_and_are_scattered():
         pauses.append(batch.retry_at_ms - now_ms)
         now_ms = batch.retry_at_ms
     assert pauses == pytest.approx([100, 200, 480, 500])
+    (batch,) = sent(core, now_ms)
+    assert core.settle(batch, ErrorCode.NETWORK_EXCEPTION, now_ms) is Verdict.FAILED, "that was the last one"
 
 
 @pytest.mark.parametrize(("age_ms", "verdict"), [(99, Verdict.RETRY), (100, Verdict.FAILED)])
@@ -305,6 +318,29 @@ def test_a_lost_state_settles_what_was_uncertain():
     core.settle(batch, ErrorCode.UNKNOWN_PRODUCER_ID, 5_000)
     assert sent(core, 10_000) == [batch]
     assert (batch.producer_epoch, batch.base_sequence) == (1, 0)
+
+
+def test_a_refusal_that_passes_costs_no_epoch():
+    """The batch was not written, and is sent again as it was."""
+    core = accumulator()
+    add(core)
+    (batch,) = sent(core)
+    core.settle(batch, ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    assert sent(core, 5_000) == [batch]
+    assert (batch.producer_epoch, batch.base_sequence, core.producer_epoch) == (0, 0, 0)
+
+
+def test_a_batch_that_was_not_written_moves_on_at_once():
+    """The one before it failed for good, so its own sequence can never be accepted."""
+    core = acknowledged(accumulator())
+    add(core, b"bad")
+    (bad,) = sent(core)
+    add(core, b"good")
+    (good,) = sent(core)
+    core.settle(bad, ErrorCode.MESSAGE_TOO_LARGE, 0)
+    core.settle(good, ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    assert sent(core, 5_000) == [good]
+    assert (good.producer_epoch, good.base_sequence) == (1, 0)
 
 
 def test_a_new_epoch_waits_for_what_a_partition_has_in_flight():
@@ -360,8 +396,8 @@ def test_without_idempotence_retries_keep_the_order_of_creation():
     for number in range(3):
         add(core, b"%d" % number * 80, now_ms=number)
         batches += sent(core, number)
-    for batch in batches:
-        core.settle(batch, ErrorCode.NETWORK_EXCEPTION, 10)
+    for number in (0, 2, 1):
+        core.settle(batches[number], ErrorCode.NETWORK_EXCEPTION, 10)
     assert sent(core, 5_000) + sent(core, 5_000) + sent(core, 5_000) == batches
 
 
