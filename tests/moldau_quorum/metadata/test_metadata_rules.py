@@ -111,3 +111,23 @@ def test_bootstrap_credentials_count_until_the_image_has_its_own() -> None:
     images.append(images[-1].apply(bootstrap_records(keys), offset=2, epoch=1).image)
     assert credentials.keys("admin", SCRAM_SHA_256) == keys["admin", SCRAM_SHA_256]
     assert credentials.keys("admin", SCRAM_SHA_256 + 1) is None
+
+
+def test_a_delta_names_topics_that_came_and_went() -> None:
+    """A topic that was deleted and created again under its name is both, with two ids."""
+    controller = ModelController()
+    controller.join(1)
+    controller.create("again", partitions=1, factor=1)
+    before = controller.image
+    old = before.topics_by_name["again"]
+    new, other = UUID(int=71), UUID(int=72)
+    records = [
+        r.RemoveTopicRecord(topic_id=old.topic_id),
+        r.TopicRecord(topic_id=new, name="again"),
+        r.TopicRecord(topic_id=other, name="other"),
+    ]
+    delta = before.apply(records, offset=before.offset + 1, epoch=1)
+    assert [topic.topic_id for topic in delta.deleted_topics] == [old.topic_id]
+    assert {(topic.name, topic.topic_id) for topic in delta.created_topics} == {("again", new), ("other", other)}
+    later = delta.image.apply([], offset=before.offset + 2, epoch=1)
+    assert (later.created_topics, later.deleted_topics) == ((), ())

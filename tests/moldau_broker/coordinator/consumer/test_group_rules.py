@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.list_groups import ListGroupsRequest
+from moldau.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
-from support.coordinator.group_world import Consumer, CoreDriver
-from support.coordinator.migration_world import COOPERATIVE, ClassicClient
+from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request
+from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, subscription_bytes
 
 
 def world(**limits: Any) -> CoreDriver:
@@ -148,3 +154,81 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
     driver.commit()
     assert not group_of(driver).members
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        ({"types_filter": ["Classic"]}, {"classic"}),
+        ({"types_filter": ["Consumer"]}, {GROUP}),
+        ({"types_filter": ["classic", "consumer"]}, {GROUP, "classic"}),
+        ({"types_filter": ["share"]}, set()),
+        ({"states_filter": ["STABLE"]}, {GROUP}),
+        ({"states_filter": ["Empty"]}, set()),
+    ],
+)
+def test_lists_show_the_kinds_and_states_that_are_asked_for(filters: dict[str, list[str]], names: set[str]) -> None:
+    driver = world()
+    ConsumerClient(driver, "a").beat()
+    Consumer(driver, group="classic").join()
+    answer: Any = driver.ask(ListGroupsRequest(**filters), 5)
+    assert {group.group_id for group in answer.groups} == names
+
+
+def test_a_commit_that_names_an_epoch_needs_its_member() -> None:
+    """Only a client without a group protocol, which names neither, may commit for a group without members."""
+    driver = world()
+    member = ConsumerClient(driver, "a")
+    member.beat()
+    member.leave()
+    assert code_of(driver.ask(commit_request(1, "", 0), 9)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert code_of(driver.ask(commit_request(1, "", -1), 9)) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.NONE), (4, ErrorCode.MEMBER_ID_REQUIRED)])
+def test_old_clients_join_without_a_member_id(version: int, code: ErrorCode) -> None:
+    """They do not know KIP-394, and would never come in; newer ones must come again with the id that they get."""
+    driver = world()
+    ConsumerClient(driver, "c").beat()
+    metadata = subscription_bytes(driver.topics, ("t",), frozenset(), -1, 0)
+    answer = driver.ask(join_request("", protocols=(EAGER,), metadata=metadata), version)
+    assert code_of(answer) is code
+    assert len(group_of(driver).members) == (2 if code is ErrorCode.NONE else 1)
+
+
+def test_partitions_that_a_classic_member_must_release_stay() -> None:
+    """It reads them until it has its next assignment; an upgrade that comes before must not give them away."""
+    driver = world()
+    reader = ClassicClient(driver, COOPERATIVE)
+    rest(driver, [reader])
+    assert reader.numbers == list(range(6))
+    second = ClassicClient(driver, COOPERATIVE)
+    for _ in range(2):
+        second.send()
+        second.take()
+    for _ in range(2):  # learns of the rebalance, and joins with all six
+        reader.send()
+        reader.take()
+    reader.send()  # the assignment of the new generation, which takes some of the six away; its answer is lost
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.beat()
+    assert sorted(number for _, number in group_of(driver).members[reader.member_id].assigned) == list(range(6))
+    assert newcomer.numbers == []
+
+
+@pytest.mark.parametrize(("generation", "code"), [(-1, ErrorCode.NONE), (0, ErrorCode.UNKNOWN_MEMBER_ID)])
+def test_old_transactional_producers_name_no_generation(generation: int, code: ErrorCode) -> None:
+    """One that names a generation knows KIP-447, so it must name its member too."""
+    driver = world()
+    ConsumerClient(driver, "a").beat()
+    part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    request = TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id=GROUP,
+        producer_id=7,
+        producer_epoch=0,
+        generation_id=generation,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+    answer: Any = driver.ask(request, 3)
+    assert answer.topics[0].partitions[0].error_code == code
