@@ -92,8 +92,9 @@ class Server:
         self.listener_name = ""
         """Appears in traces."""
         self.arrivals: Arrivals | None = None
-        self.ended_waits = EndedWaits()
         """Wakes all connections together; None if each waits for its own bytes."""
+        self.ended_waits = EndedWaits()
+        """The answers that the present turn sends at its end."""
         self.tally = tally if tally is not None else ConnectionTally()
         self.is_protected = is_protected
         self.clock = clock
