@@ -1,11 +1,17 @@
 """Columns of binary fields, as Arrow lays them out."""
 
+from __future__ import annotations
+
 from array import array
+from typing import TYPE_CHECKING
 
 from moldau.records import BinaryColumn, RowColumns
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def column(fields):
+
+def column(fields: Sequence[bytes | None]) -> BinaryColumn:
     offsets, data, validity = array("i", [0]), bytearray(), bytearray((len(fields) + 7) // 8)
     for index, field in enumerate(fields):
         data += field or b""
@@ -20,5 +26,5 @@ def column(fields):
     )
 
 
-def rows(values, keys=None):
+def rows(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> RowColumns:
     return RowColumns(len(values), None if keys is None else column(keys), column(values))
