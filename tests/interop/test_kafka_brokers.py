@@ -14,11 +14,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from moldau.admin import AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.blocking import Admin, Consumer, Producer, ShareConsumer
 from moldau.protocol.errors import KafkaError
+from moldau.runtime.ports.real import real_environment
+from moldau.share import AcknowledgeType
+from moldau_jepsen.checkers.group.share import Archived
+from moldau_jepsen.history import TopicPartition
 from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.workloads.phases.share_evidence import archived_records, group_times_ms
 from support.interop.clients import wait_until
 from support.interop.maven import kafka_jars_of
 from support.interop.mirrormaker import java
@@ -216,3 +222,42 @@ def test_share_offsets(node):
             if len(found) == 2:
                 break
     assert found == [b"1", b"2"]
+
+
+def test_the_end_of_a_record_at_the_delivery_limit(node):
+    """Chaos runs read the group's times, and which records were given up, from brokers of Kafka too."""
+    version, bootstrap = node
+    if version == OLD:
+        pytest.skip("Kafka 3.9 has no share groups")
+    settings = {
+        "share.auto.offset.reset": "earliest",
+        "share.record.lock.duration.ms": "20000",
+        "share.delivery.count.limit": "2",
+    }
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic("limited", 1, 1)])
+        if version == NEW:  # later versions begin so
+            admin.update_features({"share.version": 1})
+        changes = [ConfigAlteration(name=name, value=value) for name, value in settings.items()]
+        admin.alter_configs({ConfigResource(ResourceType.GROUP, "limited"): changes})
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        for delivery in producer.send_many("limited", [b"0", b"1"]):
+            delivery.result(60_000)
+    options = {"bootstrap.servers": bootstrap, "group.id": "limited", "share.acknowledgement.mode": "explicit"}
+    with ShareConsumer(options) as consumer:
+        consumer.subscribe(["limited"])
+        done = 0
+        while done < 3:
+            for record in consumer.poll(500):
+                consumer.acknowledge(record, AcknowledgeType.RELEASE if record.offset else AcknowledgeType.ACCEPT)
+                done += 1
+            consumer.commit()
+
+    async def asked():
+        environment = real_environment()
+        times = await group_times_ms(bootstrap, environment, "limited")
+        return times, await archived_records(bootstrap, environment, "limited", "limited")
+
+    times, archived = trio.run(asked)
+    assert times == (20_000, 45_000)
+    assert archived == [Archived((TopicPartition("limited", 0), 1), 2)]

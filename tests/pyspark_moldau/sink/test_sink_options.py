@@ -53,6 +53,22 @@ def test_a_small_request_gets_smaller_batches():
     assert int(parse(kafka_max_request_size="100000").producer["batch.size"]) <= 50_000
 
 
+def test_a_batch_size_that_is_given_stays():
+    """The sink shrinks its own default only."""
+    options = parse(kafka_batch_size="70000", kafka_max_request_size="70500")
+    assert (options.producer["batch.size"], options.producer["max.request.size"]) == ("70000", "70500")
+
+
+@pytest.mark.parametrize(("length", "is_accepted"), [(0, False), (1, True), (150, True), (151, False)])
+def test_an_application_has_a_name_of_limited_length(length, is_accepted):
+    given = {"txnAppId": "a" * length, "txnVersion": "7", "deliveryGuarantee": "exactly-once"}
+    if is_accepted:
+        assert parse(**given).app_id == "a" * length
+    else:
+        with pytest.raises(OptionError, match=f"txnAppId: expected 1 to 150 characters, got {length}"):
+            parse(**given)
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
