@@ -181,9 +181,9 @@ def measure(name: str, run: Callable[[int], None], options: argparse.Namespace) 
 
 
 async def measure_connections(port: int, options: argparse.Namespace, answered: Callable[[], int]) -> None:
-    """Reports what requests cost that arrive on many connections, one in flight on each.
+    """Reports the cost of requests that arrive on many connections, one in flight on each.
 
-    Begins when each connection has had some answers, so that what it costs to connect is left out.
+    The measurement begins when each connection has had some answers, so that it leaves out the cost of connecting.
     """
     job = {
         "api": "produce",

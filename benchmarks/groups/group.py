@@ -41,7 +41,7 @@ PROTOCOLS = {
 
 @dataclass
 class Readers:
-    """Which member reads each partition, and for how long each had no reader since `begin`."""
+    """Keeps the reader of each partition, and how long each partition had none since `begin`."""
 
     count: int
     owner: dict[int, int] = field(default_factory=dict)

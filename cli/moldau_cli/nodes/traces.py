@@ -123,14 +123,14 @@ def name_topics(traces: RequestTraces, broker: Broker) -> None:
 
 
 def _waits() -> dict[int, str]:
-    """Names what requests wait for that the controller decides."""
+    """Returns the name of the waiting stage of each API that the controller decides."""
     from moldau_quorum.controller.dispatch import DECIDED_APIS
 
     return dict.fromkeys((int(api.key) for api in DECIDED_APIS), "wait-for-controller")
 
 
 def _ns(time_ms: float) -> int:
-    """Returns a time in nanoseconds; more than microseconds are not in it."""
+    """Returns a time in nanoseconds, rounded to microseconds."""
     return round(time_ms * 1000) * 1000
 
 

@@ -40,7 +40,7 @@ class Entry(Protocol):
 
 
 class Right(NamedTuple):
-    """Something that a principal may do, or not."""
+    """An operation of one principal on one resource, which may be permitted."""
 
     principal: str
     operation: int
@@ -49,7 +49,7 @@ class Right(NamedTuple):
 
 
 def permits(entries: Iterable[Entry], right: Right) -> bool:
-    """Returns whether access control entries, all for any host, give a right: deny before allow, else nothing."""
+    """Returns whether access control entries, all for any host, permit it: deny wins; without an entry nothing is."""
     is_allowed = False
     for entry in entries:
         if entry.resource_type != right.resource_type or entry.principal not in (right.principal, "User:*"):
@@ -71,15 +71,15 @@ def permits(entries: Iterable[Entry], right: Right) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A question that is under way: what the broker's own knowledge has said since it was asked."""
+    """A request under way, with what the metadata of its broker have permitted and denied since it was sent."""
 
     look: Callable[[], bool | None]
-    """Says what the broker knows now; None while the broker is down."""
+    """Returns whether the broker's present metadata permit it; None while the broker is down."""
     was_permitted: bool = False
     was_denied: bool = False
 
     def sample(self) -> None:
-        """Takes what the broker knows now into account."""
+        """Notes what the broker's present metadata say."""
         known = self.look()
         if known is not None:
             self.was_permitted = self.was_permitted or known

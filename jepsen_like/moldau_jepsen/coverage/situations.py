@@ -135,7 +135,7 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
 
 
 def _counting_end(counts: Counter[Situation]) -> Callable[..., ErrorCode | None]:
-    """Returns the method that ends transactions, and counts late ends of former ones first."""
+    """Wraps the method that ends transactions, to count the late ends of earlier transactions."""
     end_transaction = TransactionCore._end
 
     def counting_end(

@@ -1,8 +1,8 @@
-"""Runs the processes of a group: starts them, hears them over sd_notify, hands signals on. A shell of ``Group``.
+"""Runs the processes of a group: starts them, receives their reports, forwards signals. A shell of ``Group``.
 
 Each process is ``moldau server FILE --node ID``. It reports over a notification socket of its own, as a unit of systemd
 does; the supervisor in turn is the unit's main process for systemd: READY=1 comes when all processes serve, and
-WATCHDOG=1 while the supervisor's own loop turns. A process whose loop stands still is killed by its guard
+WATCHDOG=1 while the supervisor's own loop turns. A process whose loop hangs is killed by its guard
 (``node.watchdog.ms``), or by the supervisor after the unit's ``WatchdogSec``.
 """
 

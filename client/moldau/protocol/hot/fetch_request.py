@@ -1,6 +1,7 @@
 """Fetch: writes the requests of followers without message objects.
 
-A follower sends one with every batch that it replicates, so the time from a produce to its acknowledgement holds it.
+A follower sends one with every batch that it replicates, so its cost is part of the time until a produce is
+acknowledged.
 """
 
 import struct

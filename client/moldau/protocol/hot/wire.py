@@ -1,4 +1,4 @@
-"""Chooses between the short cuts in typed Cython and none; see ``_wire.pyi`` and ``moldau.implementation``."""
+"""Imports the shortcuts in typed Cython if they were built; see ``_wire.pyi`` and ``moldau.implementation``."""
 
 from __future__ import annotations
 

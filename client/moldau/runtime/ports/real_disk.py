@@ -234,10 +234,10 @@ class RealDisk:
             os.close(descriptor)
 
     def _finish(self, change: Callable[[], T]) -> T:
-        """Does what needs a directory's descriptor for a moment.
+        """Runs a change that needs a directory's descriptor for a moment.
 
-        A change of several names that has begun must not end half-way because connections have taken all descriptors:
-        one is kept for each thread from the first use on, and makes way.
+        A change of several names must not end half-way because connections have taken all descriptors. From the first
+        use on, one spare descriptor is kept for each thread; it is closed when the change finds none.
         """
         try:
             return change()

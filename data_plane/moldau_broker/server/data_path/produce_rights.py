@@ -1,4 +1,4 @@
-"""Removes from a Produce what its client may not write."""
+"""Removes the partitions that a client may not write from its Produce request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_DENIED: Results = []
 def permitted(
     request: ProduceRequestView, version: int, permissions: Permissions
 ) -> tuple[ProduceRequestView, Results]:
-    """Returns the request without what the client may not write, and the results of that.
+    """Returns the request without the partitions that the client may not write, and their results.
 
     The first loop serves nearly all requests: no transaction, and topics that are known to be permitted.
     """

@@ -1,4 +1,4 @@
-"""Looks at what brokers know of rights, passwords and tokens, at each step in which a client waits for an answer."""
+"""Samples the rights, passwords and tokens that brokers know, at each step while a client waits for an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRAM_SHA_256 = 1
 
 
 class RightsWatch:
-    """Samples the knowledge of brokers for the questions that are under way."""
+    """Samples the metadata of brokers for the requests that are under way."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -31,7 +31,7 @@ class RightsWatch:
         self._ends_ms: dict[tuple[int, str], float] = {}
 
     def step_ended(self) -> None:
-        """Takes a sample of each question that is under way."""
+        """Takes a sample for each request that is under way."""
         for watched in self._open:
             watched.sample()
 

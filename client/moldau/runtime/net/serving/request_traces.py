@@ -1,9 +1,9 @@
-"""Notes when the parts of a request begin and end, and hands those worth a look to a sink.
+"""Notes when the parts of a request begin and end, and passes slow and drawn requests to a sink.
 
-The sink is a narrow port: exporters (OpenTelemetry, in the launcher) and tests implement it. A request is handed on
-when it was slow, or when it was drawn. Slow means ``slow_ms`` from its arrival until its answer has left; the wait of
+The sink is a narrow port: exporters (OpenTelemetry, in the launcher) and tests implement it. A request is passed on
+if it was slow or was drawn. Slow means ``slow_ms`` from its arrival until its answer has left; the wait of
 an API that waits for news by design (Fetch) does not count. Until then a request costs one small object with the first
-bytes of its frame, which hold who asked and for which topic. Without a tracer nothing of this runs.
+bytes of its frame, which name the client and the topic. Without a tracer nothing of this runs.
 
 A request has three stages: it is handled (a Produce: appended, with the flush that it shares with the requests that
 arrived together), it waits (for in-sync replicas, records, the controller, a coordinator), and its answer is sent.

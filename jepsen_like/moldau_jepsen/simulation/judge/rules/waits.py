@@ -1,4 +1,4 @@
-"""Judges that operations which have nothing to wait for any more do not go on waiting."""
+"""Judges whether an operation ends once it has nothing left to wait for."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOOKS = 20
 class WaitRules:
     """Judges the produces with acks=all that wait for the high watermark.
 
-    One whose records are committed, or whose leader epoch is over, is answered at once: a wake-up that was lost leaves
-    it until its timeout. State per broker: such operations, since when, and how often they were seen.
+    A produce must be answered at once when its records are committed or its leader epoch is over. After a lost wake-up
+    it waits until its timeout. The state of each broker: such operations, since when, and how often they were seen.
     """
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
@@ -30,7 +30,7 @@ class WaitRules:
         self._overdue: dict[int, dict[Delayed[Partition, ProduceOperation], tuple[float, int]]] = {}
 
     def look(self, broker_id: int, waits: ReplicaWaits, now_seconds: float) -> None:
-        """Tasks of a broker have run."""
+        """Looks at the operations of a broker whose tasks have run."""
         before = self._overdue.get(broker_id, {})
         found: dict[Delayed[Partition, ProduceOperation], tuple[float, int]] = {}
         for partition, watchers in waits.produces.purgatory._watchers.items():

@@ -176,7 +176,7 @@ class _Assignment:
 
 
 def _least_loaded(members: Iterable[_Member], task: Task | None = None) -> _Member | None:
-    """Returns the member whose process and itself have least to do, among those whose process lacks the task."""
+    """Returns the least loaded member of the least loaded process, of those processes that lack the task."""
     free = [member for member in members if task is None or task not in member.process.tasks]
     return min(free, key=lambda each: (each.process.load, each.count), default=None)
 
