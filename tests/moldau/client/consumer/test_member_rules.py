@@ -3,14 +3,19 @@
 Method: the pure cores alone.
 """
 
+import dataclasses
 from uuid import UUID
+
+import pytest
 
 from moldau import TopicPartition
 from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.epoch_membership import EpochMembership
+from moldau.consumer.core.fetch_session import FetchSession
 from moldau.consumer.core.membership import GroupIdentity, Membership
 from moldau.protocol.codec import decode
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatResponse,
@@ -71,3 +76,63 @@ def test_a_sticky_member_without_partitions_claims_none():
 
     assert user_data([]) is None
     assert user_data([TopicPartition("t", 0)]) is not None
+
+
+def joined(instance_id=None):
+    """A member in epoch 3 that has taken over partitions 0 and 1."""
+    identity = dataclasses.replace(IDENTITY, instance_id=instance_id)
+    membership = EpochMembership(identity, "M", "range")
+    membership.want(["t"])
+    heartbeat(membership, 3, [0, 1])
+    membership.take_target()
+    membership.take_over()
+    return membership
+
+
+@pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
+def test_a_static_member_leaves_for_a_while_only(instance_id, epoch):
+    request = joined(instance_id).epoch_leave_request("closed")
+    assert (request.member_id, request.member_epoch, request.instance_id) == ("M", epoch, instance_id)
+    assert EpochMembership(IDENTITY, "M", None).epoch_leave_request("closed") is None, "it never joined"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
+def test_after_a_refusal_the_next_heartbeat_says_all(code):
+    """The coordinator may be another one by then, or may have missed what changed."""
+    membership = joined()
+    request = membership.epoch_heartbeat([(TOPIC, 0)])
+    assert request.subscribed_topic_names is None
+    membership.on_epoch_heartbeat(request, ConsumerGroupHeartbeatResponse(error_code=code), membership.losses)
+    again = membership.epoch_heartbeat([(TOPIC, 0)])
+    assert (again.subscribed_topic_names, again.rebalance_timeout_ms, again.server_assignor) == (["t"], 60000, "range")
+
+
+def test_lost_partitions_are_not_reported_as_held():
+    """Others may own them by now; the member holds what it has taken over since."""
+    membership = joined()
+    held = [(TOPIC, 0), (TOPIC, 1)]
+    assert [list(each.partitions) for each in membership.epoch_heartbeat(held).topic_partitions] == [[0, 1]]
+    request = membership.epoch_heartbeat(held)
+    refusal = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+    membership.on_epoch_heartbeat(request, refusal, membership.losses)
+    assert membership.epoch_heartbeat(held).topic_partitions == []
+    heartbeat(membership, 9, [1])
+    assert membership.epoch_heartbeat(held).topic_partitions == [], "the application does not know yet"
+    membership.take_target()
+    membership.take_over()
+    assert [list(each.partitions) for each in membership.epoch_heartbeat(held[1:]).topic_partitions] == [[1]]
+
+
+def test_only_a_session_that_the_broker_keeps_is_closed():
+    """A request with session 0 would be a full fetch of nothing."""
+    session = FetchSession()
+    assert session.final_request() is None
+    session.next_request({}, by_topic_id=True)
+    session.answered(0)
+    assert session.final_request() is None
+    session.next_request({}, by_topic_id=True)
+    session.answered(77)
+    final = session.final_request()
+    assert (final.session_id, final.epoch, final.partitions, final.forgotten) == (77, -1, {}, {})
+    session.lost(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    assert session.final_request() is None
