@@ -17,10 +17,10 @@ from moldau.admin.calls.subjects import Calls
 from moldau.admin.requester import Requester
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
+from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.runtime.config import ADMIN_CONFIG, Config
-from moldau.runtime.ports.default import environment_or_real
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_MS = 3_000.0
 
 
+def environment_or_real(given: Environment | None) -> Environment:
+    """Returns ``given``, or the environment of the operating system, whose modules are loaded only then."""
+    if given is not None:
+        return given
+    from moldau.runtime.ports.real import real_environment
+
+    return real_environment()
+
+
 class BootstrapError(KafkaError):
     """Reports that no server can be used: its listener does not match the client, or it is not a broker."""
 

@@ -20,6 +20,7 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
+from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.interceptors import ConsumerInterceptor, checked, on_commit
@@ -39,7 +40,6 @@ from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
-from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:

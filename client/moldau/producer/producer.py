@@ -21,6 +21,7 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.cluster.background import FAREWELL_MS, Background
+from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.interceptors import ProducerInterceptor, checked
@@ -35,7 +36,6 @@ from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
-from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 

@@ -25,12 +25,12 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
+from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import TopicPartition
 from moldau.cluster.troubles import check_topic_names
 from moldau.runtime.config import SHARE_CONSUMER_CONFIG, Config, ConfigError
-from moldau.runtime.ports.default import environment_or_real
 from moldau.serialization.core.records import RecordDecoder, unreadable
 from moldau.serialization.core.values import (
     KeyOut,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import ConfigError
@@ -44,6 +43,8 @@ def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
     Raises:
         ConfigError: the configuration cannot be used.
     """
+    import tomllib  # costs a node without TOML several milliseconds at its start
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

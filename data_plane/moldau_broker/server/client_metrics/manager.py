@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -33,6 +34,9 @@ OFFERED: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compressi
 """The codecs that clients may choose from, best first; they may also send metrics uncompressed."""
 _CODECS: Final = tuple(int(codec) for codec in Compression)
 
+NEEDED: Final = ("re2", "google.protobuf", "opentelemetry.proto.metrics.v1.metrics_pb2")
+"""Modules of the extra ``telemetry``; subscriptions select clients by regular expressions."""
+
 _logger = EventLogger("moldau.broker.client_metrics")
 
 
@@ -51,10 +55,19 @@ class ClientMetrics:
     """Subscriptions, instances and series of one broker."""
 
     def __init__(
-        self, environment: Environment, read: Callable[[Buffer], tuple[list[Point], int]], bytes_max: Callable[[], int]
+        self,
+        environment: Environment,
+        read: Callable[[Buffer], tuple[list[Point], int]],
+        bytes_max: Callable[[], int],
+        load: Callable[[], None] = lambda: None,
     ) -> None:
-        """``read`` decodes uncompressed metrics; ``bytes_max`` returns the present ``telemetry.max.bytes``."""
+        """``read`` decodes uncompressed metrics; ``bytes_max`` returns the present ``telemetry.max.bytes``.
+
+        ``load`` prepares ``read``. It takes tens of milliseconds, so it runs with the first subscription: neither with
+        each start of a broker, nor with the first push.
+        """
         self._environment = environment
+        self._load = load
         self._read = read
         self._bytes_max = bytes_max
         self.instances = Instances()
@@ -66,6 +79,8 @@ class ClientMetrics:
             (name, values) for (kind, name), values in sorted(image.configs.items()) if kind == RESOURCE_CLIENT_METRICS
         ]
         found = [_subscription(name, values) for name, values in named]
+        if named:
+            self._load()
         self.instances.replace_subscriptions([subscription for subscription in found if subscription is not None])
 
     def get(self, request: GetTelemetrySubscriptionsRequest, client: Client) -> GetTelemetrySubscriptionsResponse:
@@ -146,14 +161,30 @@ def refusal_of_get(request: GetTelemetrySubscriptionsRequest, error: ErrorCode) 
 
 def client_metrics(environment: Environment, bytes_max: Callable[[], int]) -> ClientMetrics | None:
     """Returns the telemetry of a broker; None without the extra ``telemetry``: the broker then offers none."""
-    try:
-        import re2  # noqa: F401  (subscriptions select clients by regular expressions)
-
-        from moldau_broker.server.client_metrics.otlp import points_of
-    except ImportError as error:
-        _logger.info("client-telemetry-off", reason=f"{error.name} is missing: install moldau[telemetry]")
+    missing = [name for name in NEEDED if not _is_installed(name)]
+    if missing:
+        _logger.info("client-telemetry-off", reason=f"{missing[0]} is missing: install moldau[telemetry]")
         return None
-    return ClientMetrics(environment, points_of, bytes_max)
+    return ClientMetrics(environment, _points_of, bytes_max, load=_load)
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module can be imported, without its import."""
+    try:
+        return find_spec(name) is not None
+    except ImportError:  # of its package
+        return False
+
+
+def _load() -> None:
+    """Imports what reads metrics."""
+    import moldau_broker.server.client_metrics.otlp  # noqa: F401
+
+
+def _points_of(metrics: Buffer) -> tuple[list[Point], int]:
+    from moldau_broker.server.client_metrics.otlp import points_of
+
+    return points_of(metrics)
 
 
 def _subscription(name: str, values: Mapping[str, str]) -> Subscription | None:

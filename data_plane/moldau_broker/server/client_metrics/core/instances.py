@@ -15,9 +15,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import crc32c
-
 from moldau.protocol.errors import ErrorCode
+from moldau.records.checksum import crc32c
 from moldau_broker.server.client_metrics.core.series import Budget, ClientSeries
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ def merge(instance_id: UUID, subscriptions: Sequence[Subscription]) -> Merged:
 
 def subscription_id(instance_id: UUID, metrics: Sequence[str], interval_ms: int) -> int:
     """Returns the CRC-32C of metrics and interval, mixed with the instance's id; a signed number of 32 bits."""
-    checksum: int = crc32c.crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
+    checksum: int = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
     folded = (instance_id.int >> 64) ^ (instance_id.int & (1 << 64) - 1)
     mixed = checksum ^ (folded >> 32) ^ (folded & 0xFFFFFFFF)
     return mixed - (1 << 32) if mixed >= 1 << 31 else mixed
