@@ -21,6 +21,7 @@ from pyspark_moldau.sink.core.protocol import (
     StageMarker,
     TaskCore,
 )
+from support.proof import proof_beyond
 from support.spark.sink_model import Model, Scope, Violation, explore
 
 CRASH = Scope(more_attempts=0)
@@ -32,11 +33,14 @@ SCOPES = {
     "and the replay has other rows in its partitions": replace(CRASH, shifts=(0, 1)),
     "two batches": Scope(batches=2, partitions=(1, 1), more_attempts=0),
     "three runs": Scope(partitions=(1, 1, 1), shifts=(0, 0, 0), more_attempts=0, timeouts=0),
-    "copies of tasks": Scope(partitions=(1, 1), more_attempts=1),
+    "copies of tasks": Scope(partitions=(1, 1), more_attempts=1, timeouts=0),
+    "and copies of tasks time out": Scope(partitions=(1, 1), more_attempts=1),
 }
+QUICK = 8
+"""The last scope takes as long as four others."""
 
 
-@pytest.mark.parametrize("name", SCOPES)
+@pytest.mark.parametrize("name", proof_beyond(QUICK, SCOPES))
 def test_every_interleaving_is_exactly_once(name):
     states, finished, stopped = explore(Model(SCOPES[name]))
     assert states > 200
