@@ -236,6 +236,16 @@ def test_remembered_decisions_are_bounded():
     assert all(len(table) <= DECISIONS_MAX for table in (*permissions.readable, *permissions.writable))
 
 
+def test_remembered_rights_to_some_resource_are_bounded(monkeypatch):
+    monkeypatch.setattr(authorizer_module, "DECISIONS_MAX", 5)
+    world = World(entry(1, "x", WRITE))
+    sizes = []
+    for number in range(12):
+        assert world.authorizer.allows_some(identity(host=f"10.0.0.{number}"), WRITE, TOPIC)
+        sizes.append(len(world.authorizer._some))
+    assert sizes == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+
+
 def test_many_acls_of_others_cost_nothing():
     """Every principal may have a rule of the same resource: a decision looks at those of its principal."""
     others = [entry(n, "*", principal=f"User:u{n}") for n in range(2_000)]

@@ -22,6 +22,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
 )
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -37,6 +38,7 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.runtime.sasl.core.identity import Identity
 from moldau_broker.server.handlers.apis import BASE_APIS, BROKER_CHECKS
+from moldau_quorum.authorization import checks
 from moldau_quorum.authorization.authorizer import Authorizer
 from moldau_quorum.authorization.checks import check
 from moldau_quorum.metadata.persistent_map import PersistentMap
@@ -292,6 +294,23 @@ def test_topics_that_may_not_be_described_do_not_show():
 
     found = all_topics.answer(MetadataResponse(topics=[MetadataResponseTopic(name=n) for n in ("known", "other")]), 12)
     assert [each.name for each in found.topics] == ["known"]
+
+
+def test_unknown_ids_are_answered_as_such():
+    wanted = MetadataRequestTopic(name=None, topic_id=UUID(int=9))
+    verdict = check(MetadataRequest(topics=[wanted]), 12, Grants(ids={}), BROKER_CHECKS)
+    assert verdict.refused is None
+    assert list(verdict.remainder.topics) == [wanted]
+
+
+def test_needs_of_a_row_are_asked_of_the_cluster_or_by_name():
+    rules = SimpleNamespace(needs=parse("ALTER CLUSTER, READ GROUP"))
+    table = checks.checks_of([(ApiKey.HEARTBEAT, rules)], {})
+    request = HeartbeatRequest(group_id="g")
+    wanted = (("ALTER", "kafka-cluster"), ("READ", "g"))
+    assert check(request, 4, Grants(only(*wanted)), table).refused is None
+    for missing in wanted:
+        assert check(request, 4, Grants(only(*(each for each in wanted if each != missing))), table).refused is not None
 
 
 def test_version_0_of_metadata_cannot_ask_for_none():

@@ -73,6 +73,8 @@ def test_an_application_has_a_name_of_limited_length(length, is_accepted):
     ("given", "text"),
     [
         ({"topics": "t"}, "unknown option topics; did you mean topic?"),
+        ({"nonsense": "t"}, "unknown option nonsense; the sink knows topic, "),
+        ({"kafka_batch_size": "many"}, "kafka.batch.size"),
         ({"topic": ""}, "topic: expected the name of a topic, got an empty value"),
         (
             {"deliveryGuarantee": "exactly_once"},

@@ -207,7 +207,8 @@ AREAS = (
         name="Spark sink",
         modules=("spark/pyspark_moldau/sink/core",),
         tests=tuple(
-            f"tests/pyspark_moldau/sink/test_{name}.py" for name in ("sink_options", "decision_codec", "protocol_model")
+            f"tests/pyspark_moldau/sink/test_{name}.py"
+            for name in ("sink_options", "decision_codec", "amendments", "protocol_model")
         ),
     ),
     Area(

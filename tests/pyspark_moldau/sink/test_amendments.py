@@ -1,0 +1,62 @@
+"""Goal: a transaction that died after its decision is replaced by the replayed one with the same rows, and by no other.
+
+Method: the driver's core alone, from the answer that a decided transaction is dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyspark_moldau.sink.core.protocol import (
+    Decision,
+    DriverCore,
+    EndDecided,
+    Ended,
+    Entry,
+    Kind,
+    ProtocolRefusedError,
+    ReadMarker,
+    Report,
+    TryAgainError,
+    WriteDecision,
+)
+
+DEAD = Entry(transactional_id="t-0", producer_id=1, producer_epoch=0, rows=3, fingerprint=99)
+AGAIN = replace(DEAD, producer_epoch=1)
+DECISION = Decision(batch=7, run="first", entries=(DEAD,))
+
+
+def after_the_death_of(report):
+    """Returns the driver of a replayed batch that has found the decided transaction dead, and what it does next."""
+    core = DriverCore(batch=7, run="second", reports=(report,), effect=EndDecided(DEAD), decision=DECISION)
+    lost = next(each for each in Ended if each is not Ended.COMMITTED)
+    core = core.on(lost)
+    assert isinstance(core.effect, ReadMarker)
+    return core.on(6).effect
+
+
+def test_the_same_rows_replace_a_dead_transaction():
+    effect = after_the_death_of(Report(batch=7, partition=0, kind=Kind.PREPARED, entry=AGAIN))
+    assert effect == WriteDecision(Decision(batch=7, run="second", entries=(AGAIN,), amendments=1))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(batch=7, partition=0, kind=Kind.DECIDED),
+        Report(batch=7, partition=0, kind=Kind.PREPARED, entry=DEAD),
+    ],
+    ids=["not written again", "the dead one itself"],
+)
+def test_a_replay_writes_the_rows_first(report):
+    with pytest.raises(TryAgainError, match="the replay of the batch writes its rows again"):
+        after_the_death_of(report)
+
+
+@pytest.mark.parametrize("entry", [None, replace(AGAIN, rows=4), replace(AGAIN, fingerprint=98)], ids=str)
+def test_other_rows_replace_nothing(entry):
+    kind = Kind.EMPTY if entry is None else Kind.PREPARED
+    with pytest.raises(ProtocolRefusedError):
+        after_the_death_of(Report(batch=7, partition=0, kind=kind, entry=entry))
