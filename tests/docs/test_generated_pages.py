@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG
+from moldau.runtime.config import BROKER_CONFIG, GROUP_CONFIG, TOPIC_CONFIG
 from moldau.runtime.config import docs as config_docs
 from moldau_broker.server import admin_calls, compat
 from moldau_broker.server.handlers.apis import ABSENT_APIS, OLDER_VERSIONS
@@ -31,6 +31,15 @@ def test_every_key_stands_once_with_its_default():
         for name in schema.keys:
             assert f"| `{name}` |" in text
     assert "| `broker.session.grace.ms` | `250` | an integer from 0 to 2147483647 | *Moldau.* " in text
+
+
+def test_keys_of_groups_say_whether_they_have_effect():
+    """Those that brokers read must not be shown as being without effect."""
+    rows = {line.split("`")[1]: line for line in config_docs.render().splitlines() if line.startswith("| `")}
+    for key in GROUP_CONFIG.keys.values():
+        assert ("Without effect" in rows[key.name]) is not key.has_effect, key.name
+    assert GROUP_CONFIG.keys["share.delivery.count.limit"].has_effect
+    assert not GROUP_CONFIG.keys["share.assignment.interval.ms"].has_effect
 
 
 def test_reasons_name_absent_apis_only():

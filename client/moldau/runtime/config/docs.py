@@ -49,10 +49,6 @@ a hundred times slower, and each node or client warns once (`records-in-pure-pyt
 """
 
 
-NOT_GONE_BY = frozenset((*GROUP_CONFIG.keys, *CLIENT_METRICS_CONFIG.keys))
-"""Keys of what is stored and described only."""
-
-
 def _default(key: ConfigKey) -> str:
     if key.default is REQUIRED:
         return "required"
@@ -64,7 +60,7 @@ def _default(key: ConfigKey) -> str:
 
 def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
     doc = ("*Moldau.* " if key.is_own else "") + key.doc
-    if is_server and (key.name in WITHOUT_EFFECT or key.name in NOT_GONE_BY):
+    if is_server and (key.name in WITHOUT_EFFECT or (not key.has_effect and "without effect" not in key.doc)):
         doc = "*Without effect yet.* " + doc
     if key.synonyms:
         doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."
