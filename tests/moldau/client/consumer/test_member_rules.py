@@ -9,11 +9,13 @@ from uuid import UUID
 import pytest
 
 from moldau import TopicPartition
-from moldau.consumer.core.assignors import assignors_of
+from moldau.cluster.group_bytes import encode_assignment
+from moldau.consumer.core.assignors import MemberSubscription, assignors_of
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.epoch_membership import EpochMembership
-from moldau.consumer.core.fetch_session import FetchSession
+from moldau.consumer.core.fetch_session import Asked, FetchSession
 from moldau.consumer.core.membership import GroupIdentity, Membership
+from moldau.consumer.core.positions import PartitionPosition
 from moldau.protocol.codec import decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import (
@@ -22,7 +24,9 @@ from moldau.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from moldau.records import decode_records, encode_batch, parse_batch_header
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.records import ColumnBuilder, decode_records, encode_batch, parse_batch_header
 
 IDENTITY = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6000, rebalance_timeout_ms=60000)
 TOPIC = UUID(int=1)
@@ -136,3 +140,61 @@ def test_only_a_session_that_the_broker_keeps_is_closed():
     assert (final.session_id, final.epoch, final.partitions, final.forgotten) == (77, -1, {}, {})
     session.lost(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     assert session.final_request() is None
+
+
+def test_the_first_assignment_counts_as_held_at_once():
+    """Nothing of a former membership can be committed under it."""
+    membership = Membership(IDENTITY, assignors_of(["range"]))
+    joined = JoinGroupResponse(generation_id=5, member_id="M", protocol_name="range", leader="another")
+    membership.on_join(joined)
+    membership.on_sync(SyncGroupResponse(assignment=encode_assignment([TopicPartition("t", 0)])))
+    assert (membership.assigned_as, membership.commits_as) == ((5, "M"), (5, "M"))
+
+
+def test_a_session_remembers_the_last_request():
+    """A partition whose position has moved on is named again, and then no more."""
+    session = FetchSession()
+    partition = TopicPartition("t", 0)
+    named = []
+    for offset in (5, 5, 8, 8, 5):
+        asked = {partition: Asked(topic_id=TOPIC, leader_epoch=1, fetch_offset=offset, max_bytes=100)}
+        request = session.next_request(asked, by_topic_id=True)
+        named.append([each.fetch_offset for each in request.partitions.values()])
+        session.answered(77)
+    assert named == [[5], [], [8], [], [5]]
+
+
+def test_a_position_that_was_set_is_asked_for_at_once():
+    """The partition was idle where it was before."""
+    position = PartitionPosition(TopicPartition("t", 0))
+    position.seek(0)
+    position.is_idle = True
+    position.seek(7)
+    assert (position.is_idle, position.fetch_offset) == (False, 7)
+
+
+def test_another_seek_to_an_epoch_does_not_begin_the_wait_again():
+    """The wait for a later leader ends, or a topic that was made again would be waited for without end."""
+    position = PartitionPosition(TopicPartition("t", 0))
+    position.seek(7, 5)
+    assert position.is_ahead_of(4, 1_000, 500)
+    position.seek(7, 5)
+    assert position.is_ahead_of(4, 1_499, 500)
+    assert not position.is_ahead_of(4, 1_500, 500)
+
+
+def test_columns_follow_records_of_the_same_batch():
+    """Each record is handed out once, in whichever form."""
+    chunk = FetchedChunk(memoryview(encode_batch([(1, None, b"%d" % number, ()) for number in range(5)])), 0)
+    assert [record.value for record in chunk.take(2)] == [b"0", b"1"]
+    builder = ColumnBuilder()
+    assert chunk.take_columns(builder, 1 << 20) == 3
+    assert chunk.take(10) == []
+    assert chunk.offset == 5
+
+
+def test_the_first_member_gets_the_partition_that_is_left_over():
+    (assignor,) = assignors_of(["cooperative-sticky"])
+    members = [MemberSubscription(member_id=name, topics=("t",)) for name in "abc"]
+    found = assignor.assign({"t": 4}, members)
+    assert {name: len(held) for name, held in found.items()} == {"a": 2, "b": 1, "c": 1}
