@@ -71,7 +71,7 @@ def test_topics_are_found_by_name_or_by_id(fields, name):
 @pytest.mark.parametrize(
     ("asked", "rights", "expected"), [(True, ["kafka-cluster"], 7), (True, [], 0), (False, ["kafka-cluster"], -1)]
 )
-def test_operations_on_the_cluster_are_told_on_request(asked, rights, expected):
+def test_operations_on_the_cluster_are_reported_on_request(asked, rights, expected):
     request = entry(include_cluster_authorized_operations=asked)
     response = responses.cluster_operations(request, entry(cluster_authorized_operations=-1), Rights(*rights))
     assert response.cluster_authorized_operations == expected
