@@ -10,7 +10,7 @@ import pytest
 from support.mutation.areas import AREAS, ROOT, module_name
 from support.mutation.campaign import draw, known_survivors
 from support.mutation.operators import mutants_of
-from support.mutation.report import page
+from support.mutation.report import PageError, updated
 from support.mutation.swap import NotSwappable, swap_in
 
 SAMPLE = dedent('''
@@ -117,11 +117,28 @@ def test_known_survivors_are_mutants_of_the_present_code():
     assert not set(known_survivors()) - keys
 
 
-def test_page_counts_and_lists_survivors():
+def test_the_page_keeps_rows_of_other_draws():
+    """The score of a draw when it was new stays; what other draws left open stays listed."""
+    names = [area.name for area in AREAS]
     row = {"test": 17, "seed": 2, "survived": 1, "uncalled": 0, "equivalent": 3, "seconds": 5}
-    text = page({"replica": {**row, "survivors": [{"key": "a.b:f: 1 -> 2", "line": 3, "outcome": "survived"}]}}, "Now.")
-    assert "| replica | 23 | 17 | 2 | 3 | 1 | 95% |" in text
-    assert text.endswith("## Open\n- replica: `a.b:f: 1 -> 2`\n")
+    survivor = {"key": "a.b:f: 1 -> 2", "line": 3, "outcome": "survived"}
+    head = "| core | draw | drawn | first | tests | seeds | equivalent | open | score |\n" + "|---" * 9 + "|\n"
+    page = f"# Page\n\n{head}| replica | 1 | 25 | | 25 | 0 | 0 | 0 | 100% |\n\nText.\n"
+    first = updated(page, {"replica": {**row, "survivors": [survivor]}}, 2, names)
+    assert "| replica | 1 | 25 | | 25 | 0 | 0 | 0 | 100% |\n| replica | 2 | 23 | 95% | 17 | 2 | 3 | 1 | 95% |" in first
+    assert first.endswith("Text.\n\n## Open\n- replica, draw 2: `a.b:f: 1 -> 2`\n")
+    mended = {**row, "test": 18, "survived": 0, "survivors": []}
+    both = updated(first, {"replica": mended, "quotas": {**row, "survivors": [survivor]}}, 2, names)
+    assert "| replica | 2 | 23 | 95% | 18 | 2 | 3 | 0 | 100% |" in both
+    assert both.index("| quotas | 2 | 23 | 95% |") < both.index("| replica | 1 |")
+    assert both.endswith("## Open\n- quotas, draw 2: `a.b:f: 1 -> 2`\n")
+    with pytest.raises(PageError, match="no line"):
+        updated("# Page\n", {}, 1, names)
+
+
+def test_the_kept_page_can_be_updated():
+    text = (ROOT / "docs/proof/mutation.md").read_text()
+    assert updated(text, {}, 1, [area.name for area in AREAS]) == text
 
 
 @pytest.mark.proof

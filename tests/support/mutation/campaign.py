@@ -18,7 +18,6 @@ import sys
 import time
 import tomllib
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ import pytest
 
 from support.mutation.areas import AREAS, ROOT, Area, module_name
 from support.mutation.operators import Mutant, mutants_of
-from support.mutation.report import page
+from support.mutation.report import updated
 from support.mutation.trial import FOUND, SURVIVED, UNSWAPPABLE, end_group, forked, record, simulated, tried
 from support.proof import ALL_EXAMPLES
 
@@ -171,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--work", default="/tmp", help="folder for files of a run")
     parser.add_argument("--result", help="file that gets the result as JSON, area by area; areas not run are kept")
-    parser.add_argument("--page", help="file that gets a page with all areas of the result")
+    parser.add_argument("--page", help="page whose table gets the rows of this draw")
     return parser
 
 
@@ -201,9 +200,9 @@ def main() -> int:
         if result:
             result.write_text(json.dumps(rows, indent=1))
     if args.page:
-        drawn = f"{args.mutants} bugs of each core, {args.seeds} seeds, draw {args.seed}"
-        shown = {area.name: rows[area.name] for area in AREAS if area.name in rows}
-        Path(args.page).write_text(page(shown, f"Measured on {datetime.now(UTC):%Y-%m-%d}: {drawn}."))
+        page = Path(args.page)
+        measured = {area.name: rows[area.name] for area in AREAS if not args.area or area.name in args.area}
+        page.write_text(updated(page.read_text(), measured, args.seed, [area.name for area in AREAS]))
     return 1 if failed else 0
 
 

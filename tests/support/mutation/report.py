@@ -1,48 +1,71 @@
-"""Writes the page with the mutation scores. Pure."""
+"""Keeps the page with the mutation scores: its table holds a row for each core and draw, the text is people's. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-HEAD = """# Generated bugs
-
-The [planted bugs](../mutants.md) were chosen by people. This page measures the tests with bugs that no one chose: a
-generator changes one comparison, bound, statement, condition or field in a pure core, and the tests of that core, then
-short simulations, must notice. A row shows how many of the drawn bugs were noticed. `make mutation` repeats the
-measurement; `MUTATION_ARGS="--area replica --mutants 200"` chooses a core and a number. It is a sample: with 40 bugs,
-a score of 95% means between 83% and 99%.
-
-- **tests, seeds**: noticed by a test that calls the changed function; noticed only by a simulated cluster.
-- **equivalent**: survivors that change nothing a user could observe; `tests/support/mutation/survivors.toml` gives the
-  reason of each. The score leaves them out.
-- **open**: survivors that no test notices. They are listed below the table.
-
-"""
-COLUMNS = ("core", "drawn", "tests", "seeds", "equivalent", "open", "score")
+COLUMNS = ("core", "draw", "drawn", "first", "tests", "seeds", "equivalent", "open", "score")
+OPEN = "## Open"
+_HEADER = f"| {' | '.join(COLUMNS)} |"
+_Key = tuple[str, int]
 
 
-def page(rows: Mapping[str, Mapping[str, object]], measured: str) -> str:
-    """Returns the page in Markdown.
+class PageError(ValueError):
+    """The page has no table of scores where one is expected."""
+
+
+def updated(page: str, rows: Mapping[str, Mapping[str, object]], draw: int, cores: Sequence[str]) -> str:
+    """Returns the page with the rows of one draw in place of former rows of that draw.
+
+    A new draw has its score as ``first``, which stays when the draw is measured again.
 
     Args:
+        page: The page in Markdown.
         rows: For each core its counts, and the ``survivors`` that are open, as the campaign writes them.
-        measured: Says when, and with which arguments.
+        draw: The seed of the draw.
+        cores: All cores in the order of the table.
+
+    Raises:
+        PageError: The page has no table of scores.
     """
-    lines = [HEAD + measured, "", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    open_ones: list[str] = []
-    for area, row in rows.items():
-        counts = {name: row[name] for name in ("test", "seed", "equivalent", "survived", "uncalled")}
-        tests, seeds, equivalent, *left = (count for count in counts.values() if isinstance(count, int))
-        missed, found = sum(left), tests + seeds
-        score = f"{100 * found / (found + missed):.0f}%" if found + missed else ""
-        cells = (area, found + missed + equivalent, tests, seeds, equivalent, missed, score)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+    text, _, listed = page.partition(f"\n{OPEN}\n")
+    lines = text.splitlines()
+    if _HEADER not in lines:
+        raise PageError(f"the page has no line {_HEADER}")
+    start = lines.index(_HEADER) + 2
+    end = next((at for at in range(start, len(lines)) if not lines[at].startswith("|")), len(lines))
+    table: dict[_Key, list[str]] = {}
+    for line in lines[start:end]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        table[cells[0], int(cells[1])] = cells
+    still_open = [line for line in listed.splitlines() if not any(line.startswith(_item(core, draw)) for core in rows)]
+    for core, row in rows.items():
+        former = table.get((core, draw))
+        cells = _cells(core, draw, row)
+        cells[3] = cells[-1] if former is None else former[3]
+        table[core, draw] = cells
         survivors = row["survivors"]
         assert isinstance(survivors, list)
-        open_ones += [f"- {area}: `{each['key']}`" for each in survivors]
-    if open_ones:
-        lines += ["", "## Open", *open_ones]
-    return "\n".join(lines) + "\n"
+        still_open += [f"{_item(core, draw)} `{each['key']}`" for each in survivors]
+    ordered = sorted(table, key=lambda key: (cores.index(key[0]), key[1]))
+    lines[start:end] = [f"| {' | '.join(table[key])} |".replace("|  |", "| |") for key in ordered]
+    return "\n".join([*lines, *(["", OPEN, *still_open] if still_open else [])]) + "\n"
+
+
+def _item(core: str, draw: int) -> str:
+    return f"- {core}, draw {draw}:"
+
+
+def _cells(core: str, draw: int, row: Mapping[str, object]) -> list[str]:
+    counts = [row[name] for name in ("test", "seed", "equivalent", "survived", "uncalled")]
+    tests, seeds, equivalent, *left = (count for count in counts if isinstance(count, int))
+    missed, found = sum(left), tests + seeds
+    score = f"{100 * found / (found + missed):.0f}%" if found + missed else ""
+    return [
+        *(core, str(draw), str(found + missed + equivalent), ""),
+        *map(str, (tests, seeds, equivalent, missed)),
+        score,
+    ]
