@@ -65,6 +65,11 @@ def test_a_sound_bank_is_acquitted():
     assert story.verdict().counts == {}, "a transfer of unknown outcome may have taken effect"
 
 
+def test_other_records_in_the_banks_topics_are_no_legs():
+    story = two().add(3, Kind.SEND, Send(EAST, 50, None)).add(3, Kind.SEND, Send(EAST, 51, None, 0, (7,)))
+    assert story.end().found() == {}
+
+
 def test_the_end_offsets_of_partitions_are_no_snapshot():
     """One partition is ahead of the other: the total is off by what is on its way, and that is no anomaly."""
     story = two().read(east=SOUND, west=((0, 0),)).audit(2, 1, 90, 105).read(west=((1, 1),)).audit(2, 2, 90, 110)

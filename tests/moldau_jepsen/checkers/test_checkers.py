@@ -486,3 +486,9 @@ def test_a_history_file_is_judged_as_the_values_are(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         write_history(stream, history)
     assert check_history(HistoryFile(path), CheckOptions()) == check_history(history, CheckOptions())
+
+
+def test_a_poll_that_goes_back_is_found_wherever_it_stands():
+    """Offsets and numbers of operations are compared with their like: offset 1 comes after operation 0 here."""
+    counts = Story().poll(1, (5, 5)).poll(1, (1, 1)).check(final_phase=False).counts
+    assert counts == {AnomalyKind.NONMONOTONIC_POLL: 1}

@@ -129,3 +129,12 @@ def test_the_brokers_agree_with_the_written_out_levels():
             index = QuotaIndex().changed(editor.finish(), list(quotas))
             found = index.limit(PRODUCER, "u", "c")
             assert limit_of(quotas, PRODUCER, "u", "c") == (found and found.value)
+
+
+def test_answers_without_a_pause_need_no_limit():
+    verdict, account = judge(limit=None)
+    for number in range(5):
+        use(verdict, account, 10.0 * number)
+    assert verdict.wrong == []
+    use(verdict, account, 60.0, pause_ms=1)
+    assert rules(verdict) == {WITHOUT_LIMIT}

@@ -225,6 +225,7 @@ AREAS = (
             *("administered", "bank_checker", "checkers", "compacted", "copies_checker", "group_checker", "identity"),
             *("number_checker", "pipe_checker", "quotas", "register", "rights", "seek_checker", "share_checker"),
             *("split_brain", "streams_checker", "witnesses"),
-        ),
+        )
+        + tests_in("tests/moldau_jepsen/workloads", "group_read"),
     ),
 )
