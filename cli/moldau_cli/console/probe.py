@@ -77,13 +77,14 @@ class ReplicationProbe:
         """Runs the probe whenever it is watched, until cancelled."""
         while True:
             await self._watched.wait()
-            self.timeline = Timeline(self._nodes.kinds)
             self._running = trio.CancelScope(deadline=trio.current_time() + UNWATCHED_S)
             with self._running:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._look_at_processes)
                     nursery.start_soon(self._look_at_quorum)
                     nursery.start_soon(self._write_and_follow)
+            # A page that is opened later must not show a leader of the past: its buttons would strike another node.
+            self.timeline = Timeline(self._nodes.kinds)
             self._watched = trio.Event()
 
     async def _look_at_processes(self) -> None:

@@ -415,7 +415,7 @@ def test_a_record_is_produced_and_read_back(seen):
 
 def test_throughput_is_measured(seen):
     document = seen["busy"].json()
-    assert document["rates"][-1][1] > 0
+    assert max(records for _, records, *_ in document["rates"]) > 0, "samples are taken beside the test's own"
     assert document["busiest"][0]["topic"] == "flights"
 
 

@@ -350,7 +350,7 @@ async def clients_report_and_trace(face: Face, topic: str) -> None:
             outcomes.append(next(iter(offsets.values())).offset)
 
     writes = {"interceptors": [Watching(), tracing.producer], "on_statistics": reports.append}
-    async with face.make("Producer", writes, statistics_interval_ms=20, max_block_ms=1000) as producer:
+    async with face.make("Producer", writes, statistics_interval_ms=20, max_block_ms=3_000) as producer:
         await (await producer.send(topic, b"a"))
         await (await producer.send(topic, b"b"))
         with pytest.raises(KafkaError):

@@ -292,12 +292,13 @@ def test_a_delivery_is_awaited_under_trio():
         asyncio.run(main())
 
 
-def simulate(scenario):
+def simulate(scenario, **callbacks):
     async def main(world):
         cluster = FakeCluster(world, 1)
         cluster.start()
         config = {"bootstrap.servers": cluster.bootstrap, "group.id": "g"}
-        async with moldau.Consumer(config, environment=world.node("client").environment) as consumer:
+        environment = world.node("client").environment
+        async with moldau.Consumer(config, environment=environment, **callbacks) as consumer:
             cluster.add_topic("t")
             await scenario(consumer)
 
@@ -332,17 +333,17 @@ def test_two_polls_at_a_time_are_refused(call):
 
 
 def test_a_callback_cannot_poll():
+    seen, consumers = [], []
+
+    async def poll_inside(partitions):
+        with pytest.raises(RuntimeError, match="being polled already"):
+            await consumers[0].poll(100)
+        seen.append(partitions)
+
     async def scenario(consumer):
-        seen = []
-
-        async def poll_inside(partitions):
-            with pytest.raises(RuntimeError, match="being polled already"):
-                await consumer.poll(100)
-            seen.append(partitions)
-
-        consumer._rebalancer._on_assigned = poll_inside
+        consumers.append(consumer)
         consumer.subscribe(["t"])
         await consumer.poll(20_000)
         assert seen == [[T0]]
 
-    simulate(scenario)
+    simulate(scenario, on_assigned=poll_inside)
