@@ -98,6 +98,7 @@ class ClusterObserver:
         self._judge = judge
         self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
         self._replicas: dict[tuple[int, int], _BrokerView] = {}
+        self._looked_at: dict[int, _BrokerView] = {}  # of the brokers that ran at the last step
         self._images: dict[int, MetadataImage] = {}
         self._topics: dict[int, dict[str, TopicImage]] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
@@ -113,7 +114,12 @@ class ClusterObserver:
         """A step has ended."""
         self.steps += 1
         ran = self._cluster.world.agenda.ran
-        for node_id, broker in self._cluster.brokers.items():
+        brokers = self._cluster.brokers
+        for node_id in [node_id for node_id in self._looked_at if node_id not in brokers]:
+            # A crash point may end a broker in the turn in which it advanced a high watermark and acknowledged.
+            for each in self._looked_at.pop(node_id).views:
+                self._look_at_the_last_of(node_id, self._cluster.machines[node_id].incarnation, each)
+        for node_id, broker in brokers.items():
             if self._machines[node_id] in ran:
                 self._look_at_broker(node_id, broker)
         for node_id, controller in self._cluster.controllers.items():
@@ -151,6 +157,7 @@ class ClusterObserver:
         view = self._replicas.get(slot)
         if view is None:
             view = self._replicas[slot] = _BrokerView()
+        self._looked_at[node_id] = view
         partitions = list(broker.context.replicas.partitions.values())
         if partitions != view.partitions:
             for gone in view.follow(partitions):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from moldau_broker.replication.replica import Role
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.rules.watermarks import WatermarkRules
@@ -80,3 +81,26 @@ def test_the_last_states_of_all_that_led_count():
     }
     assert observer._last_watermark(KEY) == 8
     assert observer._judge.partition(KEY).watermark == 8
+
+
+@pytest.mark.parametrize(("role", "raised"), [(Role.LEADER, True), (Role.FOLLOWER, False)])
+def test_a_leader_that_died_as_it_acknowledged_counts(role, raised):
+    """Seed 990005: a crash point ended the broker in the turn in which it advanced and sent the answer."""
+    replica = SimpleNamespace(high_watermark=8)
+    state = SimpleNamespace(leader_epoch=3)
+    view = SimpleNamespace(key=KEY, seen=(role, state, 5, 9, None), partition=SimpleNamespace(replica=replica))
+    observer = ClusterObserver.__new__(ClusterObserver)
+    observer._judge = ClusterInvariants(lambda: 1.0)
+    observer._rules = SimpleNamespace(look=lambda: None)
+    observer._cluster = SimpleNamespace(
+        brokers={},
+        controllers={},
+        machines={1: SimpleNamespace(incarnation=2)},
+        world=SimpleNamespace(agenda=SimpleNamespace(ran=set())),
+    )
+    observer._looked_at = {1: SimpleNamespace(views=[view])}
+    observer.steps = 0
+    before = observer._judge.partition(KEY).watermark
+    observer.step_ended()
+    assert observer._judge.partition(KEY).watermark == (8 if raised else before)
+    assert observer._looked_at == {}
