@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.tls import TlsSettings
@@ -20,6 +21,20 @@ PREFIX: Final = "console."
 """Of the keys that messages name."""
 
 
+_WITHOUT_CERTIFICATE: Final = TlsSettings(
+    keystore_location=None,
+    certificate_chain=None,
+    key=None,
+    key_password=None,
+    truststore_location=None,
+    trusted_certificates=None,
+    client_auth="none",
+    checks_host_name=False,
+    protocols=PROTOCOLS,
+    prefix=PREFIX,
+)
+
+
 def stored(
     location: str, *, kind: str = "PEM", password: str | None = None, key_password: str | None = None
 ) -> TlsSettings:
@@ -27,37 +42,18 @@ def stored(
 
     ``kind`` is PEM or PKCS12, ``password`` that of a PKCS12 store, ``key_password`` that of a key in a PEM file.
     """
-    return _settings(location=location, kind=kind, password=password, key_password=key_password)
+    return replace(
+        _WITHOUT_CERTIFICATE,
+        keystore_location=location,
+        keystore_type=kind,
+        keystore_password=password,
+        key_password=key_password,
+    )
 
 
 def paired(certificate_chain: str, key: str) -> TlsSettings:
     """Returns the settings for PEM texts."""
-    return _settings(certificate_chain=certificate_chain, key=key)
-
-
-def _settings(
-    *,
-    location: str | None = None,
-    certificate_chain: str | None = None,
-    key: str | None = None,
-    kind: str = "PEM",
-    password: str | None = None,
-    key_password: str | None = None,
-) -> TlsSettings:
-    return TlsSettings(
-        keystore_location=location,
-        certificate_chain=certificate_chain,
-        key=key,
-        key_password=key_password,
-        truststore_location=None,
-        trusted_certificates=None,
-        client_auth="none",
-        checks_host_name=False,
-        protocols=PROTOCOLS,
-        prefix=PREFIX,
-        keystore_type=kind,
-        keystore_password=password,
-    )
+    return replace(_WITHOUT_CERTIFICATE, certificate_chain=certificate_chain, key=key)
 
 
 def context_following(settings: TlsSettings, disk: Disk, clock: Clock) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.runtime.config import ConfigError, console_listener
+from moldau.runtime.config import ConfigError, console_listener, join_address
 from moldau.runtime.tasks.supervision import BackoffPolicy, run_with_restarts
 from moldau_cli.console.core.logins import needs_login, with_any_login
 
@@ -88,8 +88,7 @@ class NodeConsole:
         """
         endpoint = next(one for one in endpoints if one.security_protocol == self._protocol)
         settings = json.dumps(self.settings(endpoint.host, endpoint.port)).encode() + b"\n"
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        address = f"{'http' if self._tls is None else 'https'}://{shown}:{self._port}"
+        address = f"{'http' if self._tls is None else 'https'}://{join_address(self._host, self._port)}"
         if self._is_open:
             log.warning("console-without-tls", address=address, remedy="console.ssl.keystore.location")
 
@@ -108,10 +107,9 @@ class NodeConsole:
 
     def settings(self, host: str, port: int) -> dict[str, object]:
         """Returns what the process reads from its input; host and port are those of the broker's listener."""
-        shown = f"[{host}]" if ":" in host else host
         settings = self._client | {PROTOCOL: self._protocol.name}
         return {
-            "bootstrap": f"{shown}:{port}",
+            "bootstrap": join_address(host, port),
             "settings": settings,
             "host": self._host,
             "port": self._port,

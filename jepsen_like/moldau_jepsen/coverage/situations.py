@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.end_txn import EndTxnRequest
     from moldau.values import BrokerId
     from moldau_broker.coordinator.runtime.effects import Moment
+    from moldau_broker.coordinator.transaction.core.state import Transaction
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, PartitionKey
     from moldau_broker.replication.replica import IsrProposal
@@ -134,6 +135,19 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
             setattr(owner, name, original)
 
 
+def met_by_late_end(core: TransactionCore, request: EndTxnRequest) -> Transaction | None:
+    """Returns the open transaction that a late EndTxn of a former one meets; None if the request is no such one."""
+    transaction = core.lifecycle.transactions.get(request.transactional_id)
+    if (
+        transaction is not None
+        and transaction.status is TransactionStatus.ONGOING
+        and request.producer_id == transaction.producer_id
+        and request.producer_epoch < transaction.producer_epoch
+    ):
+        return transaction
+    return None
+
+
 def _counting_end(counts: Counter[Situation]) -> Callable[..., ErrorCode | None]:
     """Wraps the method that ends transactions, to count the late ends of earlier transactions."""
     end_transaction = TransactionCore._end
@@ -146,13 +160,7 @@ def _counting_end(counts: Counter[Situation]) -> Callable[..., ErrorCode | None]
         fresh_producer_id: int | None,
         moment: Moment,
     ) -> ErrorCode | None:
-        transaction = self.lifecycle.transactions.get(request.transactional_id)
-        if (
-            transaction is not None
-            and transaction.status is TransactionStatus.ONGOING
-            and request.producer_id == transaction.producer_id
-            and request.producer_epoch < transaction.producer_epoch
-        ):
+        if met_by_late_end(self, request) is not None:
             counts[Situation.LATE_END] += 1
         return end_transaction(self, request_id, request, version, fresh_producer_id, moment)
 

@@ -51,7 +51,7 @@ class ListenerEndpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.listener_name}://{_join(self.host, self.port)}"
+        return f"{self.listener_name}://{join_address(self.host, self.port)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,11 @@ class QuorumVoter:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.node_id}@{_join(self.host, self.port)}"
+        return f"{self.node_id}@{join_address(self.host, self.port)}"
 
 
-def _join(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """Returns ``host:port`` as ``parse_address`` reads it: an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

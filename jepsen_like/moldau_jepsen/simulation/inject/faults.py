@@ -8,7 +8,7 @@ drawn when it begins, because the leaders are not known beforehand. Faults on th
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.world.world import derive_random
@@ -36,28 +36,26 @@ class FaultScope(enum.Enum):
 NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY)
 """Kinds that do nothing to brokers with one log directory."""
 
-DRAWN_APART = (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR, FaultKind.BIT_ROT)
-"""Kinds that are drawn from a stream of their own, so that they shift no draw of the others."""
+STREAMS: Final = {
+    "apart": (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR, FaultKind.BIT_ROT),
+    "last": (FaultKind.LOST_LOG,),
+    "since": (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED),
+    "newly": (FaultKind.DISK_HANGS,),
+}
+"""Kinds that came later, in the order in which they came, by the stream that they are drawn from.
 
-DRAWN_LAST = (FaultKind.LOST_LOG,)
-"""The same, for a kind that came later: it must not shift those either."""
-
-DRAWN_SINCE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
-"""The same, for kinds that came still later."""
-
-DRAWN_NEWLY = (FaultKind.DISK_HANGS,)
-"""The same again."""
+So a new kind shifts no draw of those that were there before it.
+"""
 
 
 def plan_of_seed(seed: int, duration: float, kinds: Sequence[FaultKind]) -> list[PlannedFault]:
     """Returns the faults that a seed draws of ``kinds`` for ``duration`` seconds, in the order of their beginnings."""
     faults: list[PlannedFault] = []
-    streams = (("apart", DRAWN_APART), ("last", DRAWN_LAST), ("since", DRAWN_SINCE), ("newly", DRAWN_NEWLY))
-    first = [kind for kind in kinds if not any(kind in streamed for _, streamed in streams)]
+    first = [kind for kind in kinds if not any(kind in streamed for streamed in STREAMS.values())]
     if first:
         faults = plan_faults(derive_random(seed, "fault plan"), duration, first)
     planned = bool(first)
-    for stream, streamed in streams:
+    for stream, streamed in STREAMS.items():
         chosen = [kind for kind in kinds if kind in streamed]
         if chosen:
             draw = derive_random(seed, "fault plan", stream)

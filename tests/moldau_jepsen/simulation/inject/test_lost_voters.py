@@ -10,14 +10,7 @@ import pytest
 
 from moldau_jepsen.simulation.campaign.campaign import run_seed
 from moldau_jepsen.simulation.campaign.profiles import LOST_VOTERS
-from moldau_jepsen.simulation.inject.faults import (
-    DRAWN_LAST,
-    DRAWN_NEWLY,
-    DRAWN_SINCE,
-    FaultKind,
-    PlannedFault,
-    plan_of_seed,
-)
+from moldau_jepsen.simulation.inject.faults import STREAMS, FaultKind, PlannedFault, plan_of_seed
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.proof import proof_beyond
@@ -38,9 +31,10 @@ def test_emptied_voters_that_vote_are_convicted():
 
 def test_lost_logs_shift_no_other_fault():
     """They are drawn of a stream of their own, and come after those that were there before them."""
-    older = tuple(kind for kind in FaultKind if kind not in (*DRAWN_LAST, *DRAWN_SINCE, *DRAWN_NEWLY))
+    later = [kind for stream, kinds in STREAMS.items() if stream != "apart" for kind in kinds]
+    older = tuple(kind for kind in FaultKind if kind not in later)
     for seed in range(30):
-        without, with_them = plan_of_seed(seed, 15.0, older), plan_of_seed(seed, 15.0, (*older, *DRAWN_LAST))
+        without, with_them = plan_of_seed(seed, 15.0, older), plan_of_seed(seed, 15.0, (*older, *STREAMS["last"]))
         kept = [fault for fault in with_them if fault.kind is not FaultKind.LOST_LOG]
         assert kept == without
         assert all(

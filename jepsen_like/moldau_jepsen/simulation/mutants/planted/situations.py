@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from moldau.producer.core import accumulator
 from moldau.producer.core.accumulator import Accumulator
 from moldau.values import Offset
-from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.directories.disk_patience import DiskPatience, Verdicts
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.replication.replica import Replica
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
+from moldau_jepsen.coverage.situations import met_by_late_end
 
 if TYPE_CHECKING:
     from moldau.producer.core.accumulator import PartitionQueue
@@ -84,13 +84,8 @@ def late_end_believed() -> list[Patch]:
         fresh_producer_id: int | None,
         moment: Moment,
     ) -> ErrorCode | None:
-        transaction = self.lifecycle.transactions.get(request.transactional_id)
-        if (
-            transaction is not None
-            and transaction.status is TransactionStatus.ONGOING
-            and request.producer_id == transaction.producer_id
-            and request.producer_epoch < transaction.producer_epoch
-        ):
+        transaction = met_by_late_end(self, request)
+        if transaction is not None:
             request = copy.copy(request)
             request.producer_epoch = transaction.producer_epoch
         return original(self, request_id, request, version, fresh_producer_id, moment)
