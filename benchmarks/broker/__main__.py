@@ -1,9 +1,11 @@
 """Measures the broker's data path side by side with Apache Kafka:
 
     python -m benchmarks.broker [--quick] [--rounds N] [--seconds S] [--output docs/benchmarks/broker.md]
-    python -m benchmarks.broker --connections 100,1000 [--quick] [--rounds N] [--seconds S] [--output PAGE]
+    python -m benchmarks.broker --connections 100,1000 [--broker-cores all,1] [--broker-processes N]
+        [--quick] [--rounds N] [--seconds S] [--output PAGE]
 
-The second form measures only many connections with one request in flight on each (``many.connections``).
+The second form measures only many connections with one request in flight on each (``many.connections``), on clusters
+of their own for each entry of ``--broker-cores``: that many cores for the brokers, the others for the load generator.
 Load comes from ``benchmarks.broker.load`` (prepared frames, almost free) and, as the client that users have, from
 librdkafka: through confluent-kafka, and by its own performance tool where that is at hand (``librdkafka_tool``). Apache
 Kafka is fetched with Maven. Without a Java or Maven its columns are left out, without the tool its rows; the reason is
@@ -26,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.broker import librdkafka_tool
+from benchmarks.broker.many.connections import Setup, page_of, raise_file_limit, setups_of
 from benchmarks.broker.many.connections import measure_connections as many_connections
-from benchmarks.broker.many.connections import raise_file_limit, table
+from benchmarks.broker.many.cores import CoresError, parse_cores
 from benchmarks.broker.measure import Bench, Row
 from benchmarks.broker.peers import KafkaPeer, MoldauPeer, Peer, PeerError, kafka_libraries
 from benchmarks.broker.report import draw, markdown
@@ -42,13 +45,20 @@ SETTINGS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay
 CONFIGURATIONS = (("1 broker, acks=1", 1, 1), ("3 brokers, RF 3, acks=all", 3, -1))
 
 
-def start_peer(stack: ExitStack, name: str, directory: Path, brokers: int, libraries: Path | None) -> Peer:
-    """Starts a cluster of the kind that ``name`` says; it ends with ``stack``."""
+def start_peer(
+    stack: ExitStack,
+    name: str,
+    directory: Path,
+    brokers: int,
+    libraries: Path | None,
+    cores: frozenset[int] | None = None,
+) -> Peer:
+    """Starts a cluster of the kind that ``name`` says, with brokers on ``cores`` only; it ends with ``stack``."""
     peer: Peer
     if name == MoldauPeer.name or libraries is None:
-        peer = MoldauPeer(directory, brokers, SETTINGS)
+        peer = MoldauPeer(directory, brokers, SETTINGS, cores)
     else:
-        peer = KafkaPeer(libraries, directory, brokers, SETTINGS)
+        peer = KafkaPeer(libraries, directory, brokers, SETTINGS, cores)
     stack.callback(peer.shut_down)
     return peer
 
@@ -119,25 +129,47 @@ def measure_connections(options: argparse.Namespace, names: list[str], libraries
     """Measures many connections only; prints the page and writes it if a file is named."""
     raise_file_limit(max(options.connections))
     load = os.getloadavg()[0]
-    with (
-        tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as directory,
-        ExitStack() as stack,
-    ):
-        peers = [
-            start_peer(stack, name, Path(directory) / f"brokers-{kind}", 1, libraries)
-            for kind, name in enumerate(names)
-        ]
-        place = Path(options.directory or tempfile.gettempdir())
-        limits = {"rounds": options.rounds, "seconds": options.seconds}
-        rows = many_connections(peers, options.connections, directory=place, **limits)
-    page = table(rows, names, load=load, **limits)
+    limits = {"rounds": options.rounds, "seconds": options.seconds}
+    place = Path(options.directory or tempfile.gettempdir())
+    sections = []
+    for setup in setups_of(options.broker_cores, options.broker_processes):
+        with tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as directory:
+            sections.append((setup, measure_setup(setup, names, Path(directory), place, libraries, options)))
+    page = page_of(sections, names, load=load, **limits)
     print(page)
     if options.output is not None:
         options.output.write_text(page, encoding="utf-8")
 
 
-def main() -> None:
-    """Measures, shows progress, writes page, JSON and plot."""
+def measure_setup(
+    setup: Setup,
+    names: list[str],
+    directory: Path,
+    place: Path,
+    libraries: Path | None,
+    options: argparse.Namespace,
+) -> list[Row]:
+    """Measures many connections on clusters of their own below ``directory``, with files of the load in ``place``."""
+    cores = setup.cores.brokers if setup.cores else None
+    with ExitStack() as stack:
+        peers = [
+            start_peer(
+                stack,
+                name,
+                directory / f"brokers-{kind}",
+                setup.processes if name == MoldauPeer.name else 1,
+                libraries,
+                cores,
+            )
+            for kind, name in enumerate(names)
+        ]
+        return many_connections(
+            peers, options.connections, setup, rounds=options.rounds, seconds=options.seconds, directory=place
+        )
+
+
+def arguments() -> argparse.Namespace:
+    """Reads and checks the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of one second")
     parser.add_argument("--rounds", type=int, default=3)
@@ -152,9 +184,34 @@ def main() -> None:
         metavar="N,N",
         help="measure only these numbers of connections",
     )
+    parser.add_argument(
+        "--broker-cores",
+        type=parse_cores,
+        default=[None],
+        metavar="all,N",
+        help="with --connections: cores of the brokers, each entry on clusters of its own (default: all)",
+    )
+    parser.add_argument(
+        "--broker-processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --connections: measure also N brokers of Moldau on all cores",
+    )
     options = parser.parse_args()
+    if options.connections:
+        try:
+            setups_of(options.broker_cores, options.broker_processes)
+        except CoresError as error:
+            parser.error(str(error))
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
+    return options
+
+
+def main() -> None:
+    """Measures, shows progress, writes page, JSON and plot."""
+    options = arguments()
     facts: dict[str, Any] = {"rounds": options.rounds, "seconds": options.seconds, "load": os.getloadavg()[0]}
     libraries: Path | None = None
     try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.broker import java_tools, librdkafka_tool
+from benchmarks.broker.many.cores import starting_on
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -65,6 +66,8 @@ class Sample:
     p999_ms: float
     broker_cores: float
     requests_per_second: float
+    load_cores: float = -1.0
+    """How much of a core the load generator used; -1 if it was not measured."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,9 +99,13 @@ class Bench:
         seconds: float,
         directory: Path,
         libraries: Path | None = None,
+        load_cores: frozenset[int] | None = None,
     ) -> None:
-        """``directory`` is on the disk, or in the memory, of the peers' data; ``libraries`` has Kafka's jars."""
+        """``directory`` is on the disk, or in the memory, of the peers' data; ``libraries`` has Kafka's jars; the load
+        generator runs on ``load_cores`` only.
+        """
         self.libraries = libraries
+        self.load_cores = load_cores
         self.section = section
         self.peers = peers
         self.replicas = replicas
@@ -138,11 +145,12 @@ class Bench:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
 
-    def leader_address(self, peer: Peer, topic: str) -> tuple[str, int]:
-        """Where partition 0 is led."""
+    def leader_addresses(self, peer: Peer, topic: str) -> list[tuple[str, int]]:
+        """Where each partition is led."""
         metadata = self.admins[peer.name].list_topics(topic, timeout=10)
-        broker = metadata.brokers[metadata.topics[topic].partitions[0].leader]
-        return str(broker.host), broker.port
+        partitions = sorted(metadata.topics[topic].partitions.items())
+        brokers = [metadata.brokers[partition.leader] for _, partition in partitions]
+        return [(str(broker.host), broker.port) for broker in brokers]
 
     def end_offset(self, peer: Peer, topic: str) -> int:
         """High watermark of partition 0."""
@@ -155,8 +163,10 @@ class Bench:
     # --- one measurement ---------------------------------------------------------------------------------------------
 
     def load(self, peer: Peer, topic: str, api: str = "produce", /, **more: float) -> Sample:
-        """Runs the load generator against the leader of partition 0."""
-        host, port = self.leader_address(peer, topic)
+        """Runs the load generator: with one partition for each connection at most, against the leaders of the
+        partitions, else against that of partition 0.
+        """
+        leaders = self.leader_addresses(peer, topic)
         figures: dict[str, float] = {
             "connections": 1,
             "partitions": 1,
@@ -170,14 +180,16 @@ class Bench:
             "fetch_bytes": MIB,
             **more,
         }
-        job = {"api": api, "topic": topic, "host": host, "port": port, **figures}
+        job = {"api": api, "topic": topic, "host": leaders[0][0], "port": leaders[0][1], **figures}
+        if figures["connections"] >= figures["partitions"] > 1:
+            job["leaders"] = leaders
         deadline = time.monotonic() + LEADING_TIMEOUT_S
         while True:
             touch_memory(self.directory)
             before = self._cpu_s(peer)
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.broker.load", json.dumps(job)], capture_output=True, text=True
-            )
+            command = [sys.executable, "-m", "benchmarks.broker.load", json.dumps(job)]
+            with starting_on(self.load_cores):
+                done = subprocess.run(command, capture_output=True, text=True)
             if NOT_YET_LEADING not in done.stderr or time.monotonic() > deadline:
                 break  # a leader that metadata names already may still be taking over its many partitions
         if done.returncode:
@@ -195,6 +207,7 @@ class Bench:
             p999_ms=result["p999_ms"],
             broker_cores=(self._cpu_s(peer) - before) / seconds,
             requests_per_second=result["requests"] / seconds,
+            load_cores=result.get("cpu_s", -seconds) / seconds,
         )
 
     def _cpu_s(self, peer: Peer) -> float:
@@ -266,10 +279,10 @@ class Bench:
         for count in partitions:
             self._each("produce, 1 partition" if count == 1 else f"produce, {count:,} partitions", count, 1, 5)
 
-    def connections(self, count: int, batch_bytes: int = PACED_BATCH_BYTES) -> None:
-        """``count`` connections with one Produce in flight on each."""
+    def connections(self, count: int, batch_bytes: int = PACED_BATCH_BYTES, partitions: int = 1) -> None:
+        """``count`` connections with one Produce in flight on each, which share the partitions out."""
         what = "produce, 1 connection" if count == 1 else f"produce, {count:,} connections"
-        self._each(what, 1, count, 1, batch_bytes)
+        self._each(what, partitions, count, 1, batch_bytes)
 
     def _each(
         self, what: str, partitions: int, connections: int, window: int, batch_bytes: int = PACED_BATCH_BYTES

@@ -15,6 +15,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Protocol
 
+from benchmarks.broker.many.cores import pin, starting_on
 from benchmarks.maven import bring_jars
 
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
@@ -81,12 +82,17 @@ class MoldauPeer:
 
     name = "Moldau"
 
-    def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, brokers: int, settings: Mapping[str, str], cores: frozenset[int] | None = None
+    ) -> None:
+        """Starts the cluster; its brokers run on ``cores`` only."""
         begin = time.perf_counter()
         settings = {**DEPLOYED, **settings}
         self.cluster = start_cluster(directory, ClusterSpec(controllers=1, brokers=brokers, settings=settings))
         self.started_s = time.perf_counter() - begin
         self.bootstrap = self.cluster.bootstrap
+        for pid in self.broker_pids().values() if cores else ():
+            pin(pid, cores or frozenset())
 
     def broker_pids(self) -> dict[int, int]:
         return {node.node_id: node.pid for node in self.cluster.nodes if node.role == "broker"}
@@ -122,7 +128,15 @@ class KafkaPeer:
 
     name = "Apache Kafka"
 
-    def __init__(self, libraries: Path, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        libraries: Path,
+        directory: Path,
+        brokers: int,
+        settings: Mapping[str, str],
+        cores: frozenset[int] | None = None,
+    ) -> None:
+        """Starts the cluster; its brokers run on ``cores`` only."""
         self._java = ["java", *JVM_OPTIONS, "-cp", f"{libraries}/*"]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         controller, *ports = take_free_ports(brokers + 1)
@@ -154,23 +168,14 @@ class KafkaPeer:
                 **common,
             }
             files[node_id].write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
-            subprocess.run(
-                [
-                    *self._java,
-                    "kafka.tools.StorageTool",
-                    "format",
-                    "--cluster-id",
-                    cluster_id,
-                    "--config",
-                    files[node_id],
-                ],
-                check=True,
-                capture_output=True,
-            )
+            tool = [*self._java, "kafka.tools.StorageTool", "format"]
+            arguments = ["--cluster-id", cluster_id, "--config", str(files[node_id])]
+            subprocess.run([*tool, *arguments], check=True, capture_output=True)
         begin = time.perf_counter()
         try:
             for node_id, file in files.items():
-                with (file.parent / "server.log").open("wb") as log:
+                only = cores if node_id != CONTROLLER_ID else None
+                with (file.parent / "server.log").open("wb") as log, starting_on(only):
                     self._processes[node_id] = subprocess.Popen(
                         [*self._java, "kafka.Kafka", str(file)], stdout=log, stderr=subprocess.STDOUT
                     )
