@@ -125,6 +125,11 @@ AREAS = (
         tests=("tests/moldau_broker/coordinator/share_groups", "tests/moldau_broker/coordinator/share"),
     ),
     Area(
+        name="streams groups",
+        modules=(f"{GROUPS}/streams/core",),
+        tests=("tests/moldau_broker/coordinator/streams",),
+    ),
+    Area(
         name="share-partitions",
         modules=(f"{BROKER}/server/share/core",),
         tests=("tests/moldau_broker/server/share",),
@@ -169,19 +174,13 @@ AREAS = (
     Area(
         name="consumer",
         modules=("client/moldau/consumer/core",),
-        tests=tests_in(
-            "tests/moldau/client/consumer",
-            *(
-                "positions",
-                "assignors",
-                "chunk_bounds",
-                "fetch_plan",
-                "short_memberships",
-                "departures",
-                "lost_memberships",
-                "member_rules",
+        tests=(
+            "tests/moldau/client/consumer/core",
+            *tests_in(
+                "tests/moldau/client/consumer",
+                *("positions", "assignors", "chunk_bounds", "fetch_plan", "short_memberships", "departures"),
+                *("lost_memberships", "member_rules", "commit_order", "consumer_groups", "consumer"),
             ),
-            *("commit_order", "consumer_groups", "consumer"),
         ),
         simulated=True,
     ),

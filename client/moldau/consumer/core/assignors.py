@@ -174,9 +174,11 @@ def _assign_equal(
     members: Sequence[MemberSubscription],
     owned: Mapping[str, list[TopicPartition]],
 ) -> Assignment:
-    """All members want the same topics: each gets floor or ceil of the average, and keeps its own up to that."""
+    """Assigns where all members want the same topics: each gets floor or ceil of the average, its own first.
+
+    The members are in the order of their ids.
+    """
     least, over_count = divmod(len(every), len(members))
-    most = least + (over_count > 0)
     assignment: Assignment = {member.member_id: [] for member in members}
     taken: dict[TopicPartition, None] = {}
     below: list[str] = []
@@ -187,16 +189,14 @@ def _assign_equal(
         if len(mine) < least:
             kept = mine
             below.append(member.member_id)
-        elif len(mine) >= most and over < over_count:
-            kept = mine[:most]
+        elif len(mine) > least and over < over_count:
+            kept = mine[: least + 1]
             over += 1
         else:
             kept = mine[:least]
             exact.append(member.member_id)
         assignment[member.member_id] += kept
         taken.update(dict.fromkeys(kept))
-    below.sort()
-    exact.sort()
     turn = 0
     for partition in every:
         if partition in taken:
@@ -367,14 +367,12 @@ def decode_sticky_user_data(data: Buffer) -> tuple[tuple[TopicPartition, ...], i
         for _ in range(topic_count):
             (size,) = struct.unpack_from(">h", data, at)
             at += 2
-            if size < 0 or at + size > len(data):
-                raise DecodeError("a topic name exceeds the sticky assignor's data")
+            if size < 0:
+                raise DecodeError("a topic name of the sticky assignor's data has a negative length")
             topic = str(bytes(data[at : at + size]), "utf-8")
             at += size
             (count,) = struct.unpack_from(">i", data, at)
             at += 4
-            if count < 0 or at + 4 * count > len(data):
-                raise DecodeError("partitions exceed the sticky assignor's data")
             owned += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at)]
             at += 4 * count
         generation = struct.unpack_from(">i", data, at)[0] if at + 4 <= len(data) else NO_GENERATION

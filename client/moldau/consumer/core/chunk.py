@@ -93,13 +93,13 @@ class FetchedChunk:
         self._batches: Iterator[tuple[int, BatchHeader]] = iterate_batches(data)
         self._header: BatchHeader | None = None
         self._decoded: list[Record] = []  # of the batch in progress
-        self._decoded_next = 0
+        self._decoded_next = 0  # counts only while ``_decoded`` has records
         self._failure: CorruptRecordError | None = None  # found behind records that were handed out first
 
     @property
     def is_empty(self) -> bool:
         """Whether the chunk holds no whole batch at or after its offset."""
-        return self.end_offset == self.offset and not self._decoded
+        return self.end_offset == self.offset
 
     def _next_batch(self) -> tuple[int, BatchHeader] | None:
         """Returns the next batch that holds records for the application, None at the end.
@@ -159,7 +159,6 @@ class FetchedChunk:
                         break
                     raise
                 if found is None:
-                    self.offset = max(self.offset, self.end_offset)
                     break
             header = self._header
             assert header is not None
@@ -177,7 +176,6 @@ class FetchedChunk:
             else:
                 self.offset = header.next_offset
                 self._decoded = []
-                self._decoded_next = 0
         return taken
 
     def take_columns(self, builder: ColumnBuilder, bytes_max: int) -> int:
@@ -189,12 +187,10 @@ class FetchedChunk:
             assert header is not None
             self._batches = iterate_batches(self._data)
             self._decoded = []
-            self._decoded_next = 0
         while builder.size_bytes < bytes_max:
             try:
                 found = self._next_batch()
                 if found is None:
-                    self.offset = max(self.offset, self.end_offset)
                     break
                 at, header = found
                 count += decode_columns(
@@ -224,7 +220,6 @@ class FetchedChunk:
         if self._decoded:
             self._batches = iterate_batches(self._data)
             self._decoded = []
-            self._decoded_next = 0
         while size < bytes_max:
             try:
                 found = self._next_batch()
@@ -234,7 +229,6 @@ class FetchedChunk:
                     break
                 raise
             if found is None:
-                self.offset = max(self.offset, self.end_offset)
                 break
             at, header = found
             data = self._data[at : at + header.size_bytes]

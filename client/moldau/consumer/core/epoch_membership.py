@@ -44,14 +44,14 @@ class EpochMembership(Membership):
     def __init__(self, identity: GroupIdentity, member_id: str, assignor: str | None) -> None:
         """``member_id`` is unique and stays the same for the life of the consumer (KIP-1082)."""
         super().__init__(identity, ())
-        self._own_id = self.member_id = member_id
+        self.member_id = member_id
         self._assignor = assignor
         self.topics: tuple[str, ...] | None = None
         """The subscription to send; None before the first one, and after the member left."""
         self.target: frozenset[TopicIdPartition] | None = None
         self.fatal: KafkaError | None = None
         """The error that the next join raises."""
-        self._sends_all = True
+        self._sends_all = False  # a heartbeat that joins contains everything anyway
         self._topics_sent: tuple[str, ...] | None = None
 
     @property
@@ -174,13 +174,10 @@ class EpochMembership(Membership):
         """Prepares to join again without a claim to the owned partitions."""
         super().lose_generation(reason)
         self.target = None
-        self._topics_sent = None
-        self._sends_all = True
 
     def lose_member_id(self, reason: str) -> None:
         """Prepares to join again; the member id stays."""
         self.lose_generation(reason)
-        self.member_id = self._own_id
 
     def end(self, reason: str) -> None:
         """Notes that the application has given up all partitions in order; see `Membership.end`."""
