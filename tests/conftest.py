@@ -2,7 +2,7 @@
 
 No time limit is put on an example, for a machine that is busy elsewhere makes any example slow; and the examples are
 the same in every run, so that a test fails because of what was changed and not because of what was drawn. ``make test``
-draws a third of them (``support.proof``). To look for new ones: ``pytest --hypothesis-profile=explore``.
+draws an eighth of them (``support.proof``). To look for new ones: ``pytest --hypothesis-profile=explore``.
 
 Hypothesis draws some values from a pool of constants, which it collects from the source of every imported module of the
 project, also with ``derandomize``. Which modules are imported depends on the tests that the same process ran before,

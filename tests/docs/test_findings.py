@@ -6,8 +6,6 @@ Method: entries of docs/findings.md are compared with its index; paths of tests 
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 ENTRY = re.compile(r'^- <a id="f(\d+)"></a>\*\*F(\d+)\*\* ((?:`[a-z-]+` ?)+): ', re.MULTILINE)
@@ -43,7 +41,10 @@ def test_the_index_names_each_finding_under_its_tags():
     assert found == wanted, f"rows that differ should be:\n{rows}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tests_that_a_page_names_exist(page):
-    named = re.findall(r"`(tests/[\w./-]+)`", page.read_text(encoding="utf-8"))
-    assert [name for name in named if not (ROOT / name).exists()] == []
+def test_tests_that_pages_name_exist():
+    named = {
+        (str(page.relative_to(ROOT)), name)
+        for page in PAGES
+        for name in re.findall(r"`(tests/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    }
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []

@@ -298,30 +298,39 @@ def test_settings_of_a_page_are_known(page):
             schema.parse_value(key, value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_of_a_page_run_or_say_why_not(page):
-    text = page.read_text()
-    languages = [language for _, language, _ in FENCE.findall(text)]
-    assert set(languages) <= LANGUAGES | SHOWN
-    assert all(reason for reason, language, _ in FENCE.findall(text) if language in SHOWN)
-    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(languages), "a fence of another form"
-    assert not blocks(page, "python") or name_of(page) in PYTHON_PAGES, "no test runs the Python of this page"
-    assert not re.search(r"^    (?:moldau|pip) [a-z]", FENCE.sub("", text), re.MULTILINE), "put commands into sh blocks"
+def test_blocks_of_pages_run_or_say_why_not():
+    for page in PAGES:
+        text, name = page.read_text(), name_of(page)
+        languages = [language for _, language, _ in FENCE.findall(text)]
+        assert set(languages) <= LANGUAGES | SHOWN, name
+        assert all(reason for reason, language, _ in FENCE.findall(text) if language in SHOWN), name
+        assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(languages), f"{name}: a fence of another form"
+        assert not blocks(page, "python") or name in PYTHON_PAGES, f"no test runs the Python of {name}"
+        indented = re.search(r"^    (?:moldau|pip) [a-z]", FENCE.sub("", text), re.MULTILINE)
+        assert not indented, f"{name}: put commands into sh blocks"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_of_a_page_lead_somewhere(page):
-    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
-    for target, anchor in LINK.findall(text):
-        if "://" in target or target.startswith("mailto:"):
-            continue
-        path = (page.parent / target).resolve() if target else page
-        assert path.exists(), f"{target} of {name_of(page)}"
-        if anchor and path.suffix == ".md":
-            titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
-            slugs |= set(re.findall(r'<a id="([\w-]+)">', path.read_text()))
-            assert anchor[1:] in slugs, f"{target}{anchor} of {name_of(page)}"
+def anchors_of(path):
+    """Returns the names that links can point to on a page."""
+    text = path.read_text()
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return slugs | set(re.findall(r'<a id="([\w-]+)">', text))
+
+
+def test_links_of_pages_lead_somewhere():
+    anchors = {}
+    for page in PAGES:
+        text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+        for target, anchor in LINK.findall(text):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            path = (page.parent / target).resolve() if target else page
+            assert path.exists(), f"{target} of {name_of(page)}"
+            if anchor and path.suffix == ".md":
+                if path not in anchors:
+                    anchors[path] = anchors_of(path)
+                assert anchor[1:] in anchors[path], f"{target}{anchor} of {name_of(page)}"
 
 
 def test_every_page_of_the_site_is_in_its_navigation():

@@ -9,6 +9,7 @@ process on some hostile input).
 import importlib
 import importlib.util
 import io
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -82,36 +83,39 @@ WITH_KIO = [(cls, version) for cls, version in all_messages() if kio_module(cls,
 WITH_KAFKA_PYTHON = [(cls, version) for cls, version in all_messages() if cls.__name__ in KAFKA_PYTHON]
 
 
-def identity(case: tuple[type[Message], int]) -> str:
-    return f"{case[0].__name__}-v{case[1]}"
+def by_class(cases: list[tuple[type[Message], int]]) -> list[object]:
+    """Values for ``parametrize``: a class with all its versions. One test for each would take longer."""
+    versions: dict[type[Message], list[int]] = {}
+    for cls, version in cases:
+        versions.setdefault(cls, []).append(version)
+    return [pytest.param(cls, known, id=cls.__name__) for cls, known in versions.items()]
 
 
 def expect_same(cls: type[Message], version: int, sample: Message, theirs: bytes, ours: bytes) -> None:
-    assert theirs == ours
-    assert decode(cls, version, theirs) == sample
+    assert theirs == ours, f"version {version}"
+    assert decode(cls, version, theirs) == sample, f"version {version}"
 
 
-@pytest.mark.parametrize("case", WITH_KIO, ids=identity)
-def test_agrees_with_kio(case: tuple[type[Message], int]) -> None:
+@pytest.mark.parametrize(("cls", "versions"), by_class(WITH_KIO))
+def test_agrees_with_kio(cls: type[Message], versions: list[int]) -> None:
     from kio.serial import entity_reader, entity_writer
 
-    cls, version = case
-    entity = kio_class(cls, version)
-    read, write = entity_reader(entity), entity_writer(entity)
-    for sample in samples(cls, version, 6):
-        ours = encode(sample, version)
-        value = read(ours, 0)
-        value = value[0] if isinstance(value, tuple) else value
-        out = io.BytesIO()
-        write(out, value)
-        expect_same(cls, version, sample, out.getvalue(), ours)
+    for version in versions:
+        entity = kio_class(cls, version)
+        read, write = entity_reader(entity), entity_writer(entity)
+        for sample in samples(cls, version, 6):
+            ours = encode(sample, version)
+            value = read(ours, 0)
+            value = value[0] if isinstance(value, tuple) else value
+            out = io.BytesIO()
+            write(out, value)
+            expect_same(cls, version, sample, out.getvalue(), ours)
 
 
-@pytest.mark.parametrize("case", WITH_KAFKA_PYTHON, ids=identity)
-def test_agrees_with_kafka_python(case: tuple[type[Message], int]) -> None:
-    cls, version = case
+@pytest.mark.parametrize(("cls", "versions"), by_class(WITH_KAFKA_PYTHON))
+def test_agrees_with_kafka_python(cls: type[Message], versions: list[int]) -> None:
     entity = KAFKA_PYTHON[cls.__name__]
-    for extremes in (False, True):
+    for version, extremes in itertools.product(versions, (False, True)):
         for sample in samples(cls, version, 4, extremes=extremes):
             if isinstance(sample, ApiVersionsResponse):
                 sample.error_code = 0  # with an error kafka-python reads version 0, whatever was asked for

@@ -15,7 +15,8 @@ from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import run_world
 from support.proof import examples
 
-SEEDS = examples(72)
+SEEDS = range(15, 15 + examples(72))
+"""The first nine show each end of a stream."""
 SCRIPT_SECONDS = 30.0
 CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
 SLOW_START = NetworkProfile(delay_min=0.005, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
@@ -96,7 +97,7 @@ async def scripted(world, near, far):
 def test_read_bytes_are_always_a_prefix_of_the_written_bytes():
     """The received bytes are a prefix of the sent bytes under all faults."""
     seen = set()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         profile = NetworkProfile(give_up_seconds=3.0 if seed % 2 else 20.0, window_bytes=8 * 1024)
         written, read, failed, died = run_pair(scripted, profile, seed)
         assert written.startswith(read), f"seed {seed}: the stream has a gap, or an order of its own"
