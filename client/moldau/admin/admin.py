@@ -214,6 +214,16 @@ class Admin(AsyncOnly):
         """
         return await self._calls.quorum.describe_cluster(include_fenced=include_fenced)
 
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: UNSUPPORTED_VERSION if brokers take no client metrics; REQUEST_TIMED_OUT, by default after
+                ``default.api.timeout.ms``.
+        """
+        return await self._calls.quorum.client_instance_id(timeout_ms)
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more; the change is committed on return.
 

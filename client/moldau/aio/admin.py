@@ -136,6 +136,16 @@ class Admin(AioClient):
         """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
         return await self._portal.call_async(self._admin.describe_cluster, include_fenced=include_fenced)
 
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: UNSUPPORTED_VERSION if brokers take no client metrics; REQUEST_TIMED_OUT, by default after
+                ``default.api.timeout.ms``.
+        """
+        return await self._portal.call_async(self._admin.client_instance_id, timeout_ms)
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more.
 

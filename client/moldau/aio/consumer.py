@@ -21,6 +21,7 @@ from moldau.serialization.core.values import KeyOut, ValueOut
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
+    from uuid import UUID
 
     from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
@@ -192,6 +193,15 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic."""
         return await self._portal.call_async(self._consumer.partitions_for, topic)
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._portal.call_async(self._consumer.client_instance_id, timeout_ms)
 
     def _reporting(self, callback: Callable[[ConsumerStatistics], object]) -> Callable[[ConsumerStatistics], object]:
         def call(statistics: ConsumerStatistics) -> None:

@@ -23,6 +23,7 @@ from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
+    from uuid import UUID
 
     from moldau.aio.consumer import Consumer
     from moldau.cluster.group_metadata import GroupMetadata
@@ -305,6 +306,15 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
     def statistics(self) -> ProducerStatistics:
         """Returns the producer's numbers, under the names of Kafka's producer metrics."""
         return self._portal.call_sync(self._trio_producer.statistics)
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._portal.call_async(self._trio_producer.client_instance_id, timeout_ms)
 
     # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
     # commit belong to it.

@@ -13,6 +13,7 @@ from moldau.share import ShareConsumer as TrioShareConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from moldau.cluster.metadata import TopicPartition
     from moldau.protocol.errors import KafkaError
@@ -101,6 +102,15 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
                 return records[0]
             await asyncio.sleep(0)
         raise StopAsyncIteration
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._portal.call_async(self._consumer.client_instance_id, timeout_ms)
 
     async def commit(self, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
         """Sends the acknowledgements and waits until the brokers have stored them; returns the outcome by partition.

@@ -134,6 +134,16 @@ class Admin(PortalClient):
         """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
         return self._portal.call(self._admin.describe_cluster, include_fenced=include_fenced)
 
+    def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: UNSUPPORTED_VERSION if brokers take no client metrics; REQUEST_TIMED_OUT, by default after
+                ``default.api.timeout.ms``.
+        """
+        return self._portal.call(self._admin.client_instance_id, timeout_ms)
+
     def unregister_broker(self, broker_id: int) -> None:
         """Removes the registration of a broker that does not run any more.
 

@@ -18,6 +18,7 @@ from moldau.serialization.core.values import KeyOut, ValueOut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
+    from uuid import UUID
 
     from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
@@ -177,6 +178,15 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic."""
         return self._portal.call(self._consumer.partitions_for, topic)
+
+    def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return self._portal.call(self._consumer.client_instance_id, timeout_ms)
 
 
 def _as_async(name: str, callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:

@@ -21,6 +21,7 @@ from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from uuid import UUID
 
     from moldau.blocking.consumer import Consumer
     from moldau.cluster.group_metadata import GroupMetadata
@@ -265,6 +266,15 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
     def statistics(self) -> ProducerStatistics:
         """Returns the producer's numbers, under the names of Kafka's producer metrics."""
         return self._portal.call_sync(self._trio_producer.statistics)
+
+    def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return self._portal.call(self._trio_producer.client_instance_id, timeout_ms)
 
     # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
     # commit belong to it.

@@ -11,6 +11,7 @@ from moldau.share import ShareConsumer as TrioShareConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
 
     from moldau.cluster.metadata import TopicPartition
     from moldau.protocol.errors import KafkaError
@@ -84,6 +85,15 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
         """
         while not self._is_closed:
             yield from self._portal.call_or_undo(self._consumer.put_back, self._consumer.poll, 1000, 1)
+
+    def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714).
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return self._portal.call(self._consumer.client_instance_id, timeout_ms)
 
     def commit(self, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
         """Sends the acknowledgements and waits until the brokers have stored them; returns the outcome by partition.

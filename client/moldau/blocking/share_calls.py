@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from moldau.blocking.portal import Portal
     from moldau.cluster.metadata import TopicPartition
     from moldau.share import ShareConsumer, ShareRecord
+    from moldau.share.core.statistics import ShareConsumerStatistics
 
 
 class ShareCalls:
@@ -49,6 +50,10 @@ class ShareCalls:
     def acquisition_lock_timeout_ms(self) -> int | None:
         """How long records stay with this member, from the last fetch; None before the first."""
         return self._portal.call_sync(lambda: self._consumer.acquisition_lock_timeout_ms)
+
+    def statistics(self) -> ShareConsumerStatistics:
+        """Returns the consumer's numbers, under the names of Kafka's metrics of share consumers."""
+        return self._portal.call_sync(self._consumer.statistics)
 
     def acknowledge(self, record: ShareRecord[Any, Any], kind: AcknowledgeType | int = AcknowledgeType.ACCEPT) -> None:
         """Notes the outcome of a record that a poll has returned; the next poll or ``commit`` sends it.

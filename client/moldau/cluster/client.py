@@ -19,6 +19,7 @@ import trio
 
 from moldau.cluster.bootstrap import BootstrapError, Misfits, explained, is_final, secured_environment
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
+from moldau.cluster.reports import TelemetryHandle
 from moldau.cluster.silence_watch import SilenceWatch
 from moldau.cluster.troubles import Troubles
 from moldau.implementation import announce_implementation
@@ -62,9 +63,10 @@ class _Link:
     Invariant: at most one task opens it at a time.
     """
 
-    __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms", "silent_until_ms", "used_at_ms")
+    __slots__ = ("connection", "failures", "lock", "opening", "purpose", "retry_at_ms", "silent_until_ms", "used_at_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, purpose: str) -> None:
+        self.purpose = purpose
         self.connection: RpcConnection | None = None
         self.lock = trio.Lock()
         self.opening = False
@@ -115,6 +117,7 @@ class ClusterClient:
         self.on_bootstrap_error: Callable[[], object] = lambda: None
         self._misfits = Misfits(self.logger)
         self.silence = SilenceWatch(self)
+        self.telemetry = TelemetryHandle(self)
         self._tasks = TaskHost()
         self._closed = False
         self._outgoing = secured_environment(environment, config)
@@ -167,7 +170,7 @@ class ClusterClient:
         return None if broker is None else (broker.host, broker.port)
 
     def _link(self, node_id: int, purpose: str) -> _Link:
-        return self._links.setdefault((node_id, purpose), _Link())
+        return self._links.setdefault((node_id, purpose), _Link(purpose))
 
     async def connection(self, node_id: int, purpose: str = "") -> RpcConnection:
         """Returns an open connection to a broker; opens one if needed, after its back-off.
@@ -241,16 +244,15 @@ class ClusterClient:
             raise error from failure
         finally:
             link.opening = False
-        try:
-            self._check_open()
-        except ConnectionError:
+        if self._closed:
             connection.close()
-            raise
+            self._check_open()
         link.failures = 0
         self._learn_features(connection.features)
         self._misfits.opened(address)
         link.retry_at_ms = -math.inf
         link.connection = connection
+        self.telemetry.opened(connection, link.purpose)
         self.changed.notify()
         return connection
 
@@ -324,7 +326,10 @@ class ClusterClient:
         if needed is not None:
             connection.require(message, needed)
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        return await connection.request_as(response_class, message, version, limit_ms)
+        began_ms = self.now_ms
+        response = await connection.request_as(response_class, message, version, limit_ms)
+        self.telemetry.answered(node_id, self.now_ms - began_ms)
+        return response
 
     def candidates(self) -> list[int]:
         """Returns the nodes that may answer any request, in the order in which to try them.

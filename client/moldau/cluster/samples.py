@@ -44,6 +44,12 @@ class Samples:
         self._max[:] = [-math.inf, self._max[0] if is_next else -math.inf]
         self._began_ms[:] = [now_ms, self._began_ms[0]]
 
+    def rate(self, now_ms: float) -> float:
+        """Returns the observations per second, over at least one window."""
+        self._roll(now_ms)
+        oldest_ms = self._began_ms[1] if self._count[1] else self._began_ms[0]
+        return sum(self._count) / (max(now_ms - oldest_ms, WINDOW_MS) / 1000) if sum(self._count) else 0.0
+
     def average(self, now_ms: float) -> float:
         """Returns the average; NaN without observations, as in Kafka."""
         self._roll(now_ms)

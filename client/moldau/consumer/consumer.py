@@ -24,7 +24,7 @@ from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.interceptors import ConsumerInterceptor, checked, on_commit
-from moldau.cluster.reports import interval_of, report_forever
+from moldau.cluster.reports import Reports
 from moldau.cluster.troubles import check_topic_names
 from moldau.consumer.auto_commit import AutoCommit
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
@@ -45,6 +45,7 @@ from moldau.serialization.core.values import KeyOut, ValueOut
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
+    from uuid import UUID
 
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
@@ -106,8 +107,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._decoding = Decoding.of(self._positions, key_deserializer, value_deserializer, self._api_timeout_ms)
         self._interceptors = checked("Consumer", interceptors, ConsumerInterceptor)
         self._is_plain = self._decoding is None and not self._interceptors
-        self._on_statistics = on_statistics
-        self._statistics_ms = interval_of("Consumer", self._config, on_statistics)
+        self._reports = Reports("Consumer", self._config, on_statistics)
         self._background = Background()
         self._caller = Caller("Consumer")
         self._client: ClusterClient | None = None
@@ -159,10 +159,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             self._auto_commit = AutoCommit(client, self._group, self._offsets.consumed, config)
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
-        if self._on_statistics is not None:
-            self._background.nursery.start_soon(
-                report_forever, client, self._statistics_ms, self.statistics, self._on_statistics
-            )
+        self._reports.start(self._background.nursery, client, self.statistics)
         return self
 
     async def __aexit__(
@@ -193,16 +190,19 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             else:
                 await self._commit_if_automatic()
             await fetcher.close_sessions()
+            await client.telemetry.farewell()
         client.logger.debug("consumer-closed")
         self.abandon()
 
     async def _depart(self) -> None:
         """Leaves the group without a commit, so that other members need not wait for the session timeout."""
         client, rebalancer = self._client, self._rebalancer
-        if client is None or client.is_closed or rebalancer is None or not self._is_subscribed:
+        if client is None or client.is_closed:
             return
         try:
-            await rebalancer.depart("the consumer was left by an exception")
+            if rebalancer is not None and self._is_subscribed:
+                await rebalancer.depart("the consumer was left by an exception")
+            await client.telemetry.farewell()
         except trio.Cancelled:
             client.logger.info("leave-unanswered", group=self._group_id)
             raise
@@ -513,12 +513,16 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
     def statistics(self) -> ConsumerStatistics:
         """Returns the consumer's numbers, under the names of Kafka's consumer metrics."""
-        client, fetcher = self._opened()
-        counters = fetcher.counters
-        counters.rebalances = 0 if self._rebalancer is None else self._rebalancer.rebalances
-        poller = self._polling()
-        last_poll_ms = poller.last_poll_ms if poller.has_polled else None
-        return counters.statistics(self._positions.by_partition.values(), client.now_ms, last_poll_ms)
+        return self._polling().statistics()
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714); waits until one has assigned it.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._opened()[0].telemetry.client_instance_id(timeout_ms)
 
     # --- offsets
 

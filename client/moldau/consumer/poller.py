@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.interceptors import ConsumerInterceptor
     from moldau.consumer.core.positions import Positions
+    from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.consumer.core.values import ConsumedBatch
     from moldau.consumer.decoding import Decoding
     from moldau.consumer.fetcher import Fetcher
@@ -77,10 +78,12 @@ class Poller:
         """
         self.refuse_second()
         self._is_polled = True
+        began_ms = self._client.now_ms
         try:
-            return await self._poll_until(self._client.now_ms + timeout_ms, take)
+            return await self._poll_until(began_ms + timeout_ms, take)
         finally:
             self._is_polled = False
+            self.counters.polled_for(began_ms, self._client.now_ms)
 
     async def continue_poll(self, work: Callable[[], Awaitable[T]]) -> T:
         """Returns what ``work`` makes of polled records; no other task may poll meanwhile.
@@ -131,6 +134,11 @@ class Poller:
                 return []
             with trio.move_on_after(remaining_ms / 1000):
                 await fetcher.arrived.wait()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Returns the consumer's numbers now."""
+        last_poll_ms = self.last_poll_ms if self.has_polled else None
+        return self.counters.statistics(self._positions.by_partition.values(), self._client.now_ms, last_poll_ms)
 
     def take_nowait(self, take: Callable[[], list[T]]) -> list[T]:
         """Returns what is buffered, without a poll; nothing if iteration has to poll now.

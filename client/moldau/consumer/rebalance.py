@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class _Join:
     """A join that runs in the background; ``assigned`` or ``error`` is set when ``finished`` is."""
 
-    __slots__ = ("added", "assigned", "error", "finished", "is_adopted", "scope")
+    __slots__ = ("added", "assigned", "began_ms", "error", "finished", "is_adopted", "scope")
 
-    def __init__(self) -> None:
+    def __init__(self, began_ms: float) -> None:
+        self.began_ms = began_ms
         self.finished = trio.Event()
         self.scope = trio.CancelScope()
         self.assigned: list[TopicPartition] = []
@@ -56,7 +57,6 @@ class Rebalancer:
         callbacks: RebalanceCallbacks,
     ) -> None:
         """Takes ``commit``, which commits positions with ``enable.auto.commit`` and else does nothing."""
-        self.rebalances = 0  # assignments taken over
         self._client = client
         self._fetcher = fetcher
         self._positions = positions
@@ -138,7 +138,7 @@ class Rebalancer:
                 if not self.topics:
                     # No topic matches the pattern yet: there is nothing to join for.
                     return
-                self._join = _Join()
+                self._join = _Join(self._client.now_ms)
                 nursery.start_soon(self._run, self._join, self.topics)
             join = self._join
             await self._wait(join, deadline_ms)
@@ -248,7 +248,9 @@ class Rebalancer:
             self._positions.assign(join.assigned)
             membership.take_over()
             join.is_adopted = True
-            self.rebalances += 1
+            if self._group.counters is not None:
+                now_ms = self._client.now_ms
+                self._group.counters.rebalanced(now_ms - join.began_ms, now_ms)
             self._group.adopted()
             self._client.logger.info(
                 "assigned",

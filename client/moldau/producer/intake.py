@@ -262,6 +262,26 @@ class RecordIntake:
             sender.wake()
         return Delivery(batch, index, timestamp)
 
+    async def append_soon(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Delivery:
+        """Appends a record that the appender has left; waits for metadata and memory if needed."""
+        if headers.__class__ is not tuple:
+            headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
+        try:
+            delivery = self.append(topic, value, key, headers, partition, timestamp)
+        except (LookupError, BufferExhaustedError):
+            return await self.append_waiting(topic, value, key, headers, partition, timestamp)
+        if self.appender.take_turn():
+            await trio.lowlevel.checkpoint()
+        return delivery
+
     async def append_waiting(
         self,
         topic: str,

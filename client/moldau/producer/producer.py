@@ -26,12 +26,12 @@ from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.interceptors import ProducerInterceptor, checked
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
-from moldau.cluster.reports import interval_of, report_forever
+from moldau.cluster.reports import Reports
 from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.output import OutputRecord
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.encoding import Encoding
-from moldau.producer.intake import PAUSE_INTERVAL_RECORDS, BufferExhaustedError, RecordIntake, limits_of
+from moldau.producer.intake import PAUSE_INTERVAL_RECORDS, RecordIntake, limits_of
 from moldau.producer.sender import Sender
 from moldau.producer.steps import Steps, transaction
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
+    from uuid import UUID
 
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
@@ -88,8 +89,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         encoder = RecordEncoder.of(key_serializer, value_serializer)
         self.interceptors = checked("Producer", interceptors, ProducerInterceptor)
         self._is_plain = encoder is None and not self.interceptors
-        self._on_statistics = on_statistics
-        self._statistics_ms = interval_of("Producer", self._config, on_statistics)
+        self._reports = Reports("Producer", self._config, on_statistics)
         self._limits = limits_of(self._config)
         self._max_block_ms = self._config.get_int("max.block.ms")
         self._encoding = Encoding(encoder, self.interceptors, self._max_block_ms)
@@ -123,15 +123,10 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
                 self._config, transactional_id, self._client, self._accumulator, self._sender
             )
         self._intake.open(self._client, self._sender, self._transactions)
-        tasks = [self._client.run, self._sender.run]
-        if self._transactions is not None:
-            tasks.append(self._transactions.run)
-        await self._background.open(*tasks)
+        last = () if self._transactions is None else (self._transactions.run,)
+        await self._background.open(self._client.run, self._sender.run, *last)
         self._background.nursery.start_soon(self._intake.topics.forget_idle, self._client)
-        if self._on_statistics is not None:
-            self._background.nursery.start_soon(
-                report_forever, self._client, self._statistics_ms, self.statistics, self._on_statistics
-            )
+        self._reports.start(self._background.nursery, self._client, self.statistics)
         return self
 
     async def __aexit__(
@@ -151,7 +146,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if self._intake.is_closed:
             await trio.lowlevel.checkpoint()
             return
-        accumulator, sender = self._accumulator, self._intake.opened()[1]
+        accumulator, (client, sender) = self._accumulator, self._intake.opened()
         await self._abort_open_transaction(timeout_ms)
         self._intake.close()
         accumulator.is_closing = True
@@ -159,6 +154,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         with trio.move_on_after(timeout_ms / 1000):
             for batch in list(accumulator.incomplete):
                 await wait_settled(batch)
+            await client.telemetry.farewell()
         self.abandon()
 
     async def _depart(self) -> None:
@@ -168,6 +164,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             return
         try:
             await self._abort_open_transaction(self._max_block_ms)
+            await client.telemetry.farewell()
         except trio.Cancelled:
             client.logger.info("abort-unanswered", transactional_id=self._config.get_str_or_none("transactional.id"))
             raise
@@ -220,7 +217,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             self._intake.opened()
             record: OutputRecord[Any, Any] = OutputRecord(topic, value, key, headers, partition, timestamp)
             return await self._encoding.send(record, self.send_bytes)
-        return await self._send_other(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]  # bytes
+        return await self._intake.append_soon(topic, value, key, headers, partition, timestamp)  # type: ignore[arg-type]  # bytes
 
     def watch(self, delivery: Delivery, record: OutputRecord[Any, Any]) -> None:
         """Reports to interceptors the outcome of a record that they saw in ``on_send``."""
@@ -244,27 +241,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         delivery = self._intake.appender.append(topic, value, key, headers, partition, timestamp)
         if delivery is not None:
             return delivery
-        return await self._send_other(topic, value, key, headers, partition, timestamp)
-
-    async def _send_other(
-        self,
-        topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
-        headers: Iterable[tuple[str, Buffer | None]],
-        partition: int | None,
-        timestamp: int | None,
-    ) -> Delivery:
-        """Sends a record that the appender has left."""
-        if headers.__class__ is not tuple:
-            headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
-        try:
-            delivery = self._intake.append(topic, value, key, headers, partition, timestamp)
-        except (LookupError, BufferExhaustedError):
-            return await self._intake.append_waiting(topic, value, key, headers, partition, timestamp)
-        if self._intake.appender.take_turn():
-            await trio.lowlevel.checkpoint()
-        return delivery
+        return await self._intake.append_soon(topic, value, key, headers, partition, timestamp)
 
     @property
     def intake(self) -> RecordIntake:
@@ -352,7 +329,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             at = len(sent)
             if at < len(values):
                 key = None if keys is None else keys[at]
-                sent.append(await self._send_other(topic, values[at], key, (), partition, None))
+                sent.append(await self._intake.append_soon(topic, values[at], key, (), partition, None))
         deliveries += sent
 
     async def send_columns(
@@ -572,6 +549,15 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             used=self._accumulator.memory_used,
             waiting=self._accumulator.memory_waiters,
         )
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714); waits until one has assigned it.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._intake.opened()[0].telemetry.client_instance_id(timeout_ms)
 
     @property
     def failure(self) -> KafkaError | None:

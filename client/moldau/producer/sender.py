@@ -230,6 +230,8 @@ class Sender:
             self._unanswered([batch for parts in by_topic.values() for batch in parts.values()])
         else:
             assert isinstance(response, ProduceResponse)
+            self.counters.throttled(response.throttle_time_ms, self._client.now_ms)
+            self._client.telemetry.answered(node_id, latency_ms)
             self._answered(node_id, response, by_topic)
         finally:
             self._client.silence.ended(awaited)

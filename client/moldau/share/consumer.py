@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
+    from moldau.share.core.statistics import ShareConsumerStatistics
 
 _NEWS_MS = 1_000
 """A poll looks again at the assignment, and at leaders, at least this often."""
@@ -113,6 +114,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._fetcher: ShareFetcher | None = None
         self._poison: RecordDeserializationError | None = None
         self._last_poll_ms = 0.0
+        self._has_polled = False
         self._is_polled = False
         self._is_heartbeating = False
         self._is_closed = False
@@ -143,6 +145,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         )
         client.on_bootstrap_error = self._fetcher.arrived.notify
         await self._background.open(client.run)
+        self._background.nursery.start_soon(client.telemetry.run, self.statistics)
         return self
 
     async def __aexit__(
@@ -153,7 +156,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         After an exception or a cancellation that takes at most ``FAREWELL_MS``.
         """
         return await self._background.close(
-            kind, error, traceback, closing=self.close, departing=self._depart, ended=self.abandon
+            kind, error, traceback, closing=self.close, departing=self._farewell, ended=self.abandon
         )
 
     async def close(self, timeout_ms: float = 30_000) -> None:
@@ -168,7 +171,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         client = self._opened()
         self._is_closed = True
         with trio.move_on_after(timeout_ms / 1000):
-            await self._depart()
+            await self._farewell()
         self._call_back()
         client.logger.debug("share-consumer-closed")
         self.abandon()
@@ -181,6 +184,12 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         assert self._fetcher is not None
         await self._fetcher.end_sessions()
         await self._group.leave()
+
+    async def _farewell(self) -> None:
+        """Departs, and pushes metrics a last time if a broker wants them."""
+        await self._depart()
+        if self._client is not None and not self._client.is_closed:
+            await self._client.telemetry.farewell()
 
     def abandon(self) -> None:
         """Closes the connections at once and sends nothing more, as if the process had died.
@@ -254,6 +263,20 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """The id of this member, which it keeps for life; empty before it is opened."""
         return "" if self._membership is None else self._membership.member_id
 
+    def statistics(self) -> ShareConsumerStatistics:
+        """Returns the consumer's numbers, under the names of Kafka's metrics of share consumers."""
+        last_poll_ms = self._last_poll_ms if self._has_polled else None
+        return self._fetching().counters.statistics(self._opened().now_ms, last_poll_ms)
+
+    async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
+        """Returns the id under which brokers keep this client's metrics (KIP-714); waits until one has assigned it.
+
+        Raises:
+            ConfigError: ``enable.metrics.push`` is false.
+            KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
+        """
+        return await self._opened().telemetry.client_instance_id(timeout_ms)
+
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
         """How long records stay with this member, from the last fetch; None before the first."""
@@ -297,10 +320,14 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             raise RuntimeError("the share consumer is not subscribed: subscribe() first")
         self._begin_poll()
         self._is_polled = True
+        began_ms, counters = client.now_ms, self._fetching().counters
         try:
-            return await self._poll_until(client.now_ms + timeout_ms, limit)
+            records = await self._poll_until(began_ms + timeout_ms, limit)
+            counters.polled(len(records))
+            return records
         finally:
             self._is_polled = False
+            counters.polled_for(began_ms, client.now_ms)
 
     def _begin_poll(self) -> None:
         if not self._is_explicit:
@@ -318,7 +345,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         await trio.lowlevel.checkpoint()
         if client.now_ms - self._last_poll_ms > self._config.get_int("max.poll.interval.ms"):
             group.wake()
-        self._last_poll_ms = client.now_ms
+        self._last_poll_ms, self._has_polled = client.now_ms, True
         while True:
             self._call_back()
             self._raise_errors()

@@ -12,6 +12,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError
 from moldau.runtime.tasks.sync import Signal
 from moldau.share.core.acquired import acquired_records
+from moldau.share.core.statistics import ShareCounters
 from moldau.share.core.values import AcknowledgeType
 from moldau.share.node import ShareNode
 
@@ -82,6 +83,7 @@ class ShareFetcher:
         self.arrived = Signal()
         self.lock_timeout_ms: int | None = None
         self.sent_ms = 0.0
+        self.counters = ShareCounters()
 
     def start(self, wanted: Sequence[ShareKey]) -> None:
         """Starts a fetch at each broker that leads wanted partitions and is not asked already."""
@@ -106,9 +108,13 @@ class ShareFetcher:
         node = self.nodes.get(node_id)
         if node is None:
             node = self.nodes[node_id] = ShareNode(
-                self._client, node_id, self._group_id, self._member_id, self._deliveries, self.outcomes.append
+                self._client, node_id, self._group_id, self._member_id, self._deliveries, self._report
             )
         return node
+
+    def _report(self, outcome: Outcome) -> None:
+        self.counters.acknowledged(len(outcome.offsets), failed=outcome.error is not None)
+        self.outcomes.append(outcome)
 
     async def _fetch(self, node: ShareNode, wanted: list[ShareKey]) -> None:
         client = self._client
@@ -137,12 +143,16 @@ class ShareFetcher:
 
     def _arrive(self, node: ShareNode, arrival: Arrival) -> None:
         self.lock_timeout_ms = arrival.lock_timeout_ms
+        buffered, now_ms = len(self.buffer), self._client.now_ms
         for key, data in arrival.partitions:
             code = ErrorCode.of(data.error_code)
             if code is not ErrorCode.NONE:
                 self._partition_failed(key, code, data)
             if data.acquired_records:
                 self._buffer_records(node, arrival, key, data)
+        size_bytes = sum(len(data.records or b"") for _, data in arrival.partitions)
+        began_ms = arrival.locked_until_ms - arrival.lock_timeout_ms
+        self.counters.fetched(size_bytes, len(self.buffer) - buffered, now_ms - began_ms, now_ms)
 
     def _partition_failed(self, key: ShareKey, code: ErrorCode, data: PartitionData) -> None:
         client = self._client

@@ -228,8 +228,10 @@ class ShareNode:
             connection = await self._client.connection(self.node_id, PURPOSE)
             watch, partitions = self._client.silence, dict.fromkeys([*reads, *(partition for _, partition in taken)])
             awaited = watch.sent(connection, self.node_id, self._epochs(partitions), wait_ms=wait_ms)
+            began_ms = self._client.now_ms
             try:
                 response = await connection.request_as(response_class, request, None, timeout_ms)
+                self._client.telemetry.answered(self.node_id, self._client.now_ms - began_ms)
             finally:
                 watch.ended(awaited)
             is_answered = True

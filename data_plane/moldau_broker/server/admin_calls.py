@@ -118,11 +118,12 @@ APIS: Final = {
 }
 """The API that a method without a call needs; groups of a kind need that kind to exist."""
 
-UNPUSHED: Final = frozenset({"clientInstanceId", "registerMetricForSubscription", "unregisterMetricFromSubscription"})
-"""Methods of clients that push metrics, which Moldau's do not; its brokers take the metrics of other clients."""
+UNSUPPORTED: Final = frozenset({"registerMetricForSubscription", "unregisterMetricFromSubscription"})
+"""Methods that Kafka's own admin client refuses, because it pushes no metrics."""
 
 _NOTES: Final = {
-    **dict.fromkeys(UNPUSHED, "Moldau's clients push no metrics; its brokers take those of other clients"),
+    **dict.fromkeys(UNSUPPORTED, "Kafka's own admin client refuses it: admin clients push no metrics"),
+    "clientInstanceId": "see [metrics of clients](guides/operator.md#metrics-of-clients)",
     "describeConsumerGroups": "both protocols",
     "describeProducers": "one partition in each call",
     "listClientMetricsResources": "with `ResourceType.CLIENT_METRICS`",

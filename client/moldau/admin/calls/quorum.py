@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
     ClusterDescription,
@@ -24,10 +26,15 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
     ReplicaState,
 )
+from moldau.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from moldau.runtime.config import ConfigError
 from moldau.runtime.net.served_versions import ServedVersions, UnsupportedApiError, name_of_api
 from moldau.values import ZERO_UUID
 from moldau.version import VERSION
@@ -74,6 +81,30 @@ class Quorum:
 
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
+        self._instance_id: UUID | None = None
+
+    async def client_instance_id(self, timeout_ms: float | None) -> UUID:
+        """Implements ``Admin.client_instance_id``."""
+        requester = self._requester
+        if not requester.client.config.get_bool("enable.metrics.push"):
+            raise ConfigError(["enable.metrics.push = false: a client without metrics has no instance id"])
+        if self._instance_id is None:
+            limit_ms = arguments.milliseconds(
+                "client_instance_id", requester.timeout_ms if timeout_ms is None else timeout_ms
+            )
+            with trio.move_on_after(limit_ms / 1000) as scope:
+                response = await requester.ask(
+                    GetTelemetrySubscriptionsResponse,
+                    GetTelemetrySubscriptionsRequest(),
+                    code_of=lambda each: ErrorCode.of(each.error_code),
+                )
+            if scope.cancelled_caught:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no client instance id after {limit_ms:g} ms")
+            error = error_of(response.error_code, None)
+            if error is not None:
+                raise error
+            self._instance_id = response.client_instance_id
+        return self._instance_id
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Implements ``Admin.describe_cluster``."""

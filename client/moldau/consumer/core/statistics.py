@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moldau.cluster.samples import Samples, by_kafka_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from moldau.cluster.metadata import TopicPartition
+    from moldau.cluster.telemetry.core.metrics import Metric
     from moldau.consumer.core.positions import PartitionPosition
+
+
+_GROUPS = {
+    "consumer.fetch.manager": ("fetch-", "records-", "bytes-"),
+    "consumer.coordinator": ("commit-", "rebalance-", "assigned-"),
+}
+"""Groups of Kafka's metrics, and how the names in them begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,8 @@ class ConsumerStatistics:
 
     Times are in milliseconds, except ``last_poll_seconds_ago``. A value without observations is NaN.
     ``bytes_consumed_total`` counts fetched bytes, compressed; ``records_consumed_total`` counts records that the
-    application received.
+    application received. ``poll_idle_ratio_avg`` is the part of the time that the application spends in ``poll``.
+    ``rebalance_latency_total`` is in milliseconds.
     """
 
     records_consumed_total: int
@@ -48,9 +57,27 @@ class ConsumerStatistics:
     commit_latency_avg: float
     commit_latency_max: float
     rebalance_total: int
+    rebalance_latency_avg: float
+    rebalance_latency_max: float
+    rebalance_latency_total: float
     assigned_partitions: int
     last_poll_seconds_ago: float
+    poll_idle_ratio_avg: float
     partitions: Mapping[TopicPartition, PartitionStatistics]
+
+    TELEMETRY_PREFIX: ClassVar[str] = "consumer"
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yields the numbers as client metrics (KIP-714): those of the consumer, then those of its partitions."""
+        from moldau.cluster.telemetry.core.metrics import named  # most programs never ask
+
+        for name, value in self.by_name().items():
+            group = next((group for group, starts in _GROUPS.items() if name.startswith(starts)), "consumer")
+            yield from named(group, {name: value})
+        for partition, numbers in self.partitions.items():
+            if numbers.records_lag >= 0:
+                labels = (("topic", partition.topic), ("partition", str(partition.partition)))
+                yield from named("consumer.fetch.manager", {"records-lag": numbers.records_lag}, labels)
 
     def by_name(self) -> dict[str, float]:
         """Returns the consumer's numbers under Kafka's names, such as ``records-consumed-total``."""
@@ -62,7 +89,8 @@ class ConsumerCounters:
 
     def __init__(self) -> None:
         self.records = 0
-        self.rebalances = 0
+        self._rebalances = 0
+        self._rebalance_ms = 0.0
         self._bytes = 0
         self._fetches = 0
         self._commits = 0
@@ -71,6 +99,9 @@ class ConsumerCounters:
         self._fetch_size = Samples()
         self._per_fetch = Samples()
         self._commit_latency = Samples()
+        self._rebalance_latency = Samples()
+        self._poll_idle_ratio = Samples()
+        self._poll_ended_ms: float | None = None
 
     def fetched(self, size_bytes: int, latency_ms: float, now_ms: float) -> None:
         """Counts an answered fetch."""
@@ -84,6 +115,18 @@ class ConsumerCounters:
         self.records += records
         if records:
             self._per_fetch.add(records, now_ms)
+
+    def polled_for(self, began_ms: float, now_ms: float) -> None:
+        """Counts a poll, and the time between the poll before and it."""
+        since_ms, self._poll_ended_ms = self._poll_ended_ms, now_ms
+        if since_ms is not None and now_ms > since_ms:
+            self._poll_idle_ratio.add((now_ms - began_ms) / (now_ms - since_ms), now_ms)
+
+    def rebalanced(self, latency_ms: float, now_ms: float) -> None:
+        """Counts an assignment that was taken over."""
+        self._rebalances += 1
+        self._rebalance_ms += latency_ms
+        self._rebalance_latency.add(latency_ms, now_ms)
 
     def committed(self, latency_ms: float, now_ms: float, *, failed: bool) -> None:
         """Counts a commit that was answered or given up."""
@@ -113,9 +156,13 @@ class ConsumerCounters:
             commit_failed_total=self._failed_commits,
             commit_latency_avg=self._commit_latency.average(now_ms),
             commit_latency_max=self._commit_latency.maximum(now_ms),
-            rebalance_total=self.rebalances,
+            rebalance_total=self._rebalances,
+            rebalance_latency_avg=self._rebalance_latency.average(now_ms),
+            rebalance_latency_max=self._rebalance_latency.maximum(now_ms),
+            rebalance_latency_total=self._rebalance_ms,
             assigned_partitions=len(partitions),
             last_poll_seconds_ago=math.nan if last_poll_ms is None else (now_ms - last_poll_ms) / 1000,
+            poll_idle_ratio_avg=self._poll_idle_ratio.average(now_ms),
             partitions=partitions,
         )
 

@@ -28,6 +28,7 @@ class ProducerCounters:
         self._requests = 0
         self._in_flight = 0
         self._latency = Samples()
+        self._throttle = Samples()
         self._queue_time = Samples()
         self._batch_size = Samples()
         self._per_request = Samples()
@@ -54,6 +55,10 @@ class ProducerCounters:
         self._in_flight -= 1
         if latency_ms is not None:
             self._latency.add(latency_ms, now_ms)
+
+    def throttled(self, throttle_ms: float, now_ms: float) -> None:
+        """Counts the pause that a broker's answer asked for; 0 for none."""
+        self._throttle.add(throttle_ms, now_ms)
 
     def retried(self, batch: ProducerBatch) -> None:
         """Counts the records of a batch that will be sent again."""
@@ -90,6 +95,8 @@ class ProducerCounters:
             request_latency_avg=self._latency.average(now_ms),
             request_latency_max=self._latency.maximum(now_ms),
             requests_in_flight=self._in_flight,
+            produce_throttle_time_avg=self._throttle.average(now_ms),
+            produce_throttle_time_max=self._throttle.maximum(now_ms),
             record_queue_time_avg=self._queue_time.average(now_ms),
             record_queue_time_max=self._queue_time.maximum(now_ms),
             batch_size_avg=self._batch_size.average(now_ms),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moldau.cluster.samples import by_kafka_name
+from moldau.cluster.telemetry.core.metrics import named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from moldau.cluster.telemetry.core.metrics import Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class ProducerStatistics:
     request_latency_avg: float
     request_latency_max: float
     requests_in_flight: int
+    produce_throttle_time_avg: float
+    produce_throttle_time_max: float
     record_queue_time_avg: float
     record_queue_time_max: float
     batch_size_avg: float
@@ -46,6 +51,14 @@ class ProducerStatistics:
     buffer_available_bytes: int
     waiting_threads: int
     topics: Mapping[str, TopicStatistics]
+
+    TELEMETRY_PREFIX: ClassVar[str] = "producer"
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yields the numbers as client metrics (KIP-714): those of the producer, then those of its topics."""
+        yield from named(self.TELEMETRY_PREFIX, self.by_name())
+        for topic, numbers in self.topics.items():
+            yield from named("producer.topic", by_kafka_name(numbers), (("topic", topic),))
 
     def by_name(self) -> dict[str, float]:
         """Returns the producer's numbers under Kafka's names, such as ``record-send-total``."""

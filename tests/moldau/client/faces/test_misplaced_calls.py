@@ -39,6 +39,7 @@ CALLS = {
         "send_encoded": ("t", 0, b""),
         "prepare_transaction": (),
         "partitions_for": ("t",),
+        "client_instance_id": (),
         "init_transactions": (),
         "begin_transaction": (),
         "send_offsets_to_transaction": ({T0: 1}, "g"),
@@ -74,6 +75,7 @@ CALLS = {
         "end_offsets": ([T0],),
         "offsets_for_times": ({T0: 1},),
         "partitions_for": ("t",),
+        "client_instance_id": (),
         "close": (),
     },
     "Admin": {
@@ -85,6 +87,7 @@ CALLS = {
         "describe_configs": ([ConfigResource(type=ResourceType.TOPIC, name="t")],),
         "alter_configs": ({},),
         "describe_cluster": (),
+        "client_instance_id": (),
         "describe_quorum": (),
         "list_offsets": ({T0: -1},),
         "list_transactions": (),

@@ -18,6 +18,13 @@ CLIENT_KEYS = (
         group="Connection",
         doc="Name of the client in logs, metrics and quotas of the brokers.",
     ),
+    boolean(
+        name="enable.metrics.push",
+        default=True,
+        group="Metrics",
+        doc="Whether the client pushes metrics to brokers that subscribe to them (KIP-714). It needs the extra "
+        "`client-metrics`; a client without it asks, and pushes nothing. Admin clients push none.",
+    ),
     string(
         name="security.protocol",
         default="PLAINTEXT",
