@@ -209,3 +209,23 @@ def test_an_emptied_map_is_as_a_new_one() -> None:
     offset_map.latest_offset = 5
     offset_map.clear()
     assert all(getattr(offset_map, name) == getattr(new, name) for name in OffsetMap.__slots__)
+
+
+def test_each_cleaned_segment_lists_its_own_aborted_transactions() -> None:
+    """An entry of another segment would make the next start take the index for damaged, and read the whole segment."""
+    lab = Lab()
+    for number in range(8):
+        lab.put(b"k%d" % number, b"x" * 400)
+        lab.transaction(1 + number, {b"a": b"y"}, commit=False)
+    lab.fill()
+    lab.clean()
+    storage = lab.log.storage
+    listed = [
+        [entry.last_offset for entry in segment.aborted_entries()]
+        for segment in lab.log.segments
+        if segment.base_offset < storage.segments.active.base_offset
+    ]
+    bounds = [(segment.base_offset, storage.next_base_offset(index)) for index, segment in enumerate(lab.log.segments)]
+    assert sum(map(bool, listed)) >= 2
+    assert sum(map(len, listed)) == 8
+    assert all(base <= last < end for (base, end), own in zip(bounds, listed, strict=False) for last in own)

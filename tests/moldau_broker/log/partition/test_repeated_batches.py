@@ -70,6 +70,19 @@ def test_after_a_cut() -> None:
     check_repeated(log, newest // 3)
 
 
+@pytest.mark.parametrize("batches", range(12, 20))
+def test_after_retention_and_a_restart(batches: int) -> None:
+    """Retention leaves the active segment and the snapshot at its start, which knows the batches that are gone."""
+    machine = VirtualMachine(1)
+    _, log = written(machine, batches)
+    log.storage.drop_oldest(len(log.segments) - 1)
+    log.flush()
+    machine.boot(power_lost=True)
+    log = open_manager(machine).logs[log.topic_partition]
+    check_repeated(log, batches)
+    put(log, VALUE, count=2, producer=(7, 3, 2 * batches))
+
+
 def test_kafka_finds_the_newest_batch_in_the_last_row() -> None:
     """Kafka finds a producer's newest batch in the last row of its snapshot entry."""
     machine = VirtualMachine(1)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.server.data_path.transaction_checks import TransactionChecks
@@ -81,3 +82,24 @@ def test_a_transaction_begins_with_its_first_sequence():
 def test_a_batch_without_a_header_is_corrupt():
     short = batch(length=56)
     assert checks().error(partition(), short, {}, KEY, ABORTABLE) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_transaction_that_ends_during_the_question_is_noticed():
+    """Its markers count from before the question, or a late batch would open a transaction that nothing ends."""
+    where = partition()
+    where.is_internal = False
+    where.key = SimpleNamespace(topic="t", partition=0)
+    data = bytearray(batch())
+    data[22] = 0x10
+
+    async def verify(transactional_id: str, producer_id: int, epoch: int, partitions: list[Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        where.ends_seen = (3, 8)
+        return dict.fromkeys(partitions, ErrorCode.NONE)
+
+    replicas: Any = SimpleNamespace(by_raw_id={KEY: where}, by_raw_name={KEY: where})
+    verifier: Any = SimpleNamespace(verify=verify, add=verify)
+    checked = TransactionChecks(replicas, verifier, lambda: True)
+    request: Any = SimpleNamespace(transactional_id="x", topics=[(b"t", [(0, memoryview(data))])])
+    verified = trio.run(checked.verify, request, ABORTABLE)
+    assert checked.error(where, memoryview(data), verified, KEY, ABORTABLE) is ErrorCode.NOT_ENOUGH_REPLICAS

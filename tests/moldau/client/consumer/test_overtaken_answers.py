@@ -1,0 +1,224 @@
+"""Goal: an answer about a former position, or an assignment that was taken back meanwhile, changes nothing.
+
+Method: consumers against a small cluster on virtual time, whose answers come late; then a subscriber's part in a
+rebalance alone, with a coordinator that takes a partition back while the subscriber commits.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import trio
+
+from moldau import TopicPartition
+from moldau.consumer.core.epoch_membership import EpochMembership
+from moldau.consumer.core.membership import GroupIdentity
+from moldau.consumer.core.positions import PartitionPosition, Positions
+from moldau.consumer.core.values import RebalanceCallbacks
+from moldau.consumer.rebalance import Rebalancer
+from moldau.protocol.api import ApiKey
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from support.client.consumer_stories import fill, numbers, simulate, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from support.client.fake_cluster import FakeCluster
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+LATE_S = 1.0
+
+
+def answers_late(cluster: FakeCluster, key: ApiKey) -> trio.Event:
+    """Makes each broker look at once, and answer ``LATE_S`` later; the event shows that a broker was asked."""
+    asked = trio.Event()
+    usual = getattr(cluster, f"on_{key.name.lower()}")
+
+    def handle(broker: int, request: Any) -> Any:
+        answer = usual(broker, request)
+        asked.set()
+
+        async def wait() -> Any:
+            await trio.sleep(LATE_S)
+            return answer
+
+        return wait
+
+    cluster.handlers[key] = handle
+    return asked
+
+
+def test_answer_to_an_earlier_reset_is_dropped() -> None:
+    """The position goes to the end although the answer about the beginning comes later."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        asked = answers_late(cluster, ApiKey.LIST_OFFSETS)
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            await asked.wait()
+            consumer.seek_to_end(T0)
+            assert await consumer.position(T0) == 10
+
+    simulate(scenario, brokers=1)
+
+
+def test_validation_of_an_earlier_position_is_dropped() -> None:
+    """The earlier position lies behind the end of its epoch; the present one is valid."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 50)
+        part.epoch = 1
+        fill(part, 50, 100)
+        asked = answers_late(cluster, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 80, leader_epoch=0)
+            await asked.wait()
+            consumer.seek(T0, 90, leader_epoch=1)
+            await trio.sleep(3 * LATE_S)
+            assert consumer.position_nowait(T0) == 90
+
+    simulate(scenario, brokers=1)
+
+
+class Coordinator:
+    """Gives one assignment after the other, and takes partitions back."""
+
+    partition_counts = None
+
+    def __init__(self, membership: EpochMembership, *targets: list[TopicPartition]) -> None:
+        self.membership = membership
+        self.targets = list(targets)
+        self.taken_back: list[TopicPartition] = []
+
+    async def join(
+        self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
+    ) -> list[TopicPartition]:
+        await trio.lowlevel.checkpoint()
+        self.membership.take_target()
+        return self.targets.pop(0)
+
+    def still_given(self, assigned: Sequence[TopicPartition]) -> list[TopicPartition]:
+        return [partition for partition in assigned if partition not in self.taken_back]
+
+    def adopted(self) -> None:
+        """Sends nothing."""
+
+
+class Client:
+    """What a rebalancer needs of a cluster client while nothing is asked of the cluster."""
+
+    now_ms = 0.0
+    logger = EventLogger("test")
+    cluster_metadata = SimpleNamespace(topics={})
+
+    def set_topics(self, names: Sequence[str]) -> None:
+        """Knows all topics."""
+
+    def add_topic(self, name: str) -> None:
+        """Knows all topics."""
+
+
+class Arrivals:
+    """What a rebalancer needs of a fetcher."""
+
+    def __init__(self) -> None:
+        self.arrived = Signal()
+
+    def wake(self) -> None:
+        """Fetches nothing."""
+
+
+def test_partition_taken_back_during_the_commit_is_not_begun() -> None:
+    """A member gives up one partition for two others; the coordinator takes one of these back while it commits."""
+
+    async def main() -> None:
+        identity = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6000, rebalance_timeout_ms=60000)
+        membership = EpochMembership(identity, str(UUID(int=1)), None)
+        coordinator = Coordinator(membership, [T0], [T1, T2], [T1])
+        positions = Positions()
+        given: list[list[TopicPartition]] = []
+
+        async def commit() -> None:
+            await trio.lowlevel.checkpoint()
+            if T0 in positions.by_partition:
+                coordinator.taken_back.append(T2)
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            await trio.lowlevel.checkpoint()
+            given.append(partitions)
+
+        rebalancer = Rebalancer(
+            Client(),  # type: ignore[arg-type]
+            Arrivals(),  # type: ignore[arg-type]
+            positions,
+            coordinator,  # type: ignore[arg-type]
+            membership,
+            commit=commit,
+            hides_internal=True,
+            callbacks=RebalanceCallbacks(assigned, None, None),
+        )
+        rebalancer.subscribe(["t"], None)
+        async with trio.open_nursery() as nursery:
+            await rebalancer.keep(nursery, 1_000.0)
+            assert list(positions.by_partition) == [T0]
+            membership.rejoin("the coordinator gave another assignment")
+            await rebalancer.keep(nursery, 1_000.0)
+            while membership.state.name != "STABLE":
+                await rebalancer.keep(nursery, 1_000.0)
+        assert list(positions.by_partition) == [T1]
+        assert given[:2] == [[T0], [T1]], "the application hears of no partition that it would not have"
+
+    trio.run(main)
+
+
+def test_a_seek_during_a_fetch_is_not_taken_for_idle() -> None:
+    """The fetch beside a long poll brings nothing; the position sought meanwhile must not wait for the long poll."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 20)
+        usual = cluster.on_fetch
+        slow = False
+
+        def handle(broker: int, request: Any) -> Any:
+            async def wait() -> Any:
+                answer = usual(broker, request)
+                if slow and not request.max_wait_ms:
+                    await trio.sleep(LATE_S)
+                return await answer() if callable(answer) else answer
+
+            return wait
+
+        cluster.handlers[ApiKey.FETCH] = handle
+        async with open_consumer(fetch_max_wait_ms=20_000) as consumer:
+            consumer.assign([T0])
+            assert await take(consumer, 20) == numbers(0, 20)
+            await trio.sleep(LATE_S)
+            slow = True
+            consumer.seek(T0, 20)  # beside the long poll; there is nothing
+            await trio.sleep(LATE_S / 2)
+            consumer.seek(T0, 10)
+            begun = trio.current_time()
+            assert await take(consumer, 10) == numbers(10, 20)
+            assert trio.current_time() - begun < 5 * LATE_S
+
+    simulate(scenario, brokers=1)
+
+
+def test_a_partition_with_a_new_leader_is_not_idle() -> None:
+    """The former leader may never answer, and the new one holds a fetch of other partitions."""
+    position = PartitionPosition(T0)
+    position.seek(0)
+    position.leader_is(3)
+    position.is_idle = True
+    position.leader_is(3)
+    assert position.is_idle
+    position.leader_is(4)
+    assert not position.is_idle
