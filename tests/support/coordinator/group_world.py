@@ -460,6 +460,9 @@ class Topics:
         self.settings: dict[tuple[str, str], int] = {}
         self._names: tuple[str, ...] = ()
         self._looks = 0
+        self.acl_changes = 0
+        """How often ACLs were changed."""
+        self._seen: tuple[list[tuple[str, UUID]], list[tuple[str, int]], int] = ([], [], 0)
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, known in self.ids.items() if known == topic_id), None)
@@ -480,8 +483,11 @@ class Topics:
         return self._names
 
     def version(self) -> int:
-        """Returns a new number at each call: everything may have changed."""
-        self._looks += 1
+        """Returns another number if, and only if, topics or ACLs have changed since the last call, as brokers do."""
+        seen = (sorted(self.ids.items()), sorted(self.counts.items()), self.acl_changes)
+        if seen != self._seen:
+            self._seen = seen
+            self._looks += 1
         return self._looks
 
     def group_setting(self, group_id: str, key: str) -> int | None:

@@ -112,7 +112,7 @@ class Coordinator:
 
 
 class Client:
-    """What a rebalancer needs of a cluster client while nothing is asked of the cluster."""
+    """The part of a cluster client that a rebalancer uses while it asks the cluster nothing."""
 
     now_ms = 0.0
     logger = EventLogger("test")
@@ -126,7 +126,7 @@ class Client:
 
 
 class Arrivals:
-    """What a rebalancer needs of a fetcher."""
+    """The part of a fetcher that a rebalancer uses."""
 
     def __init__(self) -> None:
         self.arrived = Signal()

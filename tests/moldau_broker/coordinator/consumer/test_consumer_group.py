@@ -286,6 +286,22 @@ def test_an_absent_static_member_is_removed_in_the_end() -> None:
     assert not group_of(driver).members
 
 
+def test_topics_of_a_refused_write_are_looked_at_again() -> None:
+    """The heartbeat that found new partitions was refused by the log; the next one must find them too."""
+    driver = world()
+    a = ConsumerClient(driver, "a")
+    a.beat()
+    driver.topics.counts["t"] = 6
+    driver.auto_commit = False
+    a.send()
+    assert len(driver.uncommitted) == 1
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert a.take() is not ErrorCode.NONE
+    driver.auto_commit = True
+    a.beat()
+    assert a.numbers == [0, 1, 2, 3, 4, 5]
+
+
 def test_new_topics_and_partitions_raise_the_epoch() -> None:
     driver = world()
     a = ConsumerClient(driver, "a", ("t", "later"))

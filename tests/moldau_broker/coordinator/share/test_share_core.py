@@ -78,6 +78,16 @@ def test_old_states_are_fenced_by_a_new_beginning() -> None:
     assert (found.state_epoch, found.start_offset, batches_of(found)) == (3, 2, [])
 
 
+def test_old_leaders_stay_fenced_after_a_new_beginning() -> None:
+    """An administrator sets an offset; the state is new, and the leader that read the former one still leads."""
+    driver = begun()
+    driver.ask(Read(leader_epoch=5))
+    assert driver.code(Initialize(state_epoch=3, start_offset=2)) is ErrorCode.NONE
+    assert driver.code(write((2, 4, 2, 1), leader_epoch=4, state_epoch=3)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert driver.code(Read(leader_epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert driver.code(write((2, 4, 2, 1), leader_epoch=5, state_epoch=3)) is ErrorCode.NONE
+
+
 def test_a_repeated_beginning_keeps_what_was_delivered() -> None:
     """The group coordinator repeats a request whose answer it missed; the leader may have written meanwhile."""
     driver = begun()

@@ -433,7 +433,9 @@ class ConsumerGroups:
         """Brings the deadlines of a member in step with its committed state."""
         member = group.members.get(member_id)
         if member is None:
-            self._rooms[group.group_id].rights.pop(member_id, None)
+            room = self._rooms[group.group_id]
+            if room.rights.pop(member_id, None) is not None:
+                room.looked_version = None  # it may have kept topics from the others with its regular expression
             for kind in _KINDS:
                 self.deadlines.cancel((kind, group.group_id, member_id))
         else:

@@ -1,0 +1,20 @@
+"""Goal: the session of a broker's new incarnation knows nothing of the former one."""
+
+from moldau.values import BrokerId
+from moldau_quorum.controller.cluster.sessions import BrokerSessions
+
+BROKER, OTHER = BrokerId(1), BrokerId(2)
+
+
+def test_new_incarnation_begins_without_shutdown_and_offset() -> None:
+    """Else its own shutdown would wait for an offset that the others have long applied, and hide what it lacks."""
+    sessions = BrokerSessions(timeout_ms=9_000, grace_ms=250)
+    sessions.touch(OTHER, 2, 0, connection=None, metadata_offset=900)
+    former = sessions.touch(BROKER, 3, 0, connection="former", metadata_offset=700)
+    former.shutdown_offset = 650
+    assert sessions.touch(BROKER, 3, 100, connection="former", metadata_offset=600).metadata_offset == 700
+    present = sessions.touch(BROKER, 8, 200, connection="present")
+    assert (present.broker_epoch, present.shutdown_offset, present.metadata_offset) == (8, -1, -1)
+    assert sessions.lowest_offset(OTHER, 200) == -1
+    sessions.end(BROKER, 3, 300)
+    assert sessions.alive(BROKER, 300), "the death of the former process is no news about the present one"
