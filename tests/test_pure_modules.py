@@ -22,7 +22,10 @@ def contract():
 def pure_modules():
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            source = path.read_text(encoding="utf-8")
+            if "Pure" not in source and "All modules are pure" not in source:  # parsing takes long
+                continue
+            text = ast.get_docstring(ast.parse(source)) or ""
             if CLAIM.search(text.split("\n\n")[0]):
                 yield ".".join(path.relative_to(ROOT / folder).with_suffix("").parts).removesuffix(".__init__")
 

@@ -21,6 +21,7 @@ from moldau_jepsen.simulation.campaign import case, controls, runner, shrink
 from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import read_case
 from moldau_jepsen.simulation.mutants import mutants
+from support.kit.small_run import SMALL_RUN
 from support.kit.worker_tasks import hunt_shortly
 
 
@@ -68,14 +69,13 @@ def test_wrong_words_end_with_two_and_one_line(call, words, said):
 
 
 def test_one_seed_answers_with_its_trace_hash(call, monkeypatch):
-    short = RunOptions(fault_seconds=0.5, transactions=False, pipe=False)
-    monkeypatch.setattr(runner, "options_of", lambda seed, mutant: short)
-    code, out, _ = call("sim", "run", "--seed", "100", "--json")
+    monkeypatch.setattr(runner, "options_of", lambda seed, mutant: SMALL_RUN)
+    code, out, _ = call("sim", "run", "--seed", "7", "--json")
     answer = json.loads(out.strip().splitlines()[-1])
     assert (code, answer["passed"]) == (0, True)
     assert len(answer["trace_hash"]) == 32
-    assert answer["seed"] == 100
-    assert answer["replay"] == "moldau sim run --seed 100"
+    assert answer["seed"] == 7
+    assert answer["replay"] == "moldau sim run --seed 7"
 
 
 def test_a_failed_campaign_writes_page_document_and_folders(call, tmp_path):

@@ -135,15 +135,15 @@ def leader_besides(cluster, load, dead):
 
 
 def test_a_killed_leader_costs_no_acknowledged_record(cluster, load):
-    wait_until(lambda: len(load.acknowledged) > 1000, "records are acknowledged")
+    wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     victim = leader_of(cluster, load)
     cluster.kill(victim)
     wait_until(lambda: leader_besides(cluster, load, victim) is not None, "another broker leads")
     before = len(load.acknowledged)
-    wait_until(lambda: len(load.acknowledged) > before + 1000, "records are acknowledged without the killed broker")
+    wait_until(lambda: len(load.acknowledged) > before + 300, "records are acknowledged without the killed broker")
     cluster.start_node(victim)
     before = len(load.acknowledged)
-    wait_until(lambda: len(load.acknowledged) > before + 1000, "records are acknowledged with the broker back")
+    wait_until(lambda: len(load.acknowledged) > before + 300, "records are acknowledged with the broker back")
     load.halt()
     check_all_read_once(cluster, load)
 
@@ -154,7 +154,7 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
     for victim in (*[node.node_id for node in cluster.brokers], quorum.leader_id):
         cluster.kill(victim)
         before = len(load.acknowledged)
-        wait_until(lambda before=before: len(load.acknowledged) > before + 500, f"writes go on without node {victim}")
+        wait_until(lambda before=before: len(load.acknowledged) > before + 300, f"writes go on without node {victim}")
         cluster.start_node(victim)
     load.halt()
     check_all_read_once(cluster, load)

@@ -17,7 +17,7 @@ from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.world.world import run_world
 from support.proof import proof_beyond
 
-RECORDS = 300
+RECORDS = 150
 
 
 async def leader_crash(world):
@@ -83,8 +83,8 @@ def test_a_leader_crash_loses_nothing_and_is_the_same_run_again():
 
 def test_the_same_seed_is_the_same_run_in_fresh_interpreters():
     script = (
-        "from moldau_jepsen.simulation import RunOptions, run_seed; "
-        "print(run_seed(7, RunOptions(fault_seconds=0.5, transactions=False, pipe=False)).trace_hash)"
+        "from moldau_jepsen.simulation import run_seed; from support.kit.small_run import SMALL_RUN; "
+        "print(run_seed(7, SMALL_RUN).trace_hash)"
     )
     running = [
         subprocess.Popen(

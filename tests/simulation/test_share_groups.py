@@ -31,7 +31,7 @@ def judged(story):
 
 def test_members_agree_while_brokers_die():
     """One run: every record ends accepted, rejected or given up, and has one holder at a time."""
-    story = tell(1, work_s=25, kill_every_s=8)
+    story = tell(1, work_s=14, kill_every_s=5)
     assert judged(story) == []
     assert story.kills >= 2
     assert story.verdict.records > 100

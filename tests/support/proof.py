@@ -17,12 +17,17 @@ ALL_EXAMPLES: Final = "MOLDAU_ALL_EXAMPLES"
 """The variable of the environment with which all are run: by ``make test-proof``, and by trials of generated bugs."""
 
 
+def all_examples() -> bool:
+    """Returns whether a test takes all its examples."""
+    return bool(os.environ.get(ALL_EXAMPLES))
+
+
 def examples(most: int) -> int:
     """Returns how many examples a test draws; ``most`` where all are run.
 
     Tests that do not draw them with Hypothesis are marked ``drawn``, by which ``make test-proof`` finds them.
     """
-    return most if os.environ.get(ALL_EXAMPLES) else -(-most // SHARE_OF_EXAMPLES)
+    return most if all_examples() else -(-most // SHARE_OF_EXAMPLES)
 
 
 def proof_beyond(quick: int, values: Iterable[object]) -> list[object]:

@@ -81,8 +81,12 @@ def check_story(mode, seed):
     return run_clusters(scenario, seed=seed)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    proof_beyond(
+        2, [("disabled", 1), ("enabled", 2), ("enabled", 1), ("disabled", 2), ("disabled", 3), ("enabled", 3)]
+    ),
+)
 def test_crashes_lose_nothing(mode, seed):
     check_story(mode, seed)
 

@@ -14,6 +14,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
+from support.proof import proof_beyond
 
 SEEDS = range(1, 1 + int(os.environ.get("MOLDAU_FAULT_SEEDS", "3")))
 FIRST_SEED = int(os.environ.get("MOLDAU_FAULT_FIRST_SEED", "0"))
@@ -92,17 +93,15 @@ async def _nemesis(cluster: Cluster, draw, actions: int) -> None:
         cluster.start_broker(victim)
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.proof if seed in {2, 3} else ()) for seed in SEEDS]
-)
-def test_acknowledged_records_stay(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "actions"), proof_beyond(1, [(1, 7), *((seed, 14) for seed in SEEDS)]))
+def test_acknowledged_records_stay(seed: int, actions: int) -> None:
     async def scenario(cluster: Cluster) -> int:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
         writers = [Writer(cluster, number) for number in range(3)]
         async with trio.open_nursery() as nursery:
             for writer in writers:
                 nursery.start_soon(writer.run)
-            await _nemesis(cluster, cluster.world.random("nemesis"), 14)
+            await _nemesis(cluster, cluster.world.random("nemesis"), actions)
             await cluster.until(lambda: _healed(cluster), timeout_ms=120_000)
             before = sum(len(writer.acknowledged) for writer in writers)
             await cluster.until(

@@ -18,7 +18,7 @@ from moldau_jepsen.workloads.operations import ClusterOperations
 
 pytestmark = pytest.mark.processes
 
-RECORDS = 300
+RECORDS = 100
 WAIT_S = 240.0
 
 

@@ -100,7 +100,7 @@ def test_readers_of_aborted_records_are_convicted(bug, kinds):
 
 def test_readers_of_uncommitted_data_add_up_too_much():
     options = replace(OPTIONS, abort_share=0.5, consumer={"isolation.level": "read_uncommitted"})
-    verdict = judged(bank_history(3, options), options)
+    verdict = judged(bank_history(3, options, seconds=3), options)
     assert AnomalyKind.BANK_ABORTED in verdict.counts
     assert not verdict.valid
 

@@ -21,13 +21,14 @@ from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.cluster.broker_cluster import run_cluster
+from support.proof import proof_beyond
 
 OPTIONS = PipeOptions(
     crash_every_s=4.0, consumer={"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}, abort_share=0.2
 )
 
 
-def history_of(seed, *, kills):
+def history_of(seed, *, kills=0):
     """The operations of a run on three brokers."""
     operations = []
 
@@ -39,7 +40,7 @@ def history_of(seed, *, kills):
         pipe = PipeWorkload(environment, bootstrap, OPTIONS, Recorder(environment.clock, operations.append))
 
         async def kill():
-            for victim in cluster.broker_ids:
+            for victim in cluster.broker_ids[:kills]:
                 await trio.sleep(3)
                 cluster.kill(victim)
                 await trio.sleep(2)
@@ -48,8 +49,7 @@ def history_of(seed, *, kills):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pipe.run)
-            if kills:
-                await kill()
+            await kill()
             await trio.sleep(4 if kills else 10)
             pipe.stop()
         await pipe.final_read(60)
@@ -62,9 +62,9 @@ def judged(history):
     return check_history(history, CheckOptions(pipes=((OPTIONS.source, OPTIONS.target),)))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
-def test_a_pipe_holds_while_workers_and_brokers_die(seed):
-    history = history_of(seed, kills=True)
+@pytest.mark.parametrize(("seed", "kills"), proof_beyond(1, [(1, 1), (1, 3), (2, 3)]))
+def test_a_pipe_holds_while_workers_and_brokers_die(seed, kills):
+    history = history_of(seed, kills=kills)
     verdict = judged(history)
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     transactions = [operation for operation in history if operation.kind is Kind.TRANSACTION]
@@ -166,5 +166,5 @@ def simulated_environment():
 def test_offsets_that_count_before_the_commit_lose_records(monkeypatch):
     replay = OffsetStore.replay_offset
     monkeypatch.setattr(OffsetStore, "replay_offset", lambda self, record, producer_id: replay(self, record, None))
-    verdicts = (judged(history_of(seed, kills=False)) for seed in range(1, 9))  # some runs lose nothing by it
+    verdicts = (judged(history_of(seed)) for seed in range(1, 9))  # some runs lose nothing by it
     assert any(kind.value == "pipe-lost" for verdict in verdicts for kind in verdict.counts)

@@ -195,15 +195,15 @@ def test_kill_leader_takes_a_controller_or_a_leading_broker():
 
 
 def test_a_kill_of_many_takes_two_or_more():
-    seen = run_world(lambda world: deaths(world, FaultKind.KILL_MANY, 4), 5)
+    seen = run_world(lambda world: deaths(world, FaultKind.KILL_MANY, 3), 5)
     assert all(len(down) >= 2 and not dark for _, down, dark in seen)
     assert len({len(down) for _, down, _ in seen}) > 1
 
 
 def test_power_is_lost_by_one_machine_or_by_all():
-    one = run_world(lambda world: deaths(world, FaultKind.POWER, 3), 5)
+    one = run_world(lambda world: deaths(world, FaultKind.POWER, 2), 5)
     assert all(len(down) == 1 and dark == down for _, down, dark in one)
-    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL, 2), 5)
+    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL, 1), 5)
     assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in all_down)
 
 
@@ -225,7 +225,7 @@ class Story:
         self.failures = []  # processes that ended with an exception
 
 
-async def strike_under_load(world, kind, number):
+async def strike_under_load(world, kind, number, seconds):
     """Strikes a broker once while a producer writes, and lets the cluster and the producer recover."""
     story = Story()
     cluster = SimulatedCluster(world, ClusterShape(settings=SYNCED))
@@ -268,9 +268,9 @@ async def strike_under_load(world, kind, number):
         await trio.sleep(1.0)
         cluster.kill, cluster.lose_power = noted_before(cluster.kill), noted_before(cluster.lose_power)
         injector = FaultInjector(cluster, [CLIENT], synced=True, fault_scope=FaultScope.BROKERS)
-        fault = PlannedFault(kind=kind, begin=SAMPLE_S / 2, end=3.0, number=number)
+        fault = PlannedFault(kind=kind, begin=SAMPLE_S / 2, end=seconds, number=number)
         injector.schedule([fault], trio.current_time())
-        await listen(trio.current_time() + 3.0 - SAMPLE_S, story.events)
+        await listen(trio.current_time() + seconds - SAMPLE_S, story.events)
         await listen(trio.current_time() + 1.0, story.later)
         healed = trio.current_time()
         await cluster.wait_healthy(90)
@@ -281,8 +281,9 @@ async def strike_under_load(world, kind, number):
     return story
 
 
-def stories(kind, count):
-    return [run_world(partial(strike_under_load, kind=kind, number=number), 5) for number in range(count)]
+def stories(kind, count, seconds=3.0):
+    strike = partial(strike_under_load, kind=kind, seconds=seconds)
+    return [run_world(partial(strike, number=number), 5) for number in range(count)]
 
 
 def hosts_named(events, *kinds):
@@ -312,7 +313,7 @@ def test_a_process_ends_at_its_crash_point():
 def test_connections_are_reset_until_the_fault_is_over():
     """The connections of a node are reset again and again until the fault is over."""
     affected = set()
-    for story in stories(FaultKind.RESET, 2):
+    for story in stories(FaultKind.RESET, 2, 1.5):
         resets = [event for event in story.events if event.kind == "reset"]
         assert {int(event.text.split()[-1]) for event in resets} == {errno.ECONNRESET}
         ends = [frozenset(event.text.split()[:2]) for event in resets]
