@@ -156,6 +156,22 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     assert not group_of(driver).members
 
 
+def test_a_member_that_is_heard_during_a_write_stays() -> None:
+    """Its session ended while another member's join was being written, and it spoke before the write was committed."""
+    driver = world()
+    member, other = ConsumerClient(driver, "a"), ConsumerClient(driver, "b")
+    member.beat()
+    driver.pass_time(SESSION_MS - 1_000)
+    driver.auto_commit = False
+    other.send()
+    driver.pass_time(2_000)
+    member.send()
+    driver.auto_commit = True
+    driver.commit()
+    assert sorted(group_of(driver).members) == ["a", "b"]
+    assert member.take() is ErrorCode.NONE
+
+
 @pytest.mark.parametrize(
     ("filters", "names"),
     [

@@ -438,6 +438,33 @@ def test_a_static_member_restarts_without_a_rebalance() -> None:
     assert leader.heartbeat() is restarted.heartbeat() is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_static_member_restarts_before_its_first_sync(syncs: bool) -> None:
+    """Its next process takes over the duty to fetch the assignment before the end of the sync phase."""
+    driver = CoreDriver()
+    leader, follower = Consumer(driver, instance="i0"), Consumer(driver, instance="i1")
+    for consumer in (leader, follower):
+        consumer.join()
+    driver.pass_time(driver.config.initial_rebalance_delay_ms * 2)
+    assert None not in (leader.joined(), follower.joined())
+    leader.sync({leader.member_id: b"0", follower.member_id: b"1"})
+    assert state_of(driver) is GroupState.STABLE
+    restarted = Consumer(driver, instance="i1")
+    restarted.join()
+    assert restarted.joined() is not None
+    assert state_of(driver) is GroupState.STABLE
+    if syncs:
+        restarted.sync()
+        restarted.synced()
+        assert restarted.assignment == b"1"
+    for _ in range(13):
+        driver.pass_time(5_000)
+        leader.heartbeat()
+        restarted.heartbeat()
+    expected = ErrorCode.NONE if syncs else ErrorCode.UNKNOWN_MEMBER_ID
+    assert restarted.heartbeat() is expected
+
+
 @pytest.mark.parametrize("version", [5, 8, 9])
 def test_a_static_leader_restarts(version: int) -> None:
     """From version 9 on the answer names the member as leader and skips the assignment (KIP-814)."""

@@ -264,6 +264,23 @@ def test_own_writes_are_repeated_until_they_succeed() -> None:
     assert driver.describe().producer_epoch == 1
 
 
+def test_a_timeout_during_a_refused_write_is_not_forgotten() -> None:
+    """The time is over while the producer's write is pending, and the log refuses that write afterwards."""
+    driver = TransactionDriver()
+    producer = Producer(driver)
+    producer.init(timeout_ms=10_000)
+    producer.add(1)
+    driver.automatic = False
+    driver.pass_time(9_000)
+    driver.send(add_request(producer.producer_id, 0, 2), 4)
+    driver.pass_time(3_000)
+    assert driver.state() == "Ongoing"
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.automatic = True
+    driver.pass_time(driver.config.retry_backoff_ms)
+    assert driver.state() == "CompleteAbort"
+
+
 def test_slow_commits_are_answered_in_time_and_count() -> None:
     driver = TransactionDriver()
     producer = Producer(driver)

@@ -1,16 +1,18 @@
-"""Goal: each waiting request is answered at its own deadline, in whatever order the deadlines come.
+"""Goal: a waiting request is answered at its own deadline, or when the leadership that it waits for ends.
 
-Method: the purgatory of waiting produces alone, on virtual time.
+Method: the waits of a broker alone, on virtual time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
+from moldau.values import Offset
 from moldau_broker.server.replicas.delayed import Operation, Waiters
+from moldau_broker.server.replicas.replica_waits import ReplicaWaits
 from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:
@@ -44,3 +46,32 @@ def test_a_shorter_deadline_is_kept_behind_a_longer_one(delays: tuple[int, ...])
 
     ended = run_world(main, 1)
     assert {delay: round(seconds) for delay, seconds in ended.items()} == {delay: delay for delay in delays}
+
+
+class Led:
+    """A partition, as far as waits know it."""
+
+    is_leader = True
+    wire_key, name_key = (b"id", 0), (b"t", 0)
+    end, committed = object(), object()
+
+
+def test_the_wait_for_a_low_watermark_ends_with_the_leadership() -> None:
+    """DeleteRecords then answers at once that the leader has moved, and does not wait for its time to be over."""
+    partition: Any = Led()
+
+    async def main(world: World) -> float:
+        waits = ReplicaWaits(world.node("broker").environment.clock, 10, lambda _: 0)
+
+        async def lose_leadership() -> None:
+            await trio.sleep(1)
+            partition.is_leader = False
+            waits.end(partition)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose_leadership)
+            with trio.move_on_after(30):
+                await waits.wait_low_watermark(partition, Offset(5))
+        return trio.current_time()
+
+    assert run_world(main, 1) == pytest.approx(1)

@@ -108,3 +108,12 @@ def test_aborted_ranges():
         (14, 16, -1, False, False),
     ]
     assert aborted_ranges(batches, [(8, 12), (7, 0)]) == [(0, 8), (12, 14)]
+
+
+def test_a_session_ends_with_the_connection_that_used_it_last() -> None:
+    """A member that has connected again goes on with its session; the end of the former connection is no news."""
+    sessions = ShareSessions(sessions_max=2)
+    sessions.fetch(("g", "m"), 0, [], [], acknowledges=False, owner="former")
+    session = sessions.fetch(("g", "m"), 1, [], [], acknowledges=False, owner="present")
+    assert sessions.owned_by("former") == []
+    assert sessions.owned_by("present") == [session]

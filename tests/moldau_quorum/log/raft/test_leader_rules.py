@@ -150,3 +150,16 @@ def test_a_leader_counts_as_alive_for_the_shortest_timeout(silence_ms, asks):
     sent_to(core, 2)
     core.receive(3, VoteRequest(epoch=4, pre_vote=True, last_index=1, last_epoch=3), 10.0 + silence_ms)
     assert sent_to(core, 3) == ([VoteResponse(epoch=4, pre_vote=True, granted=True)] if asks else [])
+
+
+@pytest.mark.parametrize("pre_vote", [True, False])
+def test_a_leader_that_its_majority_hears_grants_no_vote(pre_vote):
+    """A member that hears nothing of its leader, but is heard, must not end the leadership again and again."""
+    core = leader()
+    sent_to(core, 2)
+    asked = {"last_index": core.log.last_index, "last_epoch": core.log.last_epoch, "pre_vote": pre_vote}
+    receive(core, 2, VoteRequest(epoch=core.epoch + 1, transfer=False, **asked))
+    assert core.role is Role.LEADER
+    assert not [each for each in sent_to(core, 2) if isinstance(each, VoteResponse)]
+    receive(core, 2, VoteRequest(epoch=core.epoch + 1, transfer=True, **asked))
+    assert core.role is (Role.LEADER if pre_vote else Role.FOLLOWER), "the leader itself has asked for this election"
