@@ -113,8 +113,8 @@ class Admin(AsyncOnly):
         """
         return await self._calls.topics.create_topics(topics, validate_only=validate_only)
 
-    async def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes topics with their records.
+    async def delete_topics(self, names: Iterable[str | UUID]) -> None:
+        """Deletes topics, by name or id, with their records.
 
         Raises:
             AdminError: a topic could not be deleted.
@@ -122,28 +122,38 @@ class Admin(AsyncOnly):
         await self._calls.topics.delete_topics(names)
 
     async def create_partitions(
-        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
     ) -> None:
-        """Increases the numbers of partitions of topics to ``counts``.
+        """Increases the numbers of partitions of topics to ``counts``, or only checks that it could.
 
         ``assignments`` holds a list of brokers for each new partition of a topic.
 
         Raises:
             AdminError: a topic could not get its partitions.
         """
-        await self._calls.topics.create_partitions(counts, assignments=assignments)
+        await self._calls.topics.create_partitions(counts, assignments=assignments, validate_only=validate_only)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
         return await self._calls.topics.list_topics(include_internal=include_internal)
 
-    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
-        """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
+    async def describe_topics(
+        self, names: Iterable[str | UUID], *, node_id: int | None = None, include_authorized_operations: bool = False
+    ) -> dict[str, TopicDescription]:
+        """Returns topics with their partitions, as any broker (or ``node_id``) knows them; ``names`` may hold ids.
+
+        ``include_authorized_operations`` asks what this client may do to each topic (KIP-430), here and in other calls.
 
         Raises:
             AdminError: a topic does not exist.
         """
-        return await self._calls.topics.describe_topics(names, node_id=node_id)
+        return await self._calls.topics.describe_topics(
+            names, node_id=node_id, include_authorized_operations=include_authorized_operations
+        )
 
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
@@ -204,7 +214,9 @@ class Admin(AsyncOnly):
 
     # --- quorum
 
-    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, include_authorized_operations: bool = False
+    ) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster.
 
         With ``include_fenced``, registered brokers that are down or not ready yet are there too (KIP-1073).
@@ -212,7 +224,9 @@ class Admin(AsyncOnly):
         Raises:
             KafkaError: the broker answered with an error.
         """
-        return await self._calls.quorum.describe_cluster(include_fenced=include_fenced)
+        return await self._calls.quorum.describe_cluster(
+            include_fenced=include_fenced, include_authorized_operations=include_authorized_operations
+        )
 
     async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
         """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
@@ -307,7 +321,9 @@ class Admin(AsyncOnly):
         """
         return await self._calls.groups.list_groups(states=states, types=types)
 
-    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns groups, of the classic or the consumer protocol, with their members.
 
         A group that does not exist is in state ``Dead``.
@@ -315,7 +331,9 @@ class Admin(AsyncOnly):
         Raises:
             AdminError: a group could not be described.
         """
-        return await self._calls.groups.describe_groups(group_ids)
+        return await self._calls.groups.describe_groups(
+            group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes empty groups with their offsets.
@@ -359,7 +377,9 @@ class Admin(AsyncOnly):
         """
         return await self._calls.groups.remove_group_members(group_id, instance_ids, reason=reason)
 
-    async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Sets committed offsets of a group without members.
 
         Raises:
@@ -369,13 +389,17 @@ class Admin(AsyncOnly):
 
     # --- share groups
 
-    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_share_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns share groups with their members.
 
         Raises:
             AdminError: GROUP_ID_NOT_FOUND for a group, among others.
         """
-        return await self._calls.share_groups.describe_share_groups(group_ids)
+        return await self._calls.share_groups.describe_share_groups(
+            group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes share groups without members, with the states of their share-partitions.
@@ -416,13 +440,17 @@ class Admin(AsyncOnly):
 
     # --- streams groups
 
-    async def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+    async def describe_streams_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, StreamsGroupDescription]:
         """Returns streams groups with their topology, members and tasks (KIP-1071).
 
         Raises:
             AdminError: GROUP_ID_NOT_FOUND for a group, among others.
         """
-        return await self._calls.streams_groups.describe_streams_groups(group_ids)
+        return await self._calls.streams_groups.describe_streams_groups(
+            group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes streams groups without members, with their committed offsets; their internal topics stay.
@@ -442,7 +470,9 @@ class Admin(AsyncOnly):
         """
         return await self._calls.streams_groups.list_streams_group_offsets(group_id, require_stable=require_stable)
 
-    async def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_streams_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Sets committed offsets of a streams group without members.
 
         Raises:
@@ -473,14 +503,20 @@ class Admin(AsyncOnly):
         """
         return await self._calls.replicas.elect_leaders(partitions, unclean=unclean)
 
-    async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+    async def alter_partition_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
         """Moves replicas of partitions to the brokers given; None cancels a move.
+
+        ``allow_replication_factor_change`` says whether a partition may get more or fewer replicas (KIP-860).
 
         Raises:
             AdminError: a move was refused.
             KafkaError: the whole request was refused.
         """
-        await self._calls.replicas.alter_partition_reassignments(targets)
+        await self._calls.replicas.alter_partition_reassignments(
+            targets, allow_replication_factor_change=allow_replication_factor_change
+        )
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Returns the moves of replicas that are in progress.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
+from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_acls import DescribeAclsRequest
@@ -99,8 +100,7 @@ class Requester:
             try:
                 if node_id is not None:
                     response = await client.request(node_id, response_class, request, needed=needed)
-                elif isinstance(request, READ_ONLY_REQUESTS):
-                    assert needed is None, "these have no fields that old versions leave out"
+                elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
                     response = await client.ask_any(response_class, request)
                 else:
                     response = await client.request_any(response_class, request, needed=needed)
@@ -167,6 +167,15 @@ class Requester:
             if client.now_ms >= deadline_ms:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {last}") from last
             await client.backoff(failures)
+
+
+NOT_ASKED = -2147483648
+"""The bit field of operations where the request did not ask for it, or the broker does not say."""
+
+
+def operations_of(mask: int) -> tuple[str, ...] | None:
+    """Returns the names of the operations in a bit field of a response (KIP-430)."""
+    return None if mask == NOT_ASKED else tuple(each.name for each in AclOperation if mask >> each & 1)
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:

@@ -138,6 +138,8 @@ class TopicDescription:
     topic_id: UUID
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
+    authorized_operations: tuple[str, ...] | None = None
+    """The operations that this client may do; None if it did not ask, or the brokers do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,8 @@ class ClusterDescription:
     brokers: tuple[BrokerNode, ...]
     fenced: tuple[int, ...] = ()
     """Those of ``brokers`` that are registered but not in service."""
+    authorized_operations: tuple[str, ...] | None = None
+    """The operations that this client may do; None if it did not ask, or the brokers do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +222,8 @@ class GroupDescription:
     type: str = "classic"
     epoch: int = -1
     assignment_epoch: int = -1
+    authorized_operations: tuple[str, ...] | None = None
+    """The operations that this client may do; None if it did not ask, or the brokers do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +265,8 @@ class StreamsGroupDescription:
     internal_topics: tuple[str, ...]
     """Repartition and changelog topics, which the group coordinator creates."""
     members: tuple[StreamsGroupMember, ...]
+    authorized_operations: tuple[str, ...] | None = None
+    """The operations that this client may do; None if it did not ask, or the brokers do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Admin(AioClient):
         """
         return await self._portal.call_async(self._admin.create_topics, topics, validate_only=validate_only)
 
-    async def delete_topics(self, names: Iterable[str]) -> None:
+    async def delete_topics(self, names: Iterable[str | UUID]) -> None:
         """Deletes topics.
 
         Raises:
@@ -81,26 +81,39 @@ class Admin(AioClient):
         await self._portal.call_async(self._admin.delete_topics, names)
 
     async def create_partitions(
-        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
     ) -> None:
         """Increases the numbers of partitions of topics.
 
         Raises:
             AdminError: some of the items failed.
         """
-        await self._portal.call_async(self._admin.create_partitions, counts, assignments=assignments)
+        await self._portal.call_async(
+            self._admin.create_partitions, counts, assignments=assignments, validate_only=validate_only
+        )
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
         return await self._portal.call_async(self._admin.list_topics, include_internal=include_internal)
 
-    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+    async def describe_topics(
+        self, names: Iterable[str | UUID], *, node_id: int | None = None, include_authorized_operations: bool = False
+    ) -> dict[str, TopicDescription]:
         """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return await self._portal.call_async(self._admin.describe_topics, names, node_id=node_id)
+        return await self._portal.call_async(
+            self._admin.describe_topics,
+            names,
+            node_id=node_id,
+            include_authorized_operations=include_authorized_operations,
+        )
 
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
@@ -132,9 +145,15 @@ class Admin(AioClient):
         """
         await self._portal.call_async(self._admin.alter_configs, changes, validate_only=validate_only)
 
-    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, include_authorized_operations: bool = False
+    ) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
-        return await self._portal.call_async(self._admin.describe_cluster, include_fenced=include_fenced)
+        return await self._portal.call_async(
+            self._admin.describe_cluster,
+            include_fenced=include_fenced,
+            include_authorized_operations=include_authorized_operations,
+        )
 
     async def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
         """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
@@ -408,13 +427,17 @@ class Admin(AioClient):
         """Returns the groups of all coordinators."""
         return await self._portal.call_async(self._admin.list_groups, states=states, types=types)
 
-    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns classic groups with their members.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return await self._portal.call_async(self._admin.describe_groups, group_ids)
+        return await self._portal.call_async(
+            self._admin.describe_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes empty groups.
@@ -448,17 +471,23 @@ class Admin(AioClient):
         """
         return await self._portal.call_async(self._admin.remove_group_members, group_id, instance_ids, reason=reason)
 
-    async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Sets committed offsets of a group without members."""
         await self._portal.call_async(self._admin.alter_group_offsets, group_id, offsets)
 
-    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_share_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns share groups with their members.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return await self._portal.call_async(self._admin.describe_share_groups, group_ids)
+        return await self._portal.call_async(
+            self._admin.describe_share_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_share_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes share groups without members.
@@ -494,13 +523,17 @@ class Admin(AioClient):
 
     # --- streams groups
 
-    async def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+    async def describe_streams_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, StreamsGroupDescription]:
         """Returns streams groups with their topology, members and tasks (KIP-1071).
 
         Raises:
             AdminError: some of the items failed.
         """
-        return await self._portal.call_async(self._admin.describe_streams_groups, group_ids)
+        return await self._portal.call_async(
+            self._admin.describe_streams_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     async def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes streams groups without members, with their committed offsets; their internal topics stay.
@@ -522,7 +555,9 @@ class Admin(AioClient):
             self._admin.list_streams_group_offsets, group_id, require_stable=require_stable
         )
 
-    async def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_streams_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Sets committed offsets of a streams group without members.
 
         Raises:
@@ -556,13 +591,19 @@ class Admin(AioClient):
         """
         return await self._portal.call_async(self._admin.elect_leaders, partitions, unclean=unclean)
 
-    async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+    async def alter_partition_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
         """Moves replicas; None cancels a move.
 
         Raises:
             AdminError: some of the items failed.
         """
-        await self._portal.call_async(self._admin.alter_partition_reassignments, targets)
+        await self._portal.call_async(
+            self._admin.alter_partition_reassignments,
+            targets,
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Returns the moves of replicas that are in progress."""

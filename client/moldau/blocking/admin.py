@@ -72,7 +72,7 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.create_topics, topics, validate_only=validate_only)
 
-    def delete_topics(self, names: Iterable[str]) -> None:
+    def delete_topics(self, names: Iterable[str | UUID]) -> None:
         """Deletes topics.
 
         Raises:
@@ -81,26 +81,37 @@ class Admin(PortalClient):
         self._portal.call(self._admin.delete_topics, names)
 
     def create_partitions(
-        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
     ) -> None:
         """Increases the numbers of partitions of topics.
 
         Raises:
             AdminError: some of the items failed.
         """
-        self._portal.call(self._admin.create_partitions, counts, assignments=assignments)
+        self._portal.call(self._admin.create_partitions, counts, assignments=assignments, validate_only=validate_only)
 
     def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Returns all topics, by name."""
         return self._portal.call(self._admin.list_topics, include_internal=include_internal)
 
-    def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+    def describe_topics(
+        self, names: Iterable[str | UUID], *, node_id: int | None = None, include_authorized_operations: bool = False
+    ) -> dict[str, TopicDescription]:
         """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return self._portal.call(self._admin.describe_topics, names, node_id=node_id)
+        return self._portal.call(
+            self._admin.describe_topics,
+            names,
+            node_id=node_id,
+            include_authorized_operations=include_authorized_operations,
+        )
 
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
@@ -130,9 +141,15 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.alter_configs, changes, validate_only=validate_only)
 
-    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+    def describe_cluster(
+        self, *, include_fenced: bool = False, include_authorized_operations: bool = False
+    ) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster; also fenced ones if they are wanted."""
-        return self._portal.call(self._admin.describe_cluster, include_fenced=include_fenced)
+        return self._portal.call(
+            self._admin.describe_cluster,
+            include_fenced=include_fenced,
+            include_authorized_operations=include_authorized_operations,
+        )
 
     def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
         """Returns an id for this client, as KIP-714 has them; admin clients push no metrics, as in Kafka.
@@ -400,13 +417,17 @@ class Admin(PortalClient):
         """Returns the groups of all coordinators."""
         return self._portal.call(self._admin.list_groups, states=states, types=types)
 
-    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    def describe_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns classic groups with their members.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return self._portal.call(self._admin.describe_groups, group_ids)
+        return self._portal.call(
+            self._admin.describe_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes empty groups.
@@ -440,17 +461,21 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.remove_group_members, group_id, instance_ids, reason=reason)
 
-    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
         """Sets committed offsets of a group without members."""
         self._portal.call(self._admin.alter_group_offsets, group_id, offsets)
 
-    def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    def describe_share_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Returns share groups with their members.
 
         Raises:
             AdminError: some of the items failed.
         """
-        return self._portal.call(self._admin.describe_share_groups, group_ids)
+        return self._portal.call(
+            self._admin.describe_share_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     def delete_share_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes share groups without members.
@@ -486,13 +511,17 @@ class Admin(PortalClient):
 
     # --- streams groups
 
-    def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+    def describe_streams_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, StreamsGroupDescription]:
         """Returns streams groups with their topology, members and tasks (KIP-1071).
 
         Raises:
             AdminError: some of the items failed.
         """
-        return self._portal.call(self._admin.describe_streams_groups, group_ids)
+        return self._portal.call(
+            self._admin.describe_streams_groups, group_ids, include_authorized_operations=include_authorized_operations
+        )
 
     def delete_streams_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes streams groups without members, with their committed offsets; their internal topics stay.
@@ -512,7 +541,9 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.list_streams_group_offsets, group_id, require_stable=require_stable)
 
-    def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def alter_streams_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Sets committed offsets of a streams group without members.
 
         Raises:
@@ -546,13 +577,19 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.elect_leaders, partitions, unclean=unclean)
 
-    def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+    def alter_partition_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
         """Moves replicas; None cancels a move.
 
         Raises:
             AdminError: some of the items failed.
         """
-        self._portal.call(self._admin.alter_partition_reassignments, targets)
+        self._portal.call(
+            self._admin.alter_partition_reassignments,
+            targets,
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
 
     def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Returns the moves of replicas that are in progress."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moldau.admin.failures import error_of, first_retriable, raise_failures, raise_group_error
-from moldau.admin.requester import by_topic
+from moldau.admin.requester import by_topic, operations_of
 from moldau.admin.values import (
     GroupDescription,
     GroupListing,
@@ -89,7 +89,9 @@ class Groups:
                 )
         return [found[group_id] for group_id in sorted(found)]
 
-    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Implements ``Admin.describe_groups``."""
         found: dict[str, GroupDescription] = {}
         failures: dict[str, KafkaError] = {}
@@ -97,7 +99,7 @@ class Groups:
             node_id = await self._requester.find_group_coordinator(group_id)
             response = await self._requester.ask(
                 DescribeGroupsResponse,
-                DescribeGroupsRequest(groups=[group_id]),
+                DescribeGroupsRequest(groups=[group_id], include_authorized_operations=include_authorized_operations),
                 node_id=node_id,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
@@ -107,7 +109,7 @@ class Groups:
                     failures[group_id] = KafkaError(code, group.error_message)
                     continue
                 if code is ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
-                    consumers = await self._describe_consumers(group_id, node_id)
+                    consumers = await self._describe_consumers(group_id, node_id, include_authorized_operations)
                     if consumers is not None:
                         found[group_id] = consumers
                         continue
@@ -118,6 +120,7 @@ class Groups:
                     protocol=group.protocol_data,
                     coordinator=node_id,
                     members=tuple(_member(member, group.protocol_type) for member in group.members),
+                    authorized_operations=operations_of(group.authorized_operations),
                 )
         raise_failures(failures, found)
         return found
@@ -149,12 +152,12 @@ class Groups:
         raise_failures(failures, found)
         return found
 
-    async def _describe_consumers(self, group_id: str, node_id: int) -> GroupDescription | None:
+    async def _describe_consumers(self, group_id: str, node_id: int, with_operations: bool) -> GroupDescription | None:
         """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
         try:
             response = await self._requester.ask(
                 ConsumerGroupDescribeResponse,
-                ConsumerGroupDescribeRequest(group_ids=[group_id]),
+                ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
                 node_id=node_id,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
@@ -175,6 +178,7 @@ class Groups:
                 type="consumer",
                 epoch=group.group_epoch,
                 assignment_epoch=group.assignment_epoch,
+                authorized_operations=operations_of(group.authorized_operations),
             )
         return None
 
@@ -292,15 +296,16 @@ class Groups:
         raise_failures(failures, removed)
         return removed
 
-    async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Implements ``Admin.alter_group_offsets``."""
         from moldau.consumer.group import GroupClient  # the consumer takes long to load, and only this call needs it
 
         arguments.text("alter_group_offsets", "group_id", group_id)
-        wanted = arguments.by_partition("alter_group_offsets", "offsets", offsets, "42")
         committed = {
-            partition: CommittedOffset(offset=arguments.offset("alter_group_offsets", offset))
-            for partition, offset in wanted
+            partition: CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata)
+            for partition, offset, epoch, metadata in arguments.committed_offsets("alter_group_offsets", offsets)
         }
         consumer = CONSUMER_CONFIG.parse({"bootstrap.servers": ",".join(self._bootstrap_servers), "group.id": group_id})
         group = GroupClient(self._requester.client, group_id, consumer, None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
+from moldau.admin.requester import operations_of
 from moldau.admin.values import (
     ClusterDescription,
     QuorumDescription,
@@ -106,12 +107,17 @@ class Quorum:
             self._instance_id = response.client_instance_id
         return self._instance_id
 
-    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, include_authorized_operations: bool = False
+    ) -> ClusterDescription:
         """Implements ``Admin.describe_cluster``."""
         try:
             response = await self._requester.ask(
                 DescribeClusterResponse,
-                DescribeClusterRequest(include_fenced_brokers=include_fenced),
+                DescribeClusterRequest(
+                    include_fenced_brokers=include_fenced,
+                    include_cluster_authorized_operations=include_authorized_operations,
+                ),
                 code_of=lambda each: ErrorCode.of(each.error_code),
             )
         except UnsupportedApiError:
@@ -129,6 +135,7 @@ class Quorum:
                 for each in sorted(response.brokers, key=lambda each: each.broker_id)
             ),
             fenced=tuple(sorted(each.broker_id for each in response.brokers if each.is_fenced)),
+            authorized_operations=operations_of(response.cluster_authorized_operations),
         )
 
     async def _described_by_metadata(self) -> ClusterDescription:

@@ -38,9 +38,13 @@ from moldau.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+_KEEPS_FACTOR = NeededVersion(1, "moves that must keep the replication factor (KIP-860, Kafka 4.1)")
 
 
 class Replicas:
@@ -79,7 +83,9 @@ class Replicas:
         raise_failures(failures, changed)
         return changed
 
-    async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+    async def alter_partition_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
         """Implements ``Admin.alter_partition_reassignments``."""
         call = "alter_partition_reassignments"
         moves = {
@@ -88,6 +94,7 @@ class Replicas:
         }
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=self._requester.broker_timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
             topics=[
                 ReassignableTopic(
                     name=topic,
@@ -100,7 +107,10 @@ class Replicas:
             ],
         )
         response = await self._requester.ask(
-            AlterPartitionReassignmentsResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+            AlterPartitionReassignmentsResponse,
+            request,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=None if allow_replication_factor_change else _KEEPS_FACTOR,
         )
         if response.error_code:
             raise KafkaError(ErrorCode.of(response.error_code), response.error_message)

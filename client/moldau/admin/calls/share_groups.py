@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import first_retriable, raise_failures, raise_group_error
-from moldau.admin.requester import by_topic
+from moldau.admin.requester import by_topic, operations_of
 from moldau.admin.values import GroupDescription, GroupMember, ShareOffset
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
@@ -53,14 +54,17 @@ class ShareGroups:
         self._requester = requester
         self._groups = groups
 
-    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_share_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, GroupDescription]:
         """Implements ``Admin.describe_share_groups``."""
-        return await self._groups.describe_each("describe_share_groups", group_ids, self._ask, _description)
+        ask = partial(self._ask, with_operations=include_authorized_operations)
+        return await self._groups.describe_each("describe_share_groups", group_ids, ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int) -> Sequence[DescribedGroup]:
+    async def _ask(self, group_id: str, node_id: int, *, with_operations: bool) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             ShareGroupDescribeResponse,
-            ShareGroupDescribeRequest(group_ids=[group_id]),
+            ShareGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
             node_id=node_id,
             code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
@@ -172,6 +176,7 @@ def _description(group: DescribedGroup, node_id: int) -> GroupDescription:
         type=_SHARE,
         epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
+        authorized_operations=operations_of(group.authorized_operations),
     )
 
 

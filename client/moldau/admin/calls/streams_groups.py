@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import first_retriable
+from moldau.admin.requester import operations_of
 from moldau.admin.values import StreamsGroupDescription, StreamsGroupMember
 from moldau.cluster import arguments
 from moldau.protocol.messages.streams_group_describe import (
@@ -32,14 +34,17 @@ class StreamsGroups:
         self._requester = requester
         self._groups = groups
 
-    async def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+    async def describe_streams_groups(
+        self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
+    ) -> dict[str, StreamsGroupDescription]:
         """Implements ``Admin.describe_streams_groups``."""
-        return await self._groups.describe_each("describe_streams_groups", group_ids, self._ask, _description)
+        ask = partial(self._ask, with_operations=include_authorized_operations)
+        return await self._groups.describe_each("describe_streams_groups", group_ids, ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int) -> Sequence[DescribedGroup]:
+    async def _ask(self, group_id: str, node_id: int, *, with_operations: bool) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             StreamsGroupDescribeResponse,
-            StreamsGroupDescribeRequest(group_ids=[group_id]),
+            StreamsGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
             node_id=node_id,
             code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
@@ -57,7 +62,9 @@ class StreamsGroups:
         """Implements ``Admin.list_streams_group_offsets``."""
         return await self._groups.list_group_offsets(group_id, require_stable=require_stable)
 
-    async def alter_streams_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def alter_streams_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> None:
         """Implements ``Admin.alter_streams_group_offsets``."""
         await self._groups.alter_group_offsets(group_id, offsets)
 
@@ -89,6 +96,7 @@ def _description(group: DescribedGroup, node_id: int) -> StreamsGroupDescription
             )
         ),
         members=tuple(_member(member) for member in group.members),
+        authorized_operations=operations_of(group.authorized_operations),
     )
 
 

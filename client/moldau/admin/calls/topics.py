@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
 from moldau.admin.checks import checked_topics
 from moldau.admin.failures import AdminError, error_of, first_retriable, raise_failures
-from moldau.admin.requester import Requester, by_topic
+from moldau.admin.requester import Requester, by_topic, operations_of
 from moldau.admin.values import (
     CreatedTopic,
     NewTopic,
@@ -41,9 +42,15 @@ from moldau.protocol.messages.delete_records import (
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_DELETED_BY_ID = NeededVersion(6, "deletion of topics by id (KIP-516, Kafka 2.8)")
+_DESCRIBED_BY_ID = NeededVersion(12, "descriptions of topics by id (KIP-516, Kafka 3.1)")
 
 
 class Topics:
@@ -88,15 +95,19 @@ class Topics:
         raise_failures({name: error for name, error in errors.items() if error is not None}, created)
         return created
 
-    async def delete_topics(self, names: Iterable[str]) -> None:
+    async def delete_topics(self, names: Iterable[str | UUID]) -> None:
         """Implements ``Admin.delete_topics``."""
-        wanted = arguments.texts("delete_topics", "names", names)
+        wanted = _names_or_ids("delete_topics", names)
+        ids = [each for each in wanted if isinstance(each, UUID)]
         request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in wanted],
-            topic_names=wanted,
+            topics=[
+                DeleteTopicState(topic_id=each) if isinstance(each, UUID) else DeleteTopicState(name=each)
+                for each in wanted
+            ],
+            topic_names=[each for each in wanted if isinstance(each, str)],
             timeout_ms=self._requester.broker_timeout_ms,
         )
-        response = await self._requester.ask(DeleteTopicsResponse, request)
+        response = await self._requester.ask(DeleteTopicsResponse, request, needed=_DELETED_BY_ID if ids else None)
         errors = {
             topic.name or str(topic.topic_id): error_of(topic.error_code, topic.error_message)
             for topic in response.responses
@@ -104,7 +115,11 @@ class Topics:
         raise_failures({name: error for name, error in errors.items() if error is not None})
 
     async def create_partitions(
-        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
     ) -> None:
         """Implements ``Admin.create_partitions``."""
         for name, count in arguments.mapping("create_partitions", "counts", counts, '{"flights": 12}').items():
@@ -127,6 +142,7 @@ class Topics:
                 for name, count in counts.items()
             ],
             timeout_ms=self._requester.broker_timeout_ms,
+            validate_only=validate_only,
         )
         response = await self._requester.ask(
             CreatePartitionsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.results)
@@ -150,28 +166,36 @@ class Topics:
             if topic.name is not None and (include_internal or not topic.is_internal)
         ]
 
-    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+    async def describe_topics(
+        self, names: Iterable[str | UUID], *, node_id: int | None = None, include_authorized_operations: bool = False
+    ) -> dict[str, TopicDescription]:
         """Implements ``Admin.describe_topics``."""
-        wanted = arguments.texts("describe_topics", "names", names)
+        wanted = _names_or_ids("describe_topics", names)
+        ids = [each for each in wanted if isinstance(each, UUID)]
         if node_id is not None:
             await self._requester.ensure_broker_known(arguments.integer("describe_topics", "node_id", node_id))
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in wanted],
+            topics=[
+                MetadataRequestTopic(topic_id=each, name=None)
+                if isinstance(each, UUID)
+                else MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=each)
+                for each in wanted
+            ],
             allow_auto_topic_creation=False,
+            include_topic_authorized_operations=include_authorized_operations,
         )
         response = await self._requester.ask(
             MetadataResponse,
             request,
             node_id=node_id,
-            code_of=lambda each: first_retriable(
-                t.error_code for t in each.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            ),
+            code_of=lambda each: first_retriable(t.error_code for t in each.topics if t.error_code not in _ABSENT),
+            needed=_DESCRIBED_BY_ID if ids else None,
         )
         found: dict[str, TopicDescription] = {}
         failures: dict[str, KafkaError] = {}
         for topic in response.topics:
             name = topic.name or str(topic.topic_id)
-            is_unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_unknown = topic.error_code in _ABSENT
             error = error_of(topic.error_code, f"topic {name!r} does not exist" if is_unknown else None)
             if error is not None:
                 failures[name] = error
@@ -191,6 +215,7 @@ class Topics:
                     )
                     for part in sorted(topic.partitions, key=lambda each: each.partition_index)
                 ),
+                authorized_operations=operations_of(topic.topic_authorized_operations),
             )
         raise_failures(failures, found)
         return found
@@ -248,3 +273,11 @@ class Topics:
                         failures[str(partition)] = KafkaError(code)
         raise_failures(failures, found)
         return found
+
+
+def _names_or_ids(call: str, given: Iterable[str | UUID]) -> list[str | UUID]:
+    """Returns topics, each by its name or its id."""
+    if isinstance(given, str):
+        return [*arguments.texts(call, "names", given)]  # refuses it
+    found = arguments.elements(call, "names", 'a list of str such as ["flights"]', given)
+    return [each if isinstance(each, UUID) else arguments.text(call, "each of names", each) for each in found]

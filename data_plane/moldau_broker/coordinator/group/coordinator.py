@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from moldau.protocol.access import AclOperation, operations_mask
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import (
@@ -58,6 +59,13 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.ports import InternalLog, ShareStates
 
 R = TypeVar("R")
+_GROUP_OPERATIONS: Final = operations_mask(
+    AclOperation.READ,
+    AclOperation.DELETE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
 
 _OFFSET_COMMIT_TOPIC_IDS_FROM = 10
 _COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")
@@ -294,7 +302,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, DescribeGroupsResponse)]
-            return DescribeGroupsResponse(groups=_flatten([response.groups for response in described]))
+            groups = _flatten([response.groups for response in described])
+            return DescribeGroupsResponse(groups=_permitted(groups, request.include_authorized_operations))
 
         return Combined(parts, combine)
 
@@ -306,7 +315,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, ConsumerGroupDescribeResponse)]
-            return ConsumerGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
+            groups = _flatten([response.groups for response in described])
+            return ConsumerGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
 
         return Combined(parts, combine)
 
@@ -316,7 +326,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, ShareGroupDescribeResponse)]
-            return ShareGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
+            groups = _flatten([response.groups for response in described])
+            return ShareGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
 
         return Combined(parts, combine)
 
@@ -331,7 +342,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, StreamsGroupDescribeResponse)]
-            return StreamsGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
+            groups = _flatten([response.groups for response in described])
+            return StreamsGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
 
         return Combined(parts, combine)
 
@@ -354,6 +366,24 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return DeleteGroupsResponse(results=_flatten([response.results for response in deleted]))
 
         return Combined(parts, combine)
+
+
+class _Described(Protocol):
+    """A group in a response of one of the requests that describe groups."""
+
+    error_code: int
+    authorized_operations: int
+
+
+G = TypeVar("G", bound=_Described)
+
+
+def _permitted(groups: list[G], is_asked: bool) -> list[G]:
+    """Fills the bit fields with all operations, as an open cluster allows them; an authorizer narrows them down."""
+    for group in groups:
+        if is_asked and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = _GROUP_OPERATIONS
+    return groups
 
 
 def _flatten(lists: Sequence[Sequence[R]]) -> list[R]:

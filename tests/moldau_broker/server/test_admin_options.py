@@ -1,0 +1,79 @@
+"""Goal: options of Kafka's admin calls do here what they do there. Method: our admin client against whole brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from moldau import Admin, Consumer, Producer
+from moldau.admin import AdminError, NewTopic
+from moldau.cluster.committed import CommittedOffset
+from moldau.protocol.errors import ErrorCode
+from support.cluster.broker_cluster import run_cluster
+
+if TYPE_CHECKING:
+    from support.cluster.broker_cluster import Cluster
+
+BOOTSTRAP = {"bootstrap.servers": "b1:9092"}
+TOPIC = ("READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+GROUP = ("READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+
+
+def test_options_of_topics() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with Admin(BOOTSTRAP, environment=cluster.client_environment) as admin:
+            first, second = await admin.create_topics([NewTopic("a", 1, 1), NewTopic("b", 1, 1)])
+            by_id = await admin.describe_topics([first.topic_id, "b"], include_authorized_operations=True)
+            assert {name: topic.authorized_operations for name, topic in by_id.items()} == {"a": TOPIC, "b": TOPIC}
+            assert (await admin.describe_topics(["a"]))["a"].authorized_operations is None
+            cluster_now = await admin.describe_cluster(include_authorized_operations=True)
+            assert "CLUSTER_ACTION" in (cluster_now.authorized_operations or ())
+            assert (await admin.describe_cluster()).authorized_operations is None
+
+            await admin.create_partitions({"a": 3}, validate_only=True)
+            with pytest.raises(AdminError):
+                await admin.create_partitions({"a": 1}, validate_only=True)
+            assert len((await admin.describe_topics(["a"]))["a"].partitions) == 1
+
+            with pytest.raises(AdminError) as refused:
+                await admin.alter_partition_reassignments({("a", 0): [1, 2]}, allow_replication_factor_change=False)
+            assert refused.value.failures["a-0"].code is ErrorCode.INVALID_REPLICATION_FACTOR
+            await admin.alter_partition_reassignments({("a", 0): [1, 2]})
+
+            unknown = UUID(int=12345)
+            with pytest.raises(AdminError) as partly:
+                await admin.delete_topics([second.topic_id, unknown])
+            assert partly.value.failures[str(unknown)].code is ErrorCode.UNKNOWN_TOPIC_ID
+            with pytest.raises(AdminError) as missing:
+                await admin.describe_topics([unknown])
+            assert missing.value.failures[str(unknown)].code is ErrorCode.UNKNOWN_TOPIC_ID
+            assert [topic.name for topic in await admin.list_topics()] == ["a"]
+            with pytest.raises(TypeError, match="list of str"):
+                await admin.delete_topics("a")
+
+    run_cluster(scenario, brokers=2)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_options_of_groups(protocol: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        environment = cluster.client_environment
+        async with Admin(BOOTSTRAP, environment=environment) as admin:
+            await admin.create_topics([NewTopic("a", 1, 1)])
+            async with Producer(BOOTSTRAP, environment=environment) as producer:
+                await producer.send("a", b"value")
+            given = {**BOOTSTRAP, "group.id": "g", "group.protocol": protocol, "auto.offset.reset": "earliest"}
+            async with Consumer(given, environment=environment) as consumer:
+                consumer.subscribe(["a"])
+                while not await consumer.poll(1_000):
+                    pass
+                found = await admin.describe_groups(["g"], include_authorized_operations=True)
+                assert (found["g"].type, found["g"].authorized_operations) == (protocol, GROUP)
+                assert (await admin.describe_groups(["g"]))["g"].authorized_operations is None
+            stored = CommittedOffset(offset=0, leader_epoch=0, metadata="by hand")
+            await admin.alter_group_offsets("g", {("a", 0): stored})
+            assert await admin.list_group_offsets("g") == {("a", 0): stored}
+
+    run_cluster(scenario)
