@@ -512,3 +512,19 @@ def test_waiting_batches_are_counted_by_partition():
     for _ in range(2):
         add(core, b"x" * 150)
     assert core.queue_sizes("t", (0, 1)) == {0: 2, 1: 0}
+
+
+def test_an_acknowledgement_under_a_former_producer_id_makes_no_new_one_known():
+    """The leader has no state of the new id: until it has acknowledged a batch of it, batches go one by one."""
+    core = accumulator()
+    batch, _, _ = add(core)
+    assert sent(core) == [batch]
+    core.set_producer_id(9, 0)  # the epochs of the former id are used up
+    core.settle(batch, ErrorCode.NONE, 0, base_offset=0)
+    for value in (b"1", b"2"):
+        add(core, value)
+        core.queue(P0).shut()
+    (first,) = sent(core)
+    assert sent(core) == []
+    core.settle(first, ErrorCode.NONE, 0, base_offset=1)
+    assert len(sent(core)) == 1
