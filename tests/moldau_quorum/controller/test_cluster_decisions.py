@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
@@ -53,6 +54,15 @@ def test_a_second_live_broker_with_the_same_id_is_refused() -> None:
     assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
     unknown = controller.handle(BrokerHeartbeatRequest(broker_id=7, broker_epoch=1, current_metadata_offset=99))
     assert unknown.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_broker_epochs_grow_whatever_the_offset() -> None:
+    """An epoch is above all others by itself, also where an engine of the log reports a position too low."""
+    controller = ModelController()
+    committed = controller.image.offset
+    first = controller.register(1).broker_epoch
+    controller.image = replace(controller.image, offset=committed)
+    assert controller.register(2).broker_epoch > first
 
 
 def test_broker_epochs_grow_with_every_registration() -> None:

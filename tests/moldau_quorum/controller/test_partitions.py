@@ -123,6 +123,17 @@ def test_fenced_stopping_and_restarted_replicas_cannot_join() -> None:
     assert controller.alter("t", [1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_members_with_another_broker_epoch_are_refused_too() -> None:
+    """The leader may have seen the member's former process, also where that was in sync (KIP-903)."""
+    controller = three_brokers()
+    partition = controller.partition("t")
+    assert partition.isr == partition.replicas
+    member = next(replica for replica in partition.isr if replica != partition.leader)
+    former = {member: controller.image.brokers[member].broker_epoch - 1}
+    assert controller.alter("t", [partition.leader, member], epochs=former).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert controller.partition("t").isr == partition.isr
+
+
 def test_a_live_isr_member_leads_in_replica_order() -> None:
     """The controller elects the first live ISR member in the order of the replicas."""
     controller = three_brokers()

@@ -13,7 +13,7 @@ import pytest
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import OffsetOutOfRangeError
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
-from moldau_broker.replication.fetch_session import FetchPartition
+from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
 from moldau_broker.server.data_path.follower_positions import FollowerPositions
 
 EPOCHS = (0, 1, 2)
@@ -91,3 +91,20 @@ def test_a_later_epoch_than_all_of_the_leader_is_out_of_range(leader):
     with pytest.raises(OffsetOutOfRangeError):
         positions.diverging(led(leader), fetched((2,)))
     assert not positions.agrees(led(leader), fetched((2,)))
+
+
+def test_a_follower_that_has_registered_again_is_looked_at_as_a_whole():
+    """What its former registration had confirmed says nothing about the broker epoch that must join the ISR."""
+    replicas: Any = SimpleNamespace(lag_time_max_ms=8_000, by_raw_id={}, by_raw_name={})
+    positions = FollowerPositions(replicas)
+    session = FetchSession(1, privileged=True, uses_topic_ids=True, now_ms=0)
+    wanted = [FetchPartition(b"t", number, 0, 1 << 20) for number in range(2)]
+    for each in wanted:
+        session.add(each)
+        session.at_rest(each)
+    session.confirmed_ms, session.replica_epoch = 1_000, 5
+    query: Any = SimpleNamespace(replica_id=2, replica_epoch=5, version=17)
+    assert list(positions.unconfirmed(query, session, session.due_partitions(), 1_500)) == []
+    query.replica_epoch = 6
+    assert list(positions.unconfirmed(query, session, session.due_partitions(), 1_500)) == wanted
+    assert session.replica_epoch == 6

@@ -38,9 +38,9 @@ def sent_to(core, member):
     return sent
 
 
-def leader(*, knows_directories=False):
-    """Node 1 leads epoch 4 over a log of which entries 1 to 3 are in a snapshot, and entries 4 and 5 are not."""
-    core = RaftCore(
+def follower(*, knows_directories=False):
+    """Node 1 has a log of which entries 1 to 3 are in a snapshot, and entries 4 and 5, of epoch 3, are not."""
+    return RaftCore(
         node_id=1,
         timing=TIMING,
         limits=LogLimits(),
@@ -52,6 +52,11 @@ def leader(*, knows_directories=False):
         bootstrap=VOTERS,
         **({"directory_id": DIRECTORIES[1]} if knows_directories else {}),
     )
+
+
+def leader(*, knows_directories=False):
+    """Node 1 leads epoch 4 over its log."""
+    core = follower(knows_directories=knows_directories)
     core.tick(1000.0)
     sent_to(core, 2)
     receive(core, 2, VoteResponse(epoch=4, pre_vote=True, granted=True), 1001.0)
@@ -163,3 +168,15 @@ def test_a_leader_that_its_majority_hears_grants_no_vote(pre_vote):
     assert not [each for each in sent_to(core, 2) if isinstance(each, VoteResponse)]
     receive(core, 2, VoteRequest(epoch=core.epoch + 1, transfer=True, **asked))
     assert core.role is (Role.LEADER if pre_vote else Role.FOLLOWER), "the leader itself has asked for this election"
+
+
+def test_only_the_death_of_the_leader_shortens_the_wait_for_an_election():
+    """Another member's host may refuse connections for long; its leader is as alive as before."""
+    core = follower()
+    receive(core, 2, AppendRequest(epoch=4, prev_index=5, prev_epoch=3, commit_index=5, read_sequence=0, entries=()))
+    deadline_ms = core.next_deadline_ms()
+    core.peer_refused(3, NOW + 1)
+    assert (core.leader_id, core.next_deadline_ms()) == (2, deadline_ms)
+    core.peer_refused(2, NOW + 2)
+    assert core.leader_id is None
+    assert core.next_deadline_ms() < deadline_ms
