@@ -514,7 +514,7 @@ def test_waiting_batches_are_counted_by_partition():
     assert core.queue_sizes("t", (0, 1)) == {0: 2, 1: 0}
 
 
-def test_an_acknowledgement_under_a_former_producer_id_makes_no_new_one_known():
+def test_a_former_producer_id_makes_no_new_one_known():
     """The leader has no state of the new id: until it has acknowledged a batch of it, batches go one by one."""
     core = accumulator()
     batch, _, _ = add(core)

@@ -93,8 +93,8 @@ def test_a_later_epoch_than_all_of_the_leader_is_out_of_range(leader):
     assert not positions.agrees(led(leader), fetched((2,)))
 
 
-def test_a_follower_that_has_registered_again_is_looked_at_as_a_whole():
-    """What its former registration had confirmed says nothing about the broker epoch that must join the ISR."""
+def test_a_follower_that_registered_again_is_looked_at_whole():
+    """The present broker epoch must be known to the leader, or the follower cannot join the ISR."""
     replicas: Any = SimpleNamespace(lag_time_max_ms=8_000, by_raw_id={}, by_raw_name={})
     positions = FollowerPositions(replicas)
     session = FetchSession(1, privileged=True, uses_topic_ids=True, now_ms=0)

@@ -170,7 +170,7 @@ def test_a_leader_that_its_majority_hears_grants_no_vote(pre_vote):
     assert core.role is (Role.LEADER if pre_vote else Role.FOLLOWER), "the leader itself has asked for this election"
 
 
-def test_only_the_death_of_the_leader_shortens_the_wait_for_an_election():
+def test_only_the_death_of_the_leader_hastens_an_election():
     """Another member's host may refuse connections for long; its leader is as alive as before."""
     core = follower()
     receive(core, 2, AppendRequest(epoch=4, prev_index=5, prev_epoch=3, commit_index=5, read_sequence=0, entries=()))
