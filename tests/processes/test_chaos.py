@@ -27,6 +27,7 @@ from moldau_jepsen.chaos.run import run_chaos
 from moldau_jepsen.history import HistoryFile, HistoryWriter, Kind, Status
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
+from support.proof import proof_beyond
 
 pytestmark = pytest.mark.processes
 
@@ -66,11 +67,14 @@ class Headings(HTMLParser):
             self._inside = False
 
 
-def assert_sound(done, verdict):
+def assert_sound(done, verdict, *, controls=1):
     """Asserts that there is no anomaly and no death, and that the control is convicted by its known anomaly."""
     reported = (verdict["deaths"], verdict["anomalies"], verdict["controls"], done.stderr)
     assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), reported
     assert [one for one in verdict["anomalies"] if not one["allowed"]] == [], reported
+    assert len(verdict["controls"]) == controls
+    if not controls:
+        return
     (control,) = verdict["controls"]
     assert (control["name"], control["convicted"]) == (CONTROL, True), reported
     assert "G1a" in control["convicted_by"]
@@ -98,12 +102,13 @@ def assert_read_what_was_written(history, figures, topics):
     assert any(one.kind is Kind.TRANSACTION and one.aborted for one in history)
 
 
-def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
-    """A cluster under faults is acquitted, and the control is convicted."""
+@pytest.mark.parametrize(("duration_s", "controls"), proof_beyond(1, [(5, 0), (9, 1)]))
+def test_faults_are_acquitted_and_the_control_convicted(tmp_path, duration_s, controls):
+    """A cluster under faults is acquitted, and the control is convicted; ``make test`` has a control further below."""
     directory = tmp_path / "run"
-    words = ("--workload", "all", "--duration", "9", "--faults", FAULTS, "--seed", SEED)
-    done, verdict, facts, history = chaos(directory, *words)
-    assert_sound(done, verdict)
+    words = ("--workload", "all", "--duration", str(duration_s), "--faults", FAULTS, "--seed", SEED)
+    done, verdict, facts, history = chaos(directory, *words, *(() if controls else ("--no-controls",)))
+    assert_sound(done, verdict, controls=controls)
     topics = {"queue", "pipe-source", "pipe-target", "bank-east", "bank-west", "bank-requests"}
     assert_read_what_was_written(history, verdict["figures"], topics)
 
@@ -122,9 +127,9 @@ def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
     assert {row["name"] for row in verdict["coverage"]["messages"]} >= {"Produce", "Fetch", "quorum message"}
     headings = Headings((directory / REPORT).read_text()).found
     assert {"The run over time", "Faults", "Negative controls", "State transitions", "Messages", "Run"} <= set(headings)
-    assert (directory / verdict["controls"][0]["report"]).is_file()
+    assert all((directory / one["report"]).is_file() for one in verdict["controls"])
     left = sorted(path.name for path in directory.iterdir())
-    assert left == sorted(("controls", HISTORY, REPORT, RUN, VERDICT)), "data of the nodes"
+    assert left == sorted((*(("controls",) if controls else ()), HISTORY, REPORT, RUN, VERDICT)), "data of the nodes"
 
 
 def test_a_controller_with_a_rotten_snapshot_comes_back_empty(tmp_path):

@@ -9,6 +9,7 @@ from moldau import KafkaError, TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from support.client.consumer_stories import fill, numbers, simulate, take
+from support.proof import proof_beyond
 
 
 @asynccontextmanager
@@ -339,7 +340,7 @@ def test_unsubscribed_member_rejoins_for_the_same_topics(instance_id):
     simulate(scenario)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", proof_beyond(1, range(3)))
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_polls_that_are_cancelled_lose_nothing(strategy, seed):
     """A member polls with deadlines that cut it off anywhere, callbacks included, while another comes and goes."""

@@ -98,7 +98,7 @@ def test_unsubscribed_topics_are_revoked_before_join():
     simulate(scenario)
 
 
-@pytest.mark.parametrize("seed", proof_beyond(3, range(8)))
+@pytest.mark.parametrize("seed", proof_beyond(1, range(8)))
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_drawn_resubscriptions_take_back_no_commit(strategy, seed):
     """Members resubscribe narrower and wider under load: no commit is taken back, and every record is read."""

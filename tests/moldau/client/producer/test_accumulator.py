@@ -13,6 +13,7 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.accumulator import Accumulator, Limits, Verdict, batch_is_ready
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import decode_records, parse_batch_header
+from support.proof import proof_beyond
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LEADERS = {P0: 1, P1: 1}
@@ -338,7 +339,7 @@ class Broker:
         return ErrorCode.NONE, offset
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", proof_beyond(50, range(150)))
 def test_random_faults_never_lose_double_or_reorder(seed):
     """Requests and answers get lost, answers come late and in any order; the log must hold each acknowledged record
     once and in order, and of the others at most one copy each."""

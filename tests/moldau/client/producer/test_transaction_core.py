@@ -29,6 +29,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
 )
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
+from support.proof import proof_beyond
 
 
 def test_a_whole_transaction_in_the_order_of_its_requests():
@@ -324,7 +325,7 @@ class Model:
             manager.answered(call, self.carry_out(call.request), now_ms)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", proof_beyond(20, range(60)))
 def test_no_transaction_is_torn_or_forgotten(seed):
     draw = random.Random(seed)
     model, manager, now_ms = Model(draw), make(), 0.0

@@ -25,6 +25,7 @@ from moldau.producer.core.transaction_values import State
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.cluster.broker_cluster import batch, run_cluster
+from support.proof import proof_beyond
 
 CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
 
@@ -278,7 +279,7 @@ def test_the_coordinator_aborts_transactions_that_time_out():
     run_cluster(scenario)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2, 3]))
 def test_transactions_are_whole_while_brokers_die(seed):
     """One producer runs transaction after transaction while brokers are killed and restarted in turn."""
 
@@ -338,7 +339,7 @@ def test_transactions_are_whole_while_brokers_die(seed):
     run_cluster(scenario, seed=seed, brokers=3)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
 def test_a_pipe_delivers_exactly_once_through_crashes(seed):
     """Workers read, transform and write, with offsets in the transaction; workers and brokers crash."""
     count = 120

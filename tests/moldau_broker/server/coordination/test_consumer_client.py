@@ -15,6 +15,7 @@ from moldau import Admin, Consumer
 from moldau.consumer import CommitFailedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from support.cluster.broker_cluster import Cluster, batch, run_cluster
+from support.proof import proof_beyond
 
 SETTINGS = {
     "group_consumer_session_timeout_ms": "6000",
@@ -84,7 +85,7 @@ def values_of(count: int) -> list[bytes]:
     return sorted(b"%d" % value for value in range(count))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", proof_beyond(1, range(3)))
 def test_consumers_share_hand_over_and_go_on(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3)

@@ -8,6 +8,7 @@ batches need bytes of the same budget, continues.
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 
 import pytest
@@ -103,8 +104,17 @@ LATE_MAX = 2
 """Writes of ten that may take half as long again: one grant of sixteen goes to the oldest request, which is stalled."""
 
 
-@pytest.mark.parametrize("attackers", proof_beyond(2, [1, 4, 50]))
-@pytest.mark.parametrize("kind", ATTACKS)
+@pytest.mark.parametrize(
+    ("kind", "attackers"),
+    proof_beyond(
+        len(ATTACKS),
+        [
+            *zip(ATTACKS, itertools.cycle((1, 4)), strict=False),
+            *zip(ATTACKS, itertools.cycle((4, 1)), strict=False),
+            *((kind, 50) for kind in ATTACKS),
+        ],
+    ),
+)
 def test_waiting_requests_are_bounded_and_others_are_served(kind: str, attackers: int) -> None:
     async def scenario(cluster) -> None:
         client = cluster.client(1)

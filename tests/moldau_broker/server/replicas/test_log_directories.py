@@ -71,8 +71,7 @@ def test_with_one_directory_nothing_is_reported() -> None:
     run_cluster(scenario, brokers=2)
 
 
-@pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("seed", proof_beyond(1, [1, 2]))
+@pytest.mark.parametrize(("seed", "kind"), proof_beyond(1, [(1, "EIO"), (1, "ENOSPC"), (2, "EIO"), (2, "ENOSPC")]))
 def test_a_directory_fails_alone_and_returns_after_a_restart(seed: int, kind: str) -> None:
     """Under load a directory fails alone, and works again after a restart."""
 
