@@ -106,6 +106,7 @@ AREAS = (
             *tests_in(
                 "tests/moldau_broker/coordinator/group",
                 *("group_membership", "group_table", "group_offsets", "gone_offsets", "offset_order"),
+                "membership_rules",
                 *("short_rebalances", "group_machine", "offset_machine"),
             ),
             "tests/moldau_broker/coordinator/share_groups/test_share_group.py",
@@ -139,7 +140,8 @@ AREAS = (
         modules=(f"{BROKER}/coordinator/transaction/core",),
         tests=tests_in(
             "tests/moldau_broker/coordinator/transaction",
-            *("transaction_core", "transaction_levels", "short_transactions", "transaction_machine"),
+            *("transaction_core", "transaction_levels", "transaction_rules"),
+            *("short_transactions", "transaction_machine"),
         ),
         simulated=True,
     ),

@@ -309,7 +309,7 @@ class CleanerManager:
 
 def _is_worthwhile(log: PartitionLog, plan: CleaningPlan) -> bool:
     """Returns whether a log is dirty enough to be cleaned, or must be cleaned."""
-    return plan.dirty_bytes > 0 and (plan.must_clean or plan.dirty_ratio > log.config.min_cleanable_dirty_ratio)
+    return plan.must_clean or plan.dirty_ratio > log.config.min_cleanable_dirty_ratio
 
 
 def plan_fields(plan: CleaningPlan) -> dict[str, object]:

@@ -16,6 +16,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember, MemberState
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
 from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request
@@ -248,3 +249,23 @@ def test_old_transactional_producers_name_no_generation(generation: int, code: E
     )
     answer: Any = driver.ask(request, 3)
     assert answer.topics[0].partitions[0].error_code == code
+
+
+@pytest.mark.parametrize(
+    ("epoch", "target_epoch", "members", "state"),
+    [
+        (7, 7, [], "Empty"),
+        (7, 6, [(6, MemberState.STABLE)], "Assigning"),
+        (7, 7, [(7, MemberState.STABLE), (7, MemberState.STABLE)], "Stable"),
+        (7, 7, [(7, MemberState.STABLE), (6, MemberState.STABLE)], "Reconciling"),
+        (7, 7, [(7, MemberState.UNRELEASED_PARTITIONS), (7, MemberState.STABLE)], "Reconciling"),
+    ],
+)
+def test_a_group_is_stable_once_all_have_their_target(
+    epoch: int, target_epoch: int, members: list[tuple[int, MemberState]], state: str
+) -> None:
+    found = ConsumerGroup(group_id=GROUP, exists=True, epoch=epoch, assignment_epoch=target_epoch)
+    for number, (member_epoch, step) in enumerate(members):
+        name = f"m{number}"
+        found.members[name] = ConsumerMember(member_id=name, epoch=member_epoch, state=step)
+    assert found.state.value == state

@@ -6,10 +6,21 @@ Method: the pure core with a driver that commits, refuses or loses its writes. E
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau_broker.coordinator.share.core import share_core
 from moldau_broker.coordinator.share.core.config import ShareConfig
+from moldau_broker.coordinator.share.core.pruning import Snapshots
 from moldau_broker.coordinator.share.core.records import change_record, parse_change
-from moldau_broker.coordinator.share.core.requests import Delete, Initialize, Read, Summarize
+from moldau_broker.coordinator.share.core.requests import (
+    Delete,
+    Initialize,
+    KeyAnswer,
+    Read,
+    Summarize,
+    codes_of,
+    joined,
+    response_of,
+)
 from moldau_broker.coordinator.share.core.share_core import WRITE_RECORDS_MAX
 from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState, Snapshot, Update
 from support.coordinator.share_world import ShareDriver, T, batches_of, key, write
@@ -314,3 +325,34 @@ def test_a_write_is_as_large_as_it_may_be(spare_bytes: int, writes: int, monkeyp
     driver = ShareDriver(auto_commit=False)
     driver.send((key(0), BEGIN), (key(1), BEGIN))
     assert len(driver.uncommitted) == writes
+
+
+def test_a_beginning_with_an_offset_is_no_repetition() -> None:
+    """Without one it repeats a request whose answer was lost; with one the group's start offset is set again."""
+    driver = begun()
+    driver.ask(write((5, 9, 2, 1), start=5))
+    assert driver.code(BEGIN) is ErrorCode.NONE
+    assert driver.ask(Summarize()).start_offset == 5
+    assert driver.code(Initialize(state_epoch=0, start_offset=2)) is ErrorCode.NONE
+    assert driver.ask(Summarize()).start_offset == 2
+
+
+def test_a_log_is_redundant_up_to_its_oldest_state() -> None:
+    """Without any state that is all of it."""
+    snapshots = Snapshots()
+    assert snapshots.redundant_end_offset() == 0
+    first, second = key(), key(partition=1)
+    state = ShareState(snapshot_epoch=0, state_epoch=0)
+    steps = [(first, state, 4), (second, state, 4), (first, state, 4), (second, None, 6), (first, None, 9)]
+    for offset, (place, after, end) in enumerate(steps, start=4):
+        snapshots.replay(Snapshot(key=place, state=after), offset, after)
+        expected = end if offset != 6 else 5
+        assert snapshots.redundant_end_offset() == expected
+
+
+def test_answers_of_several_coordinators_become_one() -> None:
+    codes = {key(partition=number): ErrorCode(15 * (number % 2)) for number in range(4)}
+    each = [
+        response_of(InitializeShareGroupStateRequest, {place: KeyAnswer(code=code)}) for place, code in codes.items()
+    ]
+    assert codes_of("g", joined(InitializeShareGroupStateRequest, each)) == codes

@@ -5,9 +5,13 @@ Method: the pure core, with writes that the test holds back or refuses.
 
 from __future__ import annotations
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
+from moldau.values import ZERO_UUID
+from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
 from support.coordinator.group_world import CoreDriver
-from support.coordinator.share_group_world import GROUP, ShareClient, beat, error_of
+from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, error_of
 
 SESSION_MS = 45_000
 
@@ -64,3 +68,57 @@ def test_a_share_coordinator_is_asked_once_at_a_time() -> None:
     driver.answer_questions()
     driver.commit()
     assert not driver.questions
+
+
+def compacted(driver: CoreDriver) -> CoreDriver:
+    """Returns a coordinator that loads the last record of each key only."""
+    last = {key: value for append in driver.log for key, value in append.records}
+    again = CoreDriver(driver.config)
+    for key, value in last.items():
+        if value is not None:
+            again.core.replay(key, value, None)
+    return again
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_compacted_log_has_nothing_of_removed_members(leaves: bool) -> None:
+    """Records that stay would make the member come back with the next coordinator."""
+    driver = CoreDriver()
+    client, other = ShareClient(driver, "m"), ShareClient(driver, "n")
+    for each in (client, other, client, other):
+        each.beat()
+    assert members_of(compacted(driver)) == {"m", "n"}
+    if leaves:
+        client.beat(-1)
+    for _ in range(2):
+        driver.pass_time(SESSION_MS - 1_000)
+        other.beat()
+    assert members_of(driver) == members_of(compacted(driver)) == {"n"}
+    assert driver.core.shares.committed[GROUP] == compacted(driver).core.shares.committed[GROUP]
+
+
+def test_records_of_a_member_count_in_any_order() -> None:
+    """Compaction keeps the last record of each key, so a member's epoch may lie before its subscription."""
+    member = ShareMember(member_id="m", epoch=7, previous_epoch=6, topics=("t",))
+    current = ShareCurrent(group_id=GROUP, member_id="m", member=member)
+    subscription = ShareSubscription(group_id=GROUP, member_id="m", member=member)
+    found = []
+    for changes in ((current, subscription), (subscription, current)):
+        group = ShareGroup(group_id=GROUP)
+        for change in changes:
+            group.apply(change)
+        found.append(group.members["m"])
+    assert found == [member, member]
+    group = ShareGroup(group_id=GROUP)
+    group.apply(ShareCurrent(group_id=GROUP, member_id="m", member=None))
+    assert not group.members, "the end of a member that is not there makes none"
+
+
+def test_the_answer_for_an_unknown_topic_has_no_id() -> None:
+    driver = CoreDriver()
+    client = ShareClient(driver, "m")
+    client.beat()
+    client.beat(-1)
+    (topic,) = driver.ask(alter(("none", 0, 5)), 0).responses  # type: ignore[attr-defined]
+    assert (topic.topic_name, topic.topic_id) == ("none", ZERO_UUID)
+    assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""Goal: sessions of members of streams groups end, whatever becomes of the writes of their joins and leaves.
+"""Goal: a streams group stays usable when writes fail, topics and groups go, and its memory is full.
 
 Method: the pure core, with writes that the test holds back or refuses.
 """
@@ -6,7 +6,21 @@ Method: the pure core, with writes that the test holds back or refuses.
 from __future__ import annotations
 
 from moldau.protocol.errors import ErrorCode
-from support.coordinator.streams_world import SESSION_MS, StreamsClient, group_of, settle, streams_driver
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.list_groups import ListGroupsRequest
+from moldau.protocol.messages.streams_group_heartbeat import Subtopology, Topology
+from moldau_broker.coordinator.group.streams.core.state import StreamsGroupState
+from support.coordinator.group_world import CoreDriver, commit_request, stable_group
+from support.coordinator.streams_world import (
+    GROUP,
+    SESSION_MS,
+    StreamsClient,
+    group_of,
+    reloaded,
+    settle,
+    streams_driver,
+    topic,
+)
 
 
 def test_a_session_that_ends_during_the_join_counts() -> None:
@@ -35,3 +49,130 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
     driver.commit()
     assert not group_of(driver).members
+
+
+def listed(driver: CoreDriver) -> list[tuple[str, str]]:
+    answer = driver.ask(ListGroupsRequest(), 5)
+    return [(each.group_id, each.group_type) for each in answer.groups]  # type: ignore[attr-defined]
+
+
+def test_requests_behind_a_failed_write_are_refused_with_it() -> None:
+    """They were decided on nothing yet; their members send them again."""
+    driver = streams_driver()
+    driver.auto_commit = False
+    first, second = StreamsClient(driver, "a"), StreamsClient(driver, "b")
+    first.send()
+    second.send()
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    codes = [first.take(), second.take()]
+    assert codes[0] is codes[1]
+    assert codes[0] not in (None, ErrorCode.NONE)
+    driver.auto_commit = True
+    driver.commit()
+    settle([first, second])
+    assert sorted(len(client.active) for client in (first, second)) == [3, 3]
+
+
+def test_the_first_delay_is_not_prolonged() -> None:
+    """Neither by members that come later, nor when the first one has left before."""
+    driver = streams_driver(delay_ms=3_000)
+    first = StreamsClient(driver, "a")
+    first.beat()
+    driver.create_topics()
+    driver.pass_time(2_000)
+    first.leave()
+    StreamsClient(driver, "b").beat()
+    assert group_of(driver).assignment_epoch < group_of(driver).epoch
+    driver.pass_time(1_000)
+    assert group_of(driver).assignment_epoch == group_of(driver).epoch
+
+
+def test_a_group_may_go_while_its_topics_are_created() -> None:
+    driver = streams_driver()
+    client = StreamsClient(driver, "a")
+    client.beat()
+    client.leave()
+    assert len(driver.creations) == 1
+    answer = driver.ask(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    assert answer.results[0].error_code == 0  # type: ignore[attr-defined]
+    driver.create_topics()
+    assert listed(driver) == []
+    other = StreamsClient(driver, "b")
+    settle([other])
+    assert len(other.active) == 6
+
+
+def test_a_classic_group_ends_where_a_streams_group_begins() -> None:
+    """The next coordinator would find two groups of one name in the log."""
+    driver = streams_driver()
+    stable_group(driver, 1)
+    driver.pass_time(400_000)  # the classic member's session ends
+    assert listed(driver) == [(GROUP, "classic")]
+    client = StreamsClient(driver, "a")
+    settle([client])
+    for _ in range(2):
+        assert listed(driver) == [(GROUP, "streams")]
+        driver.fail_over()
+    settle([client])
+    assert group_of(driver).state is StreamsGroupState.STABLE
+    client.leave()
+    driver.ask(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    driver.fail_over()
+    assert listed(driver) == []
+
+
+def test_repartition_topics_that_read_each_other_are_refused() -> None:
+    """No number of partitions follows from such a loop."""
+    driver = streams_driver()
+    loop = [
+        Subtopology(subtopology_id="0", repartition_source_topics=[topic("b")], repartition_sink_topics=["a"]),
+        Subtopology(subtopology_id="1", repartition_source_topics=[topic("a")], repartition_sink_topics=["b"]),
+    ]
+    client = StreamsClient(driver, "a", Topology(epoch=0, subtopologies=loop))
+    assert client.beat() is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_a_full_group_takes_what_needs_no_more_memory() -> None:
+    """The bound may have been lowered since; members that shrink or stay as they are must not be refused."""
+    driver = streams_driver()
+    client = StreamsClient(driver, "a", endpoint=("a-long-name", 1))
+    settle([client])
+    object.__setattr__(driver.config, "metadata_bytes_max", 1)
+    for host, code in (
+        ("a-short", ErrorCode.NONE),
+        ("b-short", ErrorCode.NONE),
+        ("a-longer-name", ErrorCode.GROUP_MAX_SIZE_REACHED),
+        ("a", ErrorCode.NONE),
+    ):
+        client.endpoint, client.sends_all = (host, 1), True
+        assert client.beat() is code
+
+
+def test_a_member_that_moved_to_another_process_is_recorded() -> None:
+    """Its standby tasks must lie elsewhere, so the group is assigned again."""
+    driver = streams_driver()
+    client = StreamsClient(driver, "a", process="here")
+    settle([client])
+    before = group_of(driver).epoch
+    client.process, client.sends_all = "there", True
+    client.beat()
+    assert group_of(driver).members["a"].process_id == "there"
+    assert group_of(driver).epoch > before
+    assert reloaded(driver) == group_of(driver)
+
+
+def test_an_empty_group_ends_with_the_last_of_its_offsets() -> None:
+    """Each offset expires by its own age, and the group stays as long as one is left."""
+    driver = streams_driver()
+    client = StreamsClient(driver, "a")
+    settle([client])
+    client.leave()
+    half_ms = driver.config.offsets_retention_ms // 2
+    for partition in (0, 1):
+        driver.ask(commit_request(7, partition=partition), 9)
+        driver.pass_time(half_ms)
+    driver.pass_time(driver.config.offsets_retention_check_interval_ms)
+    assert list(driver.core.offsets.committed(GROUP)) == [("t", 1)]
+    assert listed(driver) == [(GROUP, "streams")]
+    driver.pass_time(half_ms)
+    assert listed(driver) == []

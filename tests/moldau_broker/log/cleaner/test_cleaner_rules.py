@@ -66,6 +66,18 @@ def test_records_behind_a_cut_wait_for_their_lag() -> None:
     assert [row.offset for row in all_rows(lab.log)] == [0, 1, 2, 3, 4, young[-1]]
 
 
+@pytest.mark.parametrize(("age_ms", "is_due"), [(None, True), (5_001, True), (5_000, False), (0, False)])
+def test_a_record_beyond_the_longest_lag_must_be_cleaned(age_ms: int | None, is_due: bool) -> None:
+    """However little of the log is dirty. A record of the first millisecond of 1970 is old like any other."""
+    lab = Lab(max_compaction_lag_ms=5_000, min_cleanable_dirty_ratio=1.0)
+    stamp = 0 if age_ms is None else lab.now - age_ms
+    data = make_batch([(stamp, b"k", b"1")])
+    lab.log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=lab.now)
+    lab.fill()
+    assert plan_cleaning(lab.log, 0, 1 << 60, lab.now).must_clean == is_due
+    assert not plan_cleaning(lab.log, lab.log.log_end_offset, 1 << 60, lab.now).must_clean, "it is clean already"
+
+
 @pytest.mark.parametrize("producer", [0, 9])
 def test_the_last_batch_of_any_producer_keeps_its_header(producer: int) -> None:
     lab = Lab()
@@ -76,6 +88,19 @@ def test_the_last_batch_of_any_producer_keeps_its_header(producer: int) -> None:
     lab.clean()
     header = parse_batch_header(batches(lab)[0])
     assert (header.record_count, header.producer_id, header.producer_epoch, header.base_sequence) == (0, producer, 3, 0)
+
+
+def test_data_of_a_forgotten_producer_leaves_no_header() -> None:
+    """A marker that arrives after the producer expired is all that the log still knows of it."""
+    lab = Lab()
+    lab.transaction(7, {b"k": b"1"}, commit=True)
+    assert lab.log.producer_state.remove_expired(lab.now + 365 * DAY) == 1
+    lab.end(7, commit=True)
+    lab.put(b"k", b"2")
+    lab.fill()
+    lab.clean()
+    assert 0 not in batches(lab)
+    assert 2 in batches(lab), "the marker holds the producer's epoch"
 
 
 def test_kept_batches_keep_their_bytes() -> None:

@@ -21,6 +21,7 @@ from moldau_quorum.log.raft.core.messages import (
     decode_payload,
     encode_message,
 )
+from moldau_quorum.log.raft.core.progress import Progress, ProgressState
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.ready import Role
 from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, encode_configuration
@@ -275,3 +276,54 @@ def test_forged_payloads_are_refused_or_sound(data):
     except MessageError:
         return
     assert decode_payload(unseal(encode_message(Envelope(2, 1), decoded))[2]) == decoded
+
+
+def test_elections_begin_within_their_bounds() -> None:
+    """Members draw different times, or they would ask for votes together again and again."""
+    deadlines = []
+    for seed in range(30):
+        core = RaftCore(
+            node_id=1,
+            timing=TIMING,
+            limits=LogLimits(),
+            seed=seed,
+            now_ms=500.0,
+            hard_state=HardState(epoch=3),
+            log=EntryLog(0, 0, ENTRIES),
+            snapshot=None,
+            bootstrap=VOTERS,
+        )
+        assert not core.has_ready, "all that it begins with is on disk"
+        deadlines.append(core.next_deadline_ms())
+    assert 600 <= min(deadlines) < 620
+    assert 680 < max(deadlines) <= 700
+
+
+def test_a_log_that_begins_after_a_snapshot_is_empty() -> None:
+    log = EntryLog(0, 0, ENTRIES)
+    assert log.size_bytes > 0
+    log.reset(7, 3)
+    assert (log.size_bytes, log.base_index, log.base_epoch, log.last_index) == (0, 7, 3, 7)
+    assert (log.epoch_at(7), log.epoch_at(6), log.epoch_at(8)) == (3, None, None)
+
+
+def test_a_leader_sends_on_from_where_the_logs_agree() -> None:
+    """An answer to an older message may agree with less than was asked for last, or with more than was sent."""
+    progress = Progress(next=10, last_seen_ms=0.0)
+    assert progress.accepted(5)
+    assert (progress.state, progress.match, progress.next) == (ProgressState.REPLICATE, 5, 6)
+    progress.sent(8, 100)
+    assert not progress.accepted(5)
+    assert progress.next == 9
+    assert progress.accepted(11)
+    assert (progress.match, progress.next) == (11, 12)
+
+
+def test_learners_are_members_too() -> None:
+    learner = VoterEndpoint(voter_id=4, host="h", port=1)
+    configuration = Configuration(voters=VOTERS.voters, learners={4: learner})
+    assert configuration.member(4) == learner
+    assert configuration.member(1) == VOTERS.voters[1]
+    assert configuration.member(5) is None
+    assert [each.voter_id for each in configuration.members()] == [1, 2, 3, 4]
+    assert configuration.quorum == 2

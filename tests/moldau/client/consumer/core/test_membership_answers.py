@@ -11,7 +11,13 @@ from uuid import UUID
 import pytest
 
 from moldau.cluster.group_bytes import decode_assignment, encode_assignment
-from moldau.consumer.core.assignors import MemberSubscription, assignors_of, decode_subscription, encode_subscription
+from moldau.consumer.core.assignors import (
+    MemberSubscription,
+    assignors_of,
+    decode_subscription,
+    encode_sticky_user_data,
+    encode_subscription,
+)
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import (
     NO_MEMBERSHIP,
@@ -193,6 +199,15 @@ def test_the_leader_gets_the_members_and_assigns():
     assert [key for key, each in answers.items() if Membership.is_leader(each)] == [("M", False)]
     (found,) = Membership.members_of(answers["M", False])
     assert found == MemberSubscription(member_id="M", topics=("t",), instance_id="i", owned=(T0,), generation=4)
+
+
+def test_the_leader_reads_the_memory_of_sticky_members():
+    """Other assignors do not read it: their members' partitions are those of their subscriptions."""
+    metadata = encode_subscription(["t"], (), -1, None, encode_sticky_user_data([T1], 4))
+    row = JoinGroupResponseMember(member_id="M", metadata=metadata)
+    for protocol, owned in (("sticky", (T1,)), ("range", ()), (None, ())):
+        (found,) = Membership.members_of(JoinGroupResponse(protocol_name=protocol, members=[row]))
+        assert found.owned == owned
 
 
 def test_the_group_chooses_one_of_the_assignors():

@@ -104,8 +104,7 @@ class GoneOffsets:
             self._waiting.setdefault(key, unnamed)
 
     def _is_gone(self, key: FullKey, committed: CommittedOffset) -> bool:
-        observed = committed.topic_id is None and committed == self._waiting.get(key)
-        return observed or is_gone(self._topics, key[1], committed)
+        return committed == self._waiting.get(key) or is_gone(self._topics, key[1], committed)
 
 
 def _key_of(record: OffsetRecord) -> FullKey:

@@ -341,7 +341,7 @@ def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) ->
     if epoch == member.epoch:
         return
     repeats = epoch == member.previous_epoch and reported is not None and member.assigned.contains(reported)
-    if epoch > member.epoch or not repeats:
+    if not repeats:
         size = "greater" if epoch > member.epoch else "smaller"
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
