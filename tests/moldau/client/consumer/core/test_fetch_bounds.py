@@ -207,7 +207,10 @@ def test_statistics_are_what_was_counted():
     counters.committed(3, 0, failed=False)
     counters.committed(7, 0, failed=False)
     counters.committed(90, 0, failed=True)
-    counters.rebalances += 1
+    counters.rebalanced(20, 0)
+    counters.rebalanced(40, 0)
+    for began_ms, ended_ms in ((900, 1_000), (1_000, 1_000), (1_250, 1_300), (1_300, 1_400)):
+        counters.polled_for(began_ms, ended_ms)
     found = counters.statistics([position(A), position(B)], 2_500, 1_000).by_name()
     expected = {
         "records-consumed-total": 16,
@@ -222,9 +225,13 @@ def test_statistics_are_what_was_counted():
         "commit-failed-total": 1,
         "commit-latency-avg": 5,
         "commit-latency-max": 7,
-        "rebalance-total": 1,
+        "rebalance-total": 2,
+        "rebalance-latency-avg": 30,
+        "rebalance-latency-max": 40,
+        "rebalance-latency-total": 60,
         "assigned-partitions": 2,
         "last-poll-seconds-ago": 1.5,
+        "poll-idle-ratio-avg": pytest.approx((50 / 300 + 1) / 2),
     }
     assert {name: found[name] for name in expected} == expected
 
