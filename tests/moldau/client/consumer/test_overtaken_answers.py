@@ -14,7 +14,7 @@ import trio
 
 from moldau import TopicPartition
 from moldau.consumer.core.epoch_membership import EpochMembership
-from moldau.consumer.core.membership import GroupIdentity
+from moldau.consumer.core.membership import GroupIdentity, MemberState
 from moldau.consumer.core.positions import PartitionPosition, Positions
 from moldau.consumer.core.values import RebalanceCallbacks
 from moldau.consumer.rebalance import Rebalancer
@@ -91,6 +91,7 @@ class Coordinator:
     """Gives one assignment after the other, and takes partitions back."""
 
     partition_counts = None
+    counters = None
 
     def __init__(self, membership: EpochMembership, *targets: list[TopicPartition]) -> None:
         self.membership = membership
@@ -135,47 +136,87 @@ class Arrivals:
         """Fetches nothing."""
 
 
-def test_partition_taken_back_during_the_commit_is_not_begun() -> None:
-    """A member gives up one partition for two others; the coordinator takes one of these back while it commits."""
+class Member:
+    """A subscriber of topic ``t``, its coordinator, and what its application hears."""
 
-    async def main() -> None:
+    def __init__(self, *targets: list[TopicPartition]) -> None:
+        """The coordinator gives ``targets``, one for each join."""
         identity = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6000, rebalance_timeout_ms=60000)
-        membership = EpochMembership(identity, str(UUID(int=1)), None)
-        coordinator = Coordinator(membership, [T0], [T1, T2], [T1])
-        positions = Positions()
-        given: list[list[TopicPartition]] = []
-
-        async def commit() -> None:
-            await trio.lowlevel.checkpoint()
-            if T0 in positions.by_partition:
-                coordinator.taken_back.append(T2)
-
-        async def assigned(partitions: list[TopicPartition]) -> None:
-            await trio.lowlevel.checkpoint()
-            given.append(partitions)
-
-        rebalancer = Rebalancer(
+        self.membership = EpochMembership(identity, str(UUID(int=1)), None)
+        self.coordinator = Coordinator(self.membership, *targets)
+        self.positions = Positions()
+        self.given: list[list[TopicPartition]] = []
+        self.lost: list[list[TopicPartition]] = []
+        self.cancels_in_lost: trio.CancelScope | None = None
+        self.on_commit: Callable[[], None] = lambda: None
+        self.rebalancer = Rebalancer(
             Client(),  # type: ignore[arg-type]
             Arrivals(),  # type: ignore[arg-type]
-            positions,
-            coordinator,  # type: ignore[arg-type]
-            membership,
-            commit=commit,
+            self.positions,
+            self.coordinator,  # type: ignore[arg-type]
+            self.membership,
+            commit=self._commit,
             hides_internal=True,
-            callbacks=RebalanceCallbacks(assigned, None, None),
+            callbacks=RebalanceCallbacks(self._assigned, None, self._lost),
         )
-        rebalancer.subscribe(["t"], None)
+        self.rebalancer.subscribe(["t"], None)
+
+    async def _commit(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.on_commit()
+
+    async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.given.append(partitions)
+
+    async def _lost(self, partitions: list[TopicPartition]) -> None:
+        self.lost.append(partitions)
+        scope, self.cancels_in_lost = self.cancels_in_lost, None
+        if scope is not None:
+            scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+
+def test_partition_taken_back_during_the_commit_is_not_begun() -> None:
+    """A member gives up one partition for two others; the coordinator takes one of these back while it commits."""
+    member = Member([T0], [T1, T2], [T1])
+
+    def taken_back() -> None:
+        if T0 in member.positions.by_partition:
+            member.coordinator.taken_back.append(T2)
+
+    async def main() -> None:
+        member.on_commit = taken_back
         async with trio.open_nursery() as nursery:
-            await rebalancer.keep(nursery, 1_000.0)
-            assert list(positions.by_partition) == [T0]
-            membership.rejoin("the coordinator gave another assignment")
-            await rebalancer.keep(nursery, 1_000.0)
-            while membership.state.name != "STABLE":
-                await rebalancer.keep(nursery, 1_000.0)
-        assert list(positions.by_partition) == [T1]
-        assert given[:2] == [[T0], [T1]], "the application hears of no partition that it would not have"
+            await member.rebalancer.keep(nursery, 1_000.0)
+            assert list(member.positions.by_partition) == [T0]
+            member.membership.rejoin("the coordinator gave another assignment")
+            await member.rebalancer.keep(nursery, 1_000.0)
+            while member.membership.state is not MemberState.STABLE:
+                await member.rebalancer.keep(nursery, 1_000.0)
 
     trio.run(main)
+    assert list(member.positions.by_partition) == [T1]
+    assert member.given[:2] == [[T0], [T1]], "the application hears of no partition that it would not have"
+
+
+def test_a_loss_counts_only_when_the_application_has_heard_it() -> None:
+    """The poll is cancelled while the application learns what it has lost; the next poll says it again."""
+    member = Member([T0], [T1])
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await member.rebalancer.keep(nursery, 1_000.0)
+            member.membership.lose_generation("fenced")
+            with trio.CancelScope() as scope:
+                member.cancels_in_lost = scope
+                await member.rebalancer.keep(nursery, 1_000.0)
+            assert scope.cancelled_caught
+            await member.rebalancer.keep(nursery, 1_000.0)
+
+    trio.run(main)
+    assert member.lost == [[T0], [T0]]
+    assert list(member.positions.by_partition) == [T1]
 
 
 def test_a_seek_during_a_fetch_is_not_taken_for_idle() -> None:
