@@ -7,7 +7,6 @@ faces runs against it as it runs against Moldau; further tests ask for the newer
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -23,33 +22,13 @@ from moldau.runtime.ports.real import real_environment
 from moldau.share import AcknowledgeType
 from moldau_jepsen.checkers.group.share import Archived
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.workloads.phases.share_evidence import archived_records, group_times_ms
 from support.interop.clients import wait_until
-from support.interop.maven import kafka_jars_of
-from support.interop.mirrormaker import java
+from support.interop.kafka_node import NEW, NEWEST, OLD, kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
-NEWEST, NEW, OLD = "4.4.0", "4.1.0", "3.9.1"
 SUITE = Path(__file__).parents[1] / "moldau/client/faces/test_three_faces.py"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-NODE = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={home}/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-"""
 OTHERWISE = {
     NEWEST: (),
     NEW: ("admin_serves_share_groups",),
@@ -60,37 +39,6 @@ OTHERWISE = {
 Kafka 4.1 changes no offsets of share groups (``test_share_offsets``). Kafka 3.9 has no share
 groups, and lists no resources but those of client metrics.
 """
-
-
-@contextlib.contextmanager
-def kafka(home, version):
-    """Runs a node; gives its address."""
-    jars, reason = kafka_jars_of(version, ("kafka_2.13",), "kafka-broker")
-    if jars is None:
-        pytest.skip(reason)
-    broker, controller = take_free_ports(2)
-    config = home / "kafka.properties"
-    config.write_text(NODE.format(home=home, broker=broker, controller=controller))
-    words = ("format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(config))
-    subprocess.run(java(jars, "kafka.tools.StorageTool", *words), capture_output=True, check=True, timeout=300)
-    with (home / "kafka.log").open("wb") as log:
-        process = subprocess.Popen(
-            java(jars, "kafka.Kafka", str(config), heap="400m"), stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        wait_until(lambda: is_up(f"127.0.0.1:{broker}"), f"Kafka {version} is up", 300)
-        yield f"127.0.0.1:{broker}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def is_up(bootstrap):
-    try:
-        with Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": 2000}) as admin:
-            return bool(admin.describe_cluster().brokers)
-    except (KafkaError, OSError, TimeoutError):
-        return False
 
 
 @pytest.fixture(scope="module", params=[NEWEST, NEW, OLD])
