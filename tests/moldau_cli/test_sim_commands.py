@@ -16,7 +16,7 @@ from moldau_cli.commands.sim import runs as sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation import RunOptions, run_seed
+from moldau_jepsen.simulation import run_seed
 from moldau_jepsen.simulation.campaign import case, controls, runner, shrink
 from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import read_case
@@ -102,7 +102,7 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
             name="acks-1", text="", convicted=False, seeds=1, convicted_by="", detail="nothing was found"
         )
 
-    clean = run_seed(3, RunOptions(fault_seconds=0.5, kinds=(FaultKind.SLOW,)))
+    clean = run_seed(3, replace(SMALL_RUN, kinds=(FaultKind.SLOW,)))
     assert clean.passed
     monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: (one for one in [clean]))
     monkeypatch.setattr(controls, "run_controls", lambda **_: iter(()))
@@ -120,7 +120,7 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
 
 
 def test_a_campaign_tells_how_it_is_going(call, monkeypatch, tmp_path):
-    clean = run_seed(3, RunOptions(fault_seconds=0.5, kinds=(FaultKind.SLOW,)))
+    clean = run_seed(3, replace(SMALL_RUN, kinds=(FaultKind.SLOW,)))
     pages = []
 
     def results(*_, **__):

@@ -5,6 +5,7 @@ Method: frames by hand, cut at every place; the group's own state machine under 
 
 import random
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,9 +26,10 @@ from moldau_jepsen.coverage.coverage import (
     reachable_transitions,
     watched,
 )
-from moldau_jepsen.simulation import RunOptions, run_seed
+from moldau_jepsen.simulation import run_seed
 from moldau_jepsen.simulation.judge.invariants import PartitionState
 from moldau_quorum.log.port import QUORUM_MESSAGE_KEY
+from support.kit.small_run import SMALL_RUN
 
 
 def request(key, version, correlation_id, body=b""):
@@ -172,7 +174,7 @@ def test_changes_of_partitions_are_classified(before, after, last_leader, found)
 
 def test_a_run_covers_required_rows_and_no_impossible_row():
     """A run covers the rows that its clients must use, and no impossible row."""
-    result = run_seed(3, RunOptions(fault_seconds=2.0, transactions=True))
+    result = run_seed(3, replace(SMALL_RUN, fault_seconds=2.0, transactions=True))
     assert result.passed, result.violations
     seen = {(kind.api_key, kind.is_request, kind.sender) for kind in result.coverage.messages}
     for key, sender in ((0, "client"), (1, "client"), (1, "broker"), (3, "client"), (11, "client"), (62, "broker")):

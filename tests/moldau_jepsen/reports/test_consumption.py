@@ -121,7 +121,7 @@ def test_random_histories_are_counted_as_by_hand() -> None:
 
 def test_memory_is_five_bytes_per_record() -> None:
     consumption = Consumption(Latencies())
-    values = 40_000
+    values = 15_000
 
     def operation(index: int, kind: Kind, part: Send | Poll, group: str = "") -> Operation:
         return Operation(

@@ -13,7 +13,7 @@ import trio
 from moldau.producer import Producer
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.history import HistoryFile
-from moldau_jepsen.simulation import RunOptions, run_seed, write_failure
+from moldau_jepsen.simulation import run_seed, write_failure
 from moldau_jepsen.simulation.campaign import case, run, shrink
 from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import Case, read_case, run_case
@@ -21,9 +21,10 @@ from moldau_jepsen.simulation.campaign.runner import HISTORY, SCHEDULE_FILE, exa
 from moldau_jepsen.simulation.campaign.shrink import shrink_seed
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 from moldau_jepsen.workloads.queue import QueueWorkload
+from support.kit.small_run import SMALL_RUN
 
 SLOW = PlannedFault(kind=FaultKind.SLOW, begin=0.5, end=1.5, number=0)
-OPTIONS = RunOptions(faults=(SLOW,), fault_seconds=2.0, transactions=False, pipe=False)
+OPTIONS = replace(SMALL_RUN, faults=(SLOW,), fault_seconds=2.0)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def producer_raises(monkeypatch):
 
 
 def test_an_error_of_a_client_is_a_violation(producer_raises, tmp_path):
-    result = examine(1)
+    result = examine(100)
     (violation,) = result.violations
     assert finder_of(violation) == "client-failed"
     assert "LookupError: no such batch at test_client_failure.py" in violation
@@ -92,7 +93,7 @@ def test_clients_that_never_end_are_convicted_by_name(monkeypatch):
         await trio.sleep_forever()
 
     monkeypatch.setattr(QueueWorkload, "run", work_and_never_end)
-    monkeypatch.setattr(run, "DRAIN_SECONDS", 20.0)
+    monkeypatch.setattr(run, "DRAIN_SECONDS", 8.0)
     result = run_seed(1, replace(OPTIONS, faults=(), fault_seconds=0.5))
     (violation,) = result.violations
-    assert violation == "at the end: stuck: clients had not ended 20 s after they were asked to: queue"
+    assert violation == "at the end: stuck: clients had not ended 8 s after they were asked to: queue"

@@ -6,6 +6,8 @@ planted bug that knows voters by their id alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from moldau_jepsen.simulation.campaign.campaign import run_seed
@@ -16,9 +18,9 @@ from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.proof import proof_beyond
 
 
-@pytest.mark.parametrize("seed", proof_beyond(1, [1, 3]))
-def test_a_quorum_bears_the_loss_of_logs(seed):
-    result = run_seed(seed, LOST_VOTERS.of_seed(seed))
+@pytest.mark.parametrize(("seed", "seconds"), proof_beyond(1, [(1, 6.0), (1, 20.0), (3, 20.0)]))
+def test_a_quorum_bears_the_loss_of_logs(seed, seconds):
+    result = run_seed(seed, replace(LOST_VOTERS.of_seed(seed), fault_seconds=seconds))
     assert not result.violations
     assert result.faults_by_kind["lost-log"] >= 2, "they took effect"
 
