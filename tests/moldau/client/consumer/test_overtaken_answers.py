@@ -14,11 +14,13 @@ import trio
 
 from moldau import TopicPartition
 from moldau.consumer.core.epoch_membership import EpochMembership
-from moldau.consumer.core.membership import GroupIdentity, MemberState
+from moldau.consumer.core.membership import GroupIdentity, MemberState, Next
 from moldau.consumer.core.positions import PartitionPosition, Positions
 from moldau.consumer.core.values import RebalanceCallbacks
 from moldau.consumer.rebalance import Rebalancer
 from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from support.client.consumer_stories import fill, numbers, simulate, take
@@ -263,3 +265,20 @@ def test_a_partition_with_a_new_leader_is_not_idle() -> None:
     assert position.is_idle
     position.leader_is(4)
     assert not position.is_idle
+
+
+def test_an_answer_from_before_a_loss_restores_nothing() -> None:
+    """The member gives up its partitions while the coordinator answers a heartbeat that named them."""
+    member = Member([T0])
+    membership = member.membership
+    membership.want(["t"])
+    joined = ConsumerGroupHeartbeatResponse(member_epoch=4, assignment=Assignment(topic_partitions=[]))
+    assert membership.on_epoch_heartbeat(membership.epoch_heartbeat([]), joined, membership.losses) is Next.GO_ON
+    losses, request = membership.losses, membership.epoch_heartbeat([])
+    membership.lose_generation("poll came too late")
+    late = ConsumerGroupHeartbeatResponse(member_epoch=5, assignment=Assignment(topic_partitions=[]))
+    assert membership.on_epoch_heartbeat(request, late, losses) is Next.GO_ON
+    assert (membership.has_generation, membership.target) == (False, None)
+    refusal = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert membership.on_epoch_heartbeat(request, refusal, losses) is Next.GO_ON
+    assert membership.losses == losses + 1, "one loss, which the application hears once"

@@ -25,6 +25,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
 from moldau_broker.coordinator.group.core.records import (
     CommittedOffset,
     GroupRecord,
@@ -527,3 +528,16 @@ def test_a_group_whose_expiry_was_refused_expires_later() -> None:
     driver.pass_time(2 * MINUTE_MS)
     driver.fail_over()
     assert not driver.core.membership.groups
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_later_offset_wins_whenever_its_transaction_ends(commits: bool) -> None:
+    """Compaction keeps the later of two effective records, so the earlier transaction must not restore its offset."""
+    store = OffsetStore()
+    for producer_id, offset in ((1, 5), (2, 9)):
+        committed = CommittedOffset(offset=offset, leader_epoch=-1, metadata="", commit_ms=0)
+        store.replay_offset(OffsetRecord(group_id="g", topic="t", partition=0, committed=committed), producer_id)
+    store.replay_marker(2, True)
+    assert not store.has_pending("g")
+    store.replay_marker(1, commits)
+    assert store.committed("g")["t", 0].offset == 9
