@@ -61,4 +61,5 @@ def test_an_administered_group_is_used_and_judged(protocol: str) -> None:
         "group_consumer_min_heartbeat_interval_ms": "100",
         "group_consumer_heartbeat_interval_ms": "500",
     }
-    run_cluster(scenario, brokers=1, **settings)
+    # An unanswered write of the last value would excuse the made-up one; in the run of this seed there is none.
+    run_cluster(scenario, seed=2, brokers=1, **settings)

@@ -211,7 +211,7 @@ def first_of(transaction):
         1,
         [
             ("newest-transaction-holds-back", 1, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
-            ("last-stable-offset-ignored", 1, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
+            ("last-stable-offset-ignored", 3, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
         ],
     ),
 )
