@@ -211,13 +211,23 @@ async def measure_consumers(port: int, options: argparse.Namespace, answered: Ca
     await measure_load(command, 10 * count, f"{count} waiting consumers", options, answered)
 
 
+async def run_load(command: list[str]) -> None:
+    """Runs a load until cancelled.
+
+    Raises:
+        RuntimeError: the load has ended, for example because the broker refused a request.
+    """
+    ended = await trio.run_process(command, check=False)
+    raise RuntimeError(f"the load ended with code {ended.returncode}")
+
+
 async def measure_load(
     command: list[str], warm_up: int, name: str, options: argparse.Namespace, answered: Callable[[], int]
 ) -> None:
     """Reports what the requests of a load cost that runs in a process of its own."""
     profile = cProfile.Profile()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(trio.run_process, command, check=False))
+        nursery.start_soon(run_load, command)
         while answered() < warm_up:  # noqa: ASYNC110
             await trio.sleep(0.05)  # no event reports it
         for _ in range(options.rounds):

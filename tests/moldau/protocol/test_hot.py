@@ -11,12 +11,12 @@ import pytest
 
 from moldau.protocol import hot
 from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
-from moldau.protocol.framing import decode_response, encode_request, encode_response
+from moldau.protocol.framing import decode_request_header, decode_response, encode_request, encode_response
 from moldau.protocol.hot import pure, wire
 from moldau.protocol.messages import fetch, produce
 from support.protocol_samples import Sampler, samples, versions_of
 
-FUNCTIONS = ("read_produce", "read_fetch", "read_fetch_answer", "write_produce", "write_fetch")
+FUNCTIONS = ("read_produce", "read_one_produce", "read_fetch", "read_fetch_answer", "write_produce", "write_fetch")
 
 
 @pytest.fixture(autouse=True, params=["short cuts", "general"])
@@ -99,6 +99,39 @@ def test_reading_produce_equals_the_compiled_codec(version: int) -> None:
             assert hot.read_produce_request(memoryview(data), 4, version) == produce_view(sample, version)
             for broken in spoiled(generator, data[4:]):
                 same_outcome(produce.ProduceRequest, version, broken)
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_requests_for_one_partition_are_read_at_once(version: int, short_cuts: bool) -> None:
+    """A frame that the short cut reads means what the general reader says; it leaves all unusual ones."""
+    generator = random.Random(version)
+    taken = 0
+    for number in range(200):
+        records = bytearray(generator.randbytes(generator.choice((0, 60, 61, 200))))
+        if len(records) > 22 and number % 3:
+            records[22] &= 0xE8
+        part = produce.PartitionProduceData(index=generator.randrange(1 << 31), records=bytes(records))
+        topic = produce.TopicProduceData(name="t" * generator.randrange(1, 200), topic_id=UUID(int=5))
+        topic.partition_data = [part] * generator.choice((1, 1, 1, 2, 0))
+        request = produce.ProduceRequest(acks=generator.choice((-1, 0, 1)), timeout_ms=generator.randrange(1 << 31))
+        request.topic_data = [topic] * generator.choice((1, 1, 1, 2))
+        request.transactional_id = generator.choice((None, None, None, "x"))
+        data = encode_request(request, version, number, generator.choice(("", "client", None)))[4:]
+        at = decode_request_header(memoryview(data)).body_offset
+        assert wire.read_one_produce(memoryview(data[: at - 1] + b"\x01\x00\x00" + data[at:]), version >= 13) is None
+        for body in (data[at:], *spoiled(generator, data[at:])):
+            frame = memoryview(data[:at] + body)
+            found = wire.read_one_produce(frame, version >= 13)
+            if found is None:
+                continue
+            taken += 1
+            correlation_id, acks, timeout_ms, key, batch = found
+            assert correlation_id == number
+            read = hot.read_produce_request(frame, at, version)
+            assert read == hot.ProduceRequestView(None, acks, timeout_ms, [(key[0], [(key[1], batch)])])
+            assert len(batch) >= 61
+            assert not batch[22] & 0x17
+    assert (taken > 50) == short_cuts
 
 
 @pytest.mark.parametrize("version", versions_of(fetch.FetchRequest))

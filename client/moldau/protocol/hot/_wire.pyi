@@ -20,6 +20,15 @@ def read_produce(
 ) -> ProduceRequestView | None:
     """Reads a body of a flexible version; ``make`` is the class of the result."""
 
+def read_one_produce(
+    frame: memoryview, topic_ids: bool, /
+) -> tuple[int, int, int, tuple[bytes, int], memoryview] | None:
+    """Reads a whole frame of a flexible version that names one partition of one topic.
+
+    Returns correlation id, acks, timeout, the raw topic with the index, and the records. None also for a transactional
+    id, and for records that are compressed, transactional, or no batch.
+    """
+
 def read_fetch(
     frame: memoryview,
     position: int,

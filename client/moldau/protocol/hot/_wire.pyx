@@ -13,6 +13,10 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcpy
 
 cdef Py_ssize_t STRING_BYTES_MAX = 32767
+cdef enum:
+    BATCH_BYTES_MIN = 61
+    ATTRIBUTES_AT = 22  # the low byte of the attributes of a batch
+    UNUSUAL = 0x17  # compressed, or transactional
 cdef object new_tuple = tuple.__new__
 cdef object NO_RECORDS = memoryview(b"")
 
@@ -144,6 +148,44 @@ cdef object read_produce_body(
     if at >= end or data[at]:
         return None
     return new_tuple(make, (transactional_id, acks, timeout_ms, topics))
+
+
+def read_one_produce(frame, bint topic_ids):
+    cdef Py_buffer view
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        return read_one_produce_frame(frame, <const uint8_t*>view.buf, view.len, topic_ids)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object read_one_produce_frame(object frame, const uint8_t* data, Py_ssize_t end, bint topic_ids):
+    cdef Py_ssize_t at = 10
+    cdef Py_ssize_t size
+    cdef const uint8_t* head
+    cdef int32_t index
+    if end < 10:
+        return None
+    size = int16_at(data + 8)
+    if size > 0:
+        at += size
+    # No tagged fields of the header, no transactional id; then acks and timeout; one topic.
+    if end - at < 10 or data[at] or data[at + 1] or data[at + 8] != 2:
+        return None
+    head = data + at + 2
+    at += 9
+    topic = topic_at(data, &at, end, topic_ids)
+    if topic is None or end - at < 6 or data[at] != 2:
+        return None
+    index = int32_at(data + at + 1)
+    at += 5
+    size = uvarint_at(data, &at, end) - 1
+    # The records end three empty sections of tagged fields before the end of the frame.
+    if size < BATCH_BYTES_MIN or end - at != size + 3 or data[end - 1] or data[end - 2] or data[end - 3]:
+        return None
+    if data[at + ATTRIBUTES_AT] & UNUSUAL:
+        return None
+    return (int32_at(data + 4), int16_at(head), int32_at(head + 2), (topic, index), frame[at : at + size])
 
 
 def read_fetch(frame, Py_ssize_t position, int version, Py_ssize_t entries_max, make, make_partition, no_directory, int64_t no_watermark):

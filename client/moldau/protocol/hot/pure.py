@@ -7,4 +7,4 @@ def left_to_the_general_one(*_: object) -> None:
     """Takes no short cut."""
 
 
-read_produce = read_fetch = read_fetch_answer = write_produce = write_fetch = left_to_the_general_one
+read_produce = read_one_produce = read_fetch = read_fetch_answer = write_produce = write_fetch = left_to_the_general_one

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moldau.protocol.hot._wire import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+    from moldau.protocol.hot._wire import (
+        read_fetch,
+        read_fetch_answer,
+        read_one_produce,
+        read_produce,
+        write_fetch,
+        write_produce,
+    )
 else:
     try:
-        from moldau.protocol.hot._wire import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+        from moldau.protocol.hot import _wire as module
     except ImportError:
-        from moldau.protocol.hot.pure import read_fetch, read_fetch_answer, read_produce, write_fetch, write_produce
+        from moldau.protocol.hot import pure as module
+    read_produce, read_one_produce = module.read_produce, module.read_one_produce
+    read_fetch, read_fetch_answer = module.read_fetch, module.read_fetch_answer
+    write_produce, write_fetch = module.write_produce, module.write_fetch
 
-__all__ = ["read_fetch", "read_fetch_answer", "read_produce", "write_fetch", "write_produce"]
+__all__ = ["read_fetch", "read_fetch_answer", "read_one_produce", "read_produce", "write_fetch", "write_produce"]

@@ -16,7 +16,7 @@ from moldau_broker.log.files.batches import BatchReader, batch_problem, plausibl
 from moldau_broker.log.files.index import RELATIVE_MAX, TimestampEntry
 from moldau_broker.log.files.names import LOG_SUFFIX
 from moldau_broker.log.files.segment_files import SegmentFiles
-from moldau_broker.log.values import NO_TIMESTAMP, StagedBatch, TimestampOffset
+from moldau_broker.log.values import NO_TIMESTAMP, StagedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LOOKUP_BYTES = 4096
 """Bytes read at a time to walk from an index entry to a batch: about one interval of the index."""
 
+_SIZE = StagedBatch._fields.index("size")
 _PREALLOCATION_STEP = 16 * 1024 * 1024
 _PREALLOCATION_START = 4 * 1024 * 1024
 """From this size on, space is reserved ahead, which makes large appends cheaper."""
@@ -93,7 +94,7 @@ class LogSegment:
         self._preallocated = 0
         self._index_interval = config.index_interval_bytes
         self._bytes_since_entry = 0
-        self._max_entry: TimestampOffset | None = (
+        self._max_entry: TimestampEntry | None = (
             None  # largest timestamp and its batch's last offset; None: not read yet
         )
         self._first_timestamp: int | None = None
@@ -166,37 +167,40 @@ class LogSegment:
             OSError: The write failed. Nothing is indexed.
         """
         size = self.size
-        total = batches[0].size if len(batches) == 1 else sum([batch.size for batch in batches])
+        total = batches[0][_SIZE] if len(batches) == 1 else sum([batch[_SIZE] for batch in batches])
         if size + total > self._preallocated and (self.preallocate or size >= _PREALLOCATION_START):
             self._preallocated = max(self.preallocate, size + total + _PREALLOCATION_STEP)
             self.file.preallocate(self._preallocated)
         new_size = self.files.log.append(buffers)
         assert new_size == size + total, f"{self.file.path} has {new_size} bytes, expected {size + total}"
-        for batch in batches:
-            self._note(batch)
+        self._note(batches)
 
-    def _note(self, batch: StagedBatch) -> None:
-        """Indexes the batch at position ``size``."""
+    def _note(self, batches: Sequence[StagedBatch]) -> None:
+        """Indexes batches that follow each other from position ``size`` on."""
         position = self.size
-        _, last_offset, size, max_timestamp = batch
-        largest = self._max_entry
-        if largest is None:
-            largest = self.max_entry()
-        if max_timestamp > largest.timestamp_ms:
-            largest = self._max_entry = TimestampOffset(timestamp_ms=max_timestamp, offset=last_offset)
         if self._first_timestamp is None and position == 0:
-            self._first_timestamp = max_timestamp
-        if self._bytes_since_entry > self._index_interval:
-            self._offset_index.append(last_offset, position)
-            self._time_index.maybe_append(largest.timestamp_ms, largest.offset)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size
+            self._first_timestamp = batches[0].max_timestamp
+        largest_ms, largest_at = self._max_entry or self.max_entry()
+        risen, since_entry = False, self._bytes_since_entry
         tail = self._tail
-        tail.last_offsets.append(last_offset)
-        tail.positions.append(position)
-        if len(tail.positions) >= 2 * TAIL_BATCHES:
+        last_offsets, positions = tail.last_offsets, tail.positions
+        for _, last_offset, size, max_timestamp in batches:
+            if max_timestamp > largest_ms:
+                largest_ms, largest_at, risen = max_timestamp, last_offset, True
+            if since_entry > self._index_interval:
+                self._offset_index.append(last_offset, position)
+                self._time_index.maybe_append(largest_ms, largest_at)
+                since_entry = 0
+            since_entry += size
+            last_offsets.append(last_offset)
+            positions.append(position)
+            position += size
+        if risen:
+            self._max_entry = TimestampEntry(largest_ms, largest_at)
+        self._bytes_since_entry = since_entry
+        if len(positions) >= 2 * TAIL_BATCHES:
             tail.shorten()
-        self.size = position + size
+        self.size = position
 
     def abandon_write(self) -> None:
         """Removes the bytes of an append that failed.
@@ -346,7 +350,8 @@ class LogSegment:
             if header.base_offset < expected or not self.offset_index.fits(header.last_offset):
                 break
             expected = header.last_offset + 1
-            self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
+            staged = StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp)
+            self._note((staged,))
         self.unreadable_from = self.size if self.size < size else None
         self._last_offset_left = expected - 1
         self._keep_lost(size)
@@ -378,12 +383,12 @@ class LogSegment:
         self.size = 0
         self._tail.clear()
         self._bytes_since_entry = 0
-        self._max_entry = TimestampOffset(timestamp_ms=NO_TIMESTAMP, offset=self.base_offset)
+        self._max_entry = TimestampEntry(NO_TIMESTAMP, self.base_offset)
         self._first_timestamp = None
 
     # Timestamps ------------------------------------------------------------------------------------------------------
 
-    def max_entry(self) -> TimestampOffset:
+    def max_entry(self) -> TimestampEntry:
         """Returns the largest timestamp and the last offset of its batch; -1 and the base offset if empty.
 
         Covers only the readable part where ``unreadable_from`` is set.
@@ -396,7 +401,7 @@ class LogSegment:
             self._max_entry = self._load_max_entry()
         return self._max_entry
 
-    def _load_max_entry(self) -> TimestampOffset:
+    def _load_max_entry(self) -> TimestampEntry:
         """Reads it from the last entry of the time index, checked against its batch, and from the batches after it."""
         self.unreadable_from = None
         last = self.time_index.last()
@@ -414,7 +419,7 @@ class LogSegment:
             end = position + header.size_bytes
         if end != self.size:
             self.unreadable_from = end
-        return TimestampOffset(timestamp_ms=largest.timestamp_ms, offset=largest.offset)
+        return largest
 
     def find_timestamp(self, timestamp_ms: int, start_offset: int) -> tuple[BatchHeader, bytes] | None:
         """Returns header and bytes of the first batch at or after an offset and a time; None if there is none.
@@ -461,7 +466,8 @@ class LogSegment:
             problem = batch_problem(header, batch.data) or accept(batch)
             if problem is not None:
                 break
-            self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
+            staged = StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp)
+            self._note((staged,))
         problem = problem or reader.problem
         # Truncation also releases space that was reserved beyond the content.
         self.file.truncate(self.size)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from moldau.records import BatchHeader
 from moldau_broker.log.files.batches import CONTROL_BIT
 from moldau_broker.log.partition.validator import LEADER_EPOCH_AT, LOG_APPEND_TIME, validate_batch
 from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, StagedBatch
 
 if TYPE_CHECKING:
-    from moldau.records import BatchHeader
     from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.staged_writes import StagedWrites
@@ -55,14 +55,15 @@ class LeaderAppends:
             buffer, header = validation.result(now_ms)
         else:
             buffer, header = validate_batch(records, storage.config, origin, now_ms)
+        _, _, _, _, _, attributes, last_offset_delta, _, max_timestamp, producer_id, _, _, record_count = header
         marker = None
-        if header.producer_id >= 0:
+        if producer_id >= 0:
             duplicate, marker = self._check_producer(header, buffer, leader_epoch, origin, now_ms)
             if duplicate is not None:
                 return duplicate
-        size, max_timestamp, is_control = len(buffer), header.max_timestamp, header.attributes & CONTROL_BIT
+        size, is_control = len(buffer), attributes & CONTROL_BIT
         base_offset = staged.end_offset
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = base_offset + last_offset_delta
         rolled = False
         if (
             is_control
@@ -74,8 +75,8 @@ class LeaderAppends:
         _put_base_offset(buffer, 0, base_offset)
         _put_leader_epoch(buffer, LEADER_EPOCH_AT, leader_epoch)
         staged.add(buffer, _new(StagedBatch, (base_offset, last_offset, size, max_timestamp)))
-        if header.producer_id >= 0:
-            header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+        if producer_id >= 0:
+            header = _new(BatchHeader, (base_offset, header[1], leader_epoch, *header[3:]))
             if marker is not None:
                 staged.end_transaction(header, marker)
             else:
@@ -91,7 +92,7 @@ class LeaderAppends:
                 storage.log_start_offset,
                 max_timestamp,
                 size,
-                header.record_count,
+                record_count,
                 False,
                 rolled,
             ),

@@ -89,7 +89,11 @@ def validate_batch(
             UNSUPPORTED_COMPRESSION_TYPE or UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     if config.stores_as_sent and origin is AppendOrigin.CLIENT and not records.readonly:
-        earliest, latest = _timestamps_in_order(config, now_ms)
+        # As ``_timestamps_in_order``: the earliest has 64 bits after 1970.
+        earliest = now_ms - config.message_timestamp_before_max_ms
+        latest = now_ms + config.message_timestamp_after_max_ms
+        if latest > _INT64_MAX:
+            latest = _INT64_MAX
         plain = check_plain_batch(
             records, BatchHeader, crc32c, config.batch_bytes_max, earliest, latest, config.compact
         )

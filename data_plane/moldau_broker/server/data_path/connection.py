@@ -216,6 +216,13 @@ class BrokerConnection:
         toll = self._toll(api_key, frame) if self._services.quotas.is_active else None
         try:
             if api_key == _PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
+                if toll is None and version >= _PRODUCE_FLEXIBLE and self._services.context.authorizer is None:
+                    found = self._services.produce.handle_one(frame, version, self._touched)
+                    if found is not None:
+                        answer, operation = found
+                        if operation is not None:
+                            self._remember(operation)
+                        return answer
                 return self.produce(frame, version, None, toll)
             if api_key == _FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
                 return self._fetch(frame, version, toll)

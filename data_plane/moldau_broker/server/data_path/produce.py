@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
+from moldau.protocol.hot import ProducePartitionResult, read_produce_request, wire, write_produce_response
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError
@@ -86,6 +86,41 @@ class ProduceService:
         self.transactions = TransactionChecks(replicas, verifier, verifies)
         self._replicas = replicas
         self._hints = hints
+
+    def handle_one(
+        self, frame: memoryview, version: int, touched: dict[Partition, int]
+    ) -> tuple[Answer, ProduceOperation | None] | None:
+        """Serves a request for one partition, as clients usually send it, with the outcome that ``handle`` would have.
+
+        The version is flexible. Returns None, with nothing changed, for all requests that need more than an append:
+        other names, transactions, records that the broker must decompress or convert.
+
+        Raises:
+            CloseConnection: a request with acks=0 failed, so that no answer can report the error.
+        """
+        found = wire.read_one_produce(frame, version >= TOPIC_IDS)
+        if found is None:
+            return None
+        correlation_id, acks, timeout_ms, key, records = found
+        replicas = self._replicas
+        partition = (replicas.by_raw_id if version >= TOPIC_IDS else replicas.by_raw_name).get(key)
+        if partition is None or acks not in _ACKS:
+            return None
+        config = partition.log.storage.config
+        if not (config.keeps_codec and WALK_IS_CHEAP):
+            return None
+        topic, index = key
+        result, required_offset = self._append(partition, topic, index, records, acks, version, touched, None, None)
+        failed = result[_RESULT_ERROR] != 0
+        if failed:
+            partition.traffic.failed_produce += 1
+        waiting = None
+        if required_offset >= 0 and (acks == -1 or (acks == 1 and config.bounds_unsynced)):
+            waiting = {partition: ProduceWait(partition.replica.state.leader_epoch, Offset(required_offset), 0)}
+        results = [(topic, [result])]
+        if waiting is None and not failed and acks:  # as a rule with acks=1
+            return (write_produce_response(version, correlation_id, results),), None
+        return self._answer(acks, version, correlation_id, results, waiting, failed, timeout_ms, 0)
 
     def handle(
         self,
@@ -224,6 +259,22 @@ class ProduceService:
                 number += 1
         if denied:
             results += denied  # behind the others: a waiting request finds its results by number
+        return self._answer(
+            acks, version, correlation_id, results, waiting, failed, request.timeout_ms, throttle_time_ms
+        )
+
+    def _answer(
+        self,
+        acks: int,
+        version: int,
+        correlation_id: int,
+        results: Results,
+        waiting: dict[Partition, ProduceWait] | None,
+        failed: bool,
+        timeout_ms: int,
+        throttle_time_ms: int,
+    ) -> tuple[Answer, ProduceOperation | None]:
+        """Answers a staged request: not at all with acks=0, else now, or when it need not wait any more."""
         if acks == 0:
             if failed:
                 raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
@@ -232,10 +283,9 @@ class ProduceService:
             if failed:
                 return (self._encode(version, correlation_id, results, {}, throttle_time_ms),), None
             return (write_produce_response(version, correlation_id, results, throttle_time_ms),), None
-        waiters = replicas.waits.produces if acks == -1 else replicas.waits.settles
-        return self._start_waiting(
-            waiters, waiting, version, correlation_id, results, request.timeout_ms, throttle_time_ms
-        )
+        waits = self._replicas.waits
+        waiters = waits.produces if acks == -1 else waits.settles
+        return self._start_waiting(waiters, waiting, version, correlation_id, results, timeout_ms, throttle_time_ms)
 
     def _start_waiting(
         self,

@@ -36,7 +36,7 @@ FETCH_CALLS = 102
 produce."""
 FETCH_STEPS = 2
 """Of tasks, for the answers to all fetches that one batch ends: turns for the fetches and for the produce."""
-CALLS = 37
+CALLS = 31
 """Of Moldau's functions, for one request from its arrival to its answer."""
 STEPS_PER_TURN = 2
 """Of tasks: the one of the turn, its wake-up, and what the broker does besides."""

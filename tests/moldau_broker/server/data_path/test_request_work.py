@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.data_path.connection import BrokerConnection
 
 ROUNDS = 20
-PRODUCE_CALLS = 46
-MORE_IN_ONE_DRAIN = 22
+PRODUCE_CALLS = 41
+MORE_IN_ONE_DRAIN = 17
 """Calls of one more request that is written together with others."""
 FETCH_CALLS = 38
 SESSION_CALLS = 21

@@ -109,7 +109,7 @@ class ConnectionLoop:
         self._end_reason: str | None = None
         self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
         self._answers = AnswerQueue(self._transmission, self._held, server.clock, server.times, server.ended_waits)
-        self._parked = ParkedReader(self, connection, self._received, self._answers, self._held)
+        self._parked = ParkedReader(self, connection, self._received, self._answers, self._held, self._throttle)
         # The next request with its size and its API key, before it is handled.
         self._preparing: tuple[Preparation, int, int, RequestTrace | None] | None = None
         self._traced: list[RequestTrace] = []  # requests that were handled and not flushed
@@ -131,7 +131,7 @@ class ConnectionLoop:
                 self._throttle = throttle_of(self._handler)
                 if isinstance(self._handler, Gate):
                     self._gate = self._handler
-                self._parked.watch(self._connection, self._server.arrivals)
+                self._parked.watch(self._connection, self._server.arrivals, self._throttle)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._answers.write)
                     await self._guard(self._read)

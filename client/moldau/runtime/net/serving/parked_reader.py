@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.answer_queue import AnswerQueue
     from moldau.runtime.net.serving.answers import Deferred, ResponsePart
     from moldau.runtime.net.serving.held import HeldBytes
+    from moldau.runtime.net.serving.throttle import Throttle
     from moldau.runtime.ports.environment import Arrivals, Connection
 
 HEAVY_BYTES = 4096
@@ -71,6 +72,7 @@ class ParkedReader:
         "_received",
         "_requests",
         "_task",
+        "_throttle",
         "is_parked",
     )
 
@@ -81,8 +83,9 @@ class ParkedReader:
         received: ReceiveBuffer,
         answers: AnswerQueue,
         held: HeldBytes,
+        throttle: Throttle,
     ) -> None:
-        """Nothing waits. ``connection`` may be replaced by ``watch``."""
+        """Nothing waits. ``connection`` and ``throttle`` may be replaced by ``watch``."""
         self._requests = requests
         self._connection = connection
         self._received = received
@@ -95,12 +98,14 @@ class ParkedReader:
         self._left: LeftOver | None = None
         self._handled: list[Sequence[ResponsePart] | Deferred] = []  # the answers of a turn that is not over
         self._error: Exception | None = None  # of this turn
+        self._throttle = throttle
         self._fills = False  # its receive has filled the buffer
         self._has_more = False  # complete frames are left in the buffer
 
-    def watch(self, connection: Connection, arrivals: Arrivals | None) -> None:
-        """Lets turns serve ``connection`` from now on, if ``arrivals`` can watch it."""
+    def watch(self, connection: Connection, arrivals: Arrivals | None, throttle: Throttle) -> None:
+        """Lets turns serve ``connection`` from now on, if ``arrivals`` can watch it; ``throttle`` is the handler's."""
         self._connection = connection
+        self._throttle = throttle
         if arrivals is not None and arrivals.watch(connection, self):
             self._arrivals = arrivals
 
@@ -146,7 +151,7 @@ class ParkedReader:
         if self._task is None:
             return -1  # the reader receives once more before it waits again
         requests, received = self._requests, self._received
-        if requests.must_wait():
+        if (self._throttle.until_ms or self._answers.pending) and requests.must_wait():
             self._wake(None)
             return -1
         try:
