@@ -15,11 +15,22 @@ if TYPE_CHECKING:
     )
 else:
     try:
-        from moldau.protocol.hot import _wire as module
+        from moldau.protocol.hot._wire import (
+            read_fetch,
+            read_fetch_answer,
+            read_one_produce,
+            read_produce,
+            write_fetch,
+            write_produce,
+        )
     except ImportError:
-        from moldau.protocol.hot import pure as module
-    read_produce, read_one_produce = module.read_produce, module.read_one_produce
-    read_fetch, read_fetch_answer = module.read_fetch, module.read_fetch_answer
-    write_produce, write_fetch = module.write_produce, module.write_fetch
+        from moldau.protocol.hot.pure import (
+            read_fetch,
+            read_fetch_answer,
+            read_one_produce,
+            read_produce,
+            write_fetch,
+            write_produce,
+        )
 
 __all__ = ["read_fetch", "read_fetch_answer", "read_one_produce", "read_produce", "write_fetch", "write_produce"]
