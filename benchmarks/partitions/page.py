@@ -27,7 +27,8 @@ machine than seconds do. The benchmark writes this page and the plot.
 A broker keeps one file of each log open, and a second one for a log with aborted transactions. Raise the limit of open
 files (`ulimit -n`, `LimitNOFILE=` in the unit) to at least twice the number of its logs: a broker refuses further logs
 at about nine sixteenths of the limit. The machine of these runs allowed 20,000 files, so that a broker could have
-11,250 logs: 10,000 partitions with three replicas fit, 20,000 do not.
+11,250 logs: 10,000 partitions with three replicas fit, 20,000 do not. They need a limit of 36,000 files, and that
+machine lets no process raise the limit (it takes the capability `CAP_SYS_RESOURCE`).
 
 With one replica, no other broker can lead: the failover is the time until clients see the partitions without a leader.
 
