@@ -326,3 +326,13 @@ def test_an_unregistered_broker_is_no_eligible_leader_any_more() -> None:
     controller.join(first)
     assert controller.partition("t").leader == first
     assert third not in controller.partition("t").isr
+
+
+def test_a_partition_that_is_named_twice_is_elected_once() -> None:
+    controller = three_brokers()
+    request = ElectLeadersRequest(
+        election_type=0,
+        topic_partitions=[TopicPartitions(topic="t", partitions=[0, 0]), TopicPartitions(topic="t", partitions=[0])],
+    )
+    (result,) = controller.handle(request).replica_election_results
+    assert [each.partition_id for each in result.partition_result] == [0]

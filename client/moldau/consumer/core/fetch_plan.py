@@ -139,7 +139,7 @@ class FetchPlan:
         enough = min(self._limits.partition_bytes, share // 2)
         for paused in [False, True]:
             buffered = sum(each.buffered_bytes for each in positions)
-            if not buffered or share - buffered >= enough:
+            if share - buffered >= enough:
                 return max(share - buffered, 1)
             if not paused:
                 for each in positions:

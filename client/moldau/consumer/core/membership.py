@@ -124,14 +124,13 @@ class Membership:
         identity = self.identity
         protocols: list[JoinGroupRequestProtocol] = []
         for assignor in self.assignors:
-            is_kept = assignor.is_cooperative and self.is_cooperative
             remembers = assignor.name == "sticky" and owned
             protocols.append(
                 JoinGroupRequestProtocol(
                     name=assignor.name,
                     metadata=encode_subscription(
                         topics,
-                        owned if is_kept else (),
+                        owned if self.is_cooperative else (),
                         self.owned_generation,
                         identity.rack,
                         encode_sticky_user_data(owned, self.owned_generation) if remembers else None,

@@ -90,6 +90,33 @@ def test_the_last_batch_of_any_producer_keeps_its_header(producer: int) -> None:
     assert (header.record_count, header.producer_id, header.producer_epoch, header.base_sequence) == (0, producer, 3, 0)
 
 
+def horizons(lab: Lab) -> dict[int, int | None]:
+    """The time until which each batch stays for readers that lag, by base offset."""
+    return {offset: parse_batch_header(data).delete_horizon_ms for offset, data in batches(lab).items()}
+
+
+def test_a_marker_counts_down_once_its_data_is_gone() -> None:
+    """The cleaning that removes aborted records is not yet one that finds none; the horizon itself is the end."""
+    lab = Lab(delete_retention_ms=DAY)
+    lab.transaction(7, {b"k": b"1"}, commit=False)
+    lab.transaction(7, {b"other": b"1"}, commit=True)
+    seen = []
+    for _ in range(2):
+        lab.put(b"k", b"2")
+        lab.fill()
+        lab.clean()
+        seen.append(horizons(lab)[1])
+    assert seen[0] is None
+    horizon = seen[1]
+    assert horizon is not None
+    for now, stays in ((horizon - 1, True), (horizon, False)):
+        lab.put(b"k", b"3")
+        lab.fill()
+        lab.now = now - 1  # the cleaner's clock goes on by one with each step
+        lab.clean()
+        assert (1 in batches(lab) and parse_batch_header(batches(lab)[1]).record_count == 1) == stays
+
+
 def test_data_of_a_forgotten_producer_leaves_no_header() -> None:
     """A marker that arrives after the producer expired is all that the log still knows of it."""
     lab = Lab()

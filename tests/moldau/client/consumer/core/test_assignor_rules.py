@@ -87,11 +87,11 @@ def test_turns_pass_members_that_want_other_topics():
         ([("x", "a0", 1), ("y", "a0", 1), ("z", "a0", 2)], {"x": "", "y": "", "z": "a0"}),
         ([("x", "a0", 2), ("y", "a0", 2), ("z", "a0", 1)], {"x": "", "y": "", "z": ""}),
         ([("x", "a0 a1", -1), ("y", "a2", -1)], {"x": "a0 a1", "y": "a2"}),  # clients that name no generation
-        ([("x", "a2 a3 a4 b0", 1)], {"x": "a2"}),  # partitions and topics that are gone
+        ([("x", "a2 a3 a4 b0 c0", 1)], {"x": "a2"}),  # partitions that are gone, a topic not wanted, and one gone
     ],
 )
 def test_the_newest_single_claim_owns_a_partition(owned, expected):
-    members = [member(name, "a", held, generation) for name, held, generation in owned]
+    members = [member(name, "a c", held, generation) for name, held, generation in owned]
     assert show(valid_ownership({"a": 3, "b": 1}, members)) == expected
 
 
@@ -111,6 +111,12 @@ def test_a_share_is_kept_before_more_is_given():
         "z": "a6 a8",
     }
     members = [member("w", "a", "a0 a1 a2", 1), member("x", "a", "a3 a4 a5", 1), member("y", "a", "a6", 1)]
+    assert show(StickyAssignor().assign({"a": 3}, [member("x", "a", "a0", 1), member("y", "a", "a1", 1)])) == {
+        "x": "a0 a2",
+        "y": "a1",
+    }
+    few = [member("x", "a", "a0 a1 a2 a3", 1), member("y", "a", "a4", 1), member("z", "a")]
+    assert show(StickyAssignor().assign({"a": 5}, few)) == {"x": "a0 a1", "y": "a4 a3", "z": "a2"}
     assert show(StickyAssignor().assign({"a": 8}, members)) == {"w": "a0 a1 a2", "x": "a3 a4 a5", "y": "a6 a7"}
 
 
@@ -130,6 +136,13 @@ def test_new_partitions_move_before_kept_ones():
     members = [member("x", "a b", "b0 b1 b2 b3", 1), member("y", "b")]
     found = StickyAssignor().assign({"a": 0, "b": 4}, members)
     assert show({name: sorted(held) for name, held in found.items()}) == {"x": "b2 b3", "y": "b0 b1"}
+
+
+def test_one_move_makes_room_for_another():
+    """The new member takes the only partition that it can; its former owner then takes one of the third member's."""
+    members = [member("x", "a"), member("y", "a b", "a0", 1), member("z", "b", "b0 b1 b2", 1)]
+    found = StickyAssignor().assign({"a": 1, "b": 4}, members)
+    assert show({name: sorted(held) for name, held in found.items()}) == {"x": "a0", "y": "b0 b3", "z": "b1 b2"}
 
 
 def test_a_partition_is_handed_over_in_two_steps():

@@ -306,3 +306,30 @@ def test_damage_does_not_cost_what_was_taken_before(take):
     assert [each.partition for each in take(positions, 1 << 20)] == [0]
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
         take(positions, 1 << 20)
+
+
+@TAKERS
+def test_damage_behind_records_is_reported_by_the_next_poll(take):
+    """Also where a single partition has both."""
+    positions = fetched({A: [batch(0, "ab"), damaged(batch(2, "c"))]})
+    assert [each.next_offset for each in take(positions, 1 << 20)] == [2]
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        take(positions, 1 << 20)
+
+
+@FORMS
+def test_a_marker_moves_offset_and_epoch(form):
+    """The position behind it is validated with the epoch of the leader that wrote it."""
+    marker = encode_end_txn_marker(
+        commit=True,
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=1,
+        base_offset=1,
+        partition_leader_epoch=6,
+    )
+    chunk = FetchedChunk(memoryview(sent(0, "a", 1) + marker), 0)
+    assert form(chunk) == "a"
+    assert form(chunk) == ""
+    assert (chunk.offset, chunk.epoch) == (2, 6)

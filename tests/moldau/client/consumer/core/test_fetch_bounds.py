@@ -299,3 +299,29 @@ def test_lost_partitions_are_reported_as_revoked_by_default():
     assert RebalanceCallbacks.of(lost, None, None) == (lost, None, None)
     with pytest.raises(TypeError, match="on_lost must be an async function"):
         RebalanceCallbacks.of(None, None, "no function")
+
+
+def test_a_callback_object_must_return_something_to_await():
+    """It may be any callable; only the call shows what it returns."""
+    seen = []
+
+    async def note(partitions):
+        seen.append(partitions)
+
+    callbacks = RebalanceCallbacks.of(lambda partitions: note(partitions), lambda partitions: None, None)
+    with pytest.raises(StopIteration):
+        callbacks.on_assigned([A]).send(None)
+    assert seen == [[A]]
+    with pytest.raises(TypeError, match=r"on_revoked must be an async function.*moldau\.blocking"):
+        callbacks.on_revoked([A]).send(None)
+
+
+def test_the_largest_lag_counts():
+    """A partition at its end has a lag, of 0; one whose end is unknown has none."""
+    positions = [position(TopicPartition("t", number)) for number in range(3)]
+    for each, end in zip(positions, (7, 0, -1), strict=True):
+        each.high_watermark = end
+    found = ConsumerCounters().statistics(positions, 0, None)
+    assert found.records_lag_max == 7
+    lags = [(each.value, dict(each.labels)["partition"]) for each in found.metrics() if each.labels]
+    assert lags == [(7, "0"), (0, "1")]

@@ -28,12 +28,14 @@ from moldau.consumer.core.membership import (
     assign_partitions,
 )
 from moldau.consumer.core.values import TopicPartition
+from moldau.protocol.codec import decode
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 
@@ -298,6 +300,7 @@ def with_partitions(identity=IDENTITY):
 def test_the_first_heartbeat_joins_with_everything():
     membership = epoch_member()
     assert membership.is_cooperative
+    assert membership.epoch_heartbeat([(TOPIC, 0)]).topic_partitions == [], "it holds nothing of the group yet"
     request, step = beat(membership, target=given((TOPIC, 0)))
     assert step is GO_ON
     assert (request.group_id, request.member_id, request.member_epoch, request.instance_id) == ("g", "M", 0, None)
@@ -427,6 +430,7 @@ def test_an_answer_from_before_a_loss_is_ignored():
     late = ConsumerGroupHeartbeatResponse(member_epoch=9, assignment=given((TOPIC, 7)))
     assert membership.on_epoch_heartbeat(request, late, losses) is GO_ON
     assert (membership.has_generation, membership.target) == (False, None)
+    assert membership.epoch_heartbeat(()).subscribed_topic_names == ["t", "u"], "it joins again with everything"
 
 
 def test_a_member_keeps_its_id_for_life():
@@ -449,3 +453,24 @@ def test_leaving_ends_the_subscription():
     never = epoch_member()
     assert never.epoch_leave_request("closed") is None
     assert never.topics is None, "no heartbeat may join it after it was closed"
+
+
+def test_a_member_id_alone_is_no_membership():
+    """Commits are sent without it until the member has a generation, and again only for what it has taken over."""
+    membership = member()
+    membership.join_request(["t"], ())
+    membership.on_join(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="N"))
+    assert membership.commits_as == NO_MEMBERSHIP
+    membership = in_state(STABLE)
+    membership.lose_generation("the session timed out")
+    membership.on_join(joined(7))
+    membership.on_sync(SyncGroupResponse(assignment=encode_assignment([T0])))
+    assert membership.commits_as is None
+    membership.take_over()
+    assert membership.commits_as == (7, "M")
+
+
+def test_only_sticky_members_write_down_what_they_had():
+    protocols = member("range", "sticky").join_request(["t"], [T0]).protocols
+    remembered = [decode(ConsumerProtocolSubscription, 3, each.metadata, 2).user_data for each in protocols]
+    assert [each is not None for each in remembered] == [False, True]

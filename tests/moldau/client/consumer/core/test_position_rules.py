@@ -259,3 +259,10 @@ def test_backing_off_partitions_wait_for_their_time():
     assert [each.partition for each in positions.in_phase(Phase.LOOK_UP, 100)] == [A]
     assert [each.partition for each in positions.in_phase(RESET, 0)] == [C]
     assert [positions.next_retry_ms(now_ms) for now_ms in (99, 100, 200)] == [100, 200, math.inf]
+
+
+def test_a_partition_is_fetched_at_once_after_a_pause():
+    position = at(3)
+    position.is_paused = True
+    position.resume()
+    assert (position.is_paused, position.is_idle) == (False, False)
