@@ -15,12 +15,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau_quorum.controller.context import DecisionView
+from moldau_quorum.controller.context import SLICE_RECORDS, DecisionView
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs
 from support.controller.model import ModelController
 
@@ -106,6 +107,21 @@ def test_a_topic_is_cheap_beside_its_neighbours(controller: ModelController) -> 
     one = lines_of(controller, creations(1, retention_ms="7"))
     many = lines_of(controller, creations(101, retention_ms="7"))
     assert (many - one) / 100 < 300, f"{(many - one) / 100} lines for each further topic"
+
+
+def slices_of(controller: ModelController, request: Request) -> int:
+    """Counts the slices of a decision that changes nothing; other work of the controller runs between two of them."""
+    knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    result = CHANGES[request.__api_key__](request, knowledge)
+    return sum(1 for _ in result.slices(DecisionView(controller.image, knowledge.context)))
+
+
+def test_refusals_count_as_work_of_a_slice(controller: ModelController) -> None:
+    """A request whose entries are all refused gives no records, and other requests still come in between."""
+    refused = creations(3 * SLICE_RECORDS, name="not/a/name/{}")
+    assert slices_of(controller, refused) == 3
+    needless = [TopicPartitions(topic="missing", partitions=list(range(3 * SLICE_RECORDS)))]
+    assert slices_of(controller, ElectLeadersRequest(election_type=0, topic_partitions=needless)) == 4
 
 
 @pytest.mark.parametrize("make", [creations, additions, deletions, alterations])

@@ -279,6 +279,18 @@ def test_a_move_adds_replicas_waits_and_removes_the_others() -> None:
     assert ongoing(controller) == []
 
 
+def test_a_move_that_only_adds_replicas_ends_in_sync() -> None:
+    """A higher replication factor has nothing to remove, and is complete when the added replica is in sync."""
+    controller = controller_of(1, 2, 3)
+    create_one(controller, **assigned([1, 2]))
+    assert move(controller, [1, 2, 3]) == 0
+    assert controller.partition("t").adding_replicas == (3,)
+    assert controller.alter("t", [1, 2, 3]).error_code == 0
+    partition = controller.partition("t")
+    assert (partition.replicas, partition.isr, partition.adding_replicas) == ((1, 2, 3), (1, 2, 3), ())
+    assert ongoing(controller) == []
+
+
 def test_a_completed_move_always_raises_the_leader_epoch() -> None:
     """The leader epoch rises even if the leader stays, because the removed replicas must be fenced."""
     controller = controller_of(1, 2, 3, 4)
