@@ -19,7 +19,7 @@ from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.register import ConfigRegister
-from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload, settings_of
+from moldau_jepsen.workloads.share import KEEPS_STATES, ShareOptions, ShareWorkload, settings_of
 from moldau_jepsen.workloads.streams.workload import StreamsOptions, StreamsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
@@ -130,7 +130,7 @@ class ClientOptions:
     @property
     def settings(self) -> dict[str, str]:
         """Configuration of nodes that the workloads need."""
-        settings = settings_of(self.share) if self.works(Workload.SHARE) else {}
+        settings = settings_of(self.share) | KEEPS_STATES if self.works(Workload.SHARE) else {}
         settings |= self.streams.settings if self.works(Workload.STREAMS) else {}
         return settings | (CONSUMER_SESSION if self.queue.consumer.get("group.protocol") == "consumer" else {})
 

@@ -27,7 +27,7 @@ from moldau_jepsen.checkers.group.share import (
     check_share_group,
 )
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.workloads.phases.share_evidence import archived_records, group_times_ms
+from moldau_jepsen.workloads.phases.share_evidence import PrunedLogError, archived_records, group_times_ms
 
 if TYPE_CHECKING:
     import random
@@ -107,6 +107,10 @@ def settings_of(options: ShareOptions) -> dict[str, str]:
     }
 
 
+KEEPS_STATES = {"share.coordinator.state.topic.prune.interval.ms": str(24 * 3600 * 1000)}
+"""A setting of brokers with which a longer run can still tell a record that was given up from one that was lost."""
+
+
 class ShareWorkload:
     """All clients of one run; ``events`` is what they saw."""
 
@@ -123,6 +127,7 @@ class ShareWorkload:
         """Why the final read did not end."""
         self.evidence = ""
         """Times of the group that brokers use, and why the coordinators' log was not read where it was needed."""
+        self._judges_loss = True
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -285,6 +290,9 @@ class ShareWorkload:
         try:
             with trio.fail_after(EVIDENCE_SECONDS):
                 self.events += await archived_records(self._reach, environment, options.group, options.topic)
+        except PrunedLogError as error:  # whether a record was given up or lost cannot be known
+            self._judges_loss = False
+            self.evidence += f"; not judged whether records were lost: {error}"
         except (KafkaError, DecodeError, trio.TooSlowError) as error:
             self.evidence += f"; the log of the coordinators was not read: {type(error).__name__} {error}"
 
@@ -292,7 +300,9 @@ class ShareWorkload:
         """Returns the kind and the text of each violation of the group."""
         found = check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX).anomalies
         return [
-            (one.kind.value, f"{one.kind.value}: offset {one.place[1]} of {one.place[0]}: {one.text}") for one in found
+            (one.kind.value, f"{one.kind.value}: offset {one.place[1]} of {one.place[0]}: {one.text}")
+            for one in found
+            if self._judges_loss or one.kind is not ShareAnomalyKind.LOST
         ]
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:

@@ -20,6 +20,7 @@ from moldau_jepsen.faults.kinds import CHAOS_KINDS, FaultKind, Target, TargetedF
 from moldau_jepsen.launcher.control import HEALTHY, Control
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import LauncherError
+from moldau_jepsen.launcher.undo import PowerLoss
 from support.kit.nemesis_values import (
     ValueCluster,
     ValueLinks,
@@ -197,6 +198,43 @@ def test_unsynced_brokers_lose_power_one_at_a_time() -> None:
     events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)])
     assert (events[0].nodes, events[0].took_effect) == ((), False)
     assert "no effect" in events[0].detail
+    assert cluster.calls == []
+
+
+class CopyingCluster(ValueCluster):
+    """A broker that lost power needs two seconds until its replicas are in sync again."""
+
+    copied_at = float("-inf")
+
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
+        self.copied_at = trio.current_time() + 2
+        return super().lose_power(node_id, seed)
+
+    def is_whole(self) -> bool:
+        running = all(self.state(node.node_id) is ProcessState.RUNNING for node in self.brokers)
+        return running and trio.current_time() >= self.copied_at
+
+
+@pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.DISK_ERROR])
+def test_a_broker_stays_while_another_copies_lost_records(kind: FaultKind) -> None:
+    """Of the brokers that hold what another lost, one is left alone until all replicas are in sync again."""
+    power = broker_power_fault(Target.ONE)
+    others = [fault(kind, Target.ALL, begin_ms, begin_ms + 300, number=power.number) for begin_ms in (200, 1200, 2500)]
+    events, nemesis = run_faults(CopyingCluster(), [power, *others])
+    (lost,) = next(event.nodes for event in events if event.kind == "power")
+    during, copying, whole = (event.nodes for event in events if event.kind != "power")
+    assert (len(during), len(copying), len(whole)) == (1, 2, 3)
+    assert lost in copying
+    assert set(during) <= set(copying)
+    assert not nemesis.deaths
+
+
+def test_power_is_kept_where_no_other_broker_surely_stays() -> None:
+    """A broker does not lose its records while no other broker has them."""
+    cluster = ValueCluster()
+    del cluster.brokers[1:]
+    events, _ = run_faults(cluster, [broker_power_fault(Target.ONE)])
+    assert (events[0].nodes, events[0].took_effect) == ((), False)
     assert cluster.calls == []
 
 

@@ -10,15 +10,21 @@ from uuid import UUID
 
 import pytest
 
+from moldau.admin import Admin
 from moldau.producer import Producer
 from moldau.protocol.codec import DecodeError
 from moldau.share import AcknowledgeType, ShareConsumer
 from moldau_broker.coordinator.share.core.batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 from moldau_broker.coordinator.share.core.records import change_record
 from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState, Snapshot, Update
-from moldau_jepsen.checkers.group.share import Archived
+from moldau_jepsen.checkers.group.share import Archived, Sent
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.workloads.phases.share_evidence import StoredStates, archived_records, group_times_ms
+from moldau_jepsen.workloads.phases.share_evidence import (
+    StoredStates,
+    archived_records,
+    group_times_ms,
+)
+from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload
 from support.cluster.broker_cluster import run_cluster
 from support.share.story import set_group
 
@@ -125,3 +131,36 @@ def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
         group_share_session_timeout_ms="50000",
     )
     assert found == [(30_000, 50_000), (20_000, 50_000), [Archived((TopicPartition("share", 0), 1), 2)]]
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
+    """A coordinator's log without its beginning may lack that a record was given up, so nothing is called lost."""
+    found = []
+
+    async def scenario(cluster):
+        client, environment = cluster.client(1), cluster.client_environment
+        await client.create_topic("share", partitions=1, replicas=1)
+        config = {"bootstrap.servers": "b1:9092"}
+        async with Producer(config, environment=environment) as producer:
+            await (await producer.send("share", b"0", partition=0))
+        workload = ShareWorkload("b1:9092", ShareOptions(partitions=1, lock_ms=1_000, session_ms=1_000), environment)
+        await workload.set_group(environment)
+        await workload.final_read(environment, 60)
+        if is_pruned:
+            async with Admin(config, environment=environment) as admin:
+                await admin.delete_records({("__share_group_state", 0): 1})
+        workload.events.append(Sent((TopicPartition("share", 0), 9), 9))
+        await workload.final_read(environment, 60)
+        assert workload.stuck is None
+        assert ("begins at offset 1" in workload.evidence) is is_pruned
+        found.extend(kind for kind, _ in workload.wrong())
+
+    run_cluster(
+        scenario,
+        brokers=1,
+        share_coordinator_state_topic_num_partitions="1",
+        share_coordinator_state_topic_replication_factor="1",
+        share_coordinator_state_topic_min_isr="1",
+    )
+    assert found == ([] if is_pruned else ["share-lost"])

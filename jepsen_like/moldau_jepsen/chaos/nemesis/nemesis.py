@@ -55,6 +55,18 @@ VOTERS_MIN = 3
 NOT_DONE = ("not asked", "no effect")
 """How answers begin that report that nothing was done."""
 BUSY = "no effect: other faults hold all nodes that were chosen"
+UNCLEAN = frozenset(
+    {
+        FaultKind.KILL,
+        FaultKind.PAUSE,
+        FaultKind.RESTART,
+        FaultKind.POWER,
+        FaultKind.BIT_ROT,
+        FaultKind.DISK_FULL,
+        FaultKind.DISK_ERROR,
+    }
+)
+"""Faults that may end a process uncleanly: a node ends by itself after a long pause, and after an error of its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +90,18 @@ class _Action(NamedTuple):
     """The nodes that it affected; none for what concerns no single node."""
     detail: str
     took_effect: bool
+
+
+class _PowerLost(NamedTuple):
+    """A broker that lost what its page cache held, and another one that holds all of it.
+
+    The controllers distrust each broker that comes back from an unclean stop, killed or not. If all replicas of a
+    partition stop so before its leadership has left the broker that lost power, that broker, as the last known leader,
+    leads again without the records (KIP-966). So ``holder`` must not stop until all replicas are in sync again.
+    """
+
+    broker: int
+    holder: int
 
 
 def _upon(nodes: Sequence[int], detail: str = "") -> _Action:
@@ -109,6 +133,7 @@ class Nemesis:
         self._operations = operations
         self._report = report
         self._taken: dict[int, FaultKind] = {}
+        self._power_lost: _PowerLost | None = None
         self._in_thread = in_thread
         self._voters = voters
         self._synced = synced
@@ -142,6 +167,7 @@ class Nemesis:
                 await self._call(lambda node_id: self._cluster.control(node_id, _all_right), node.node_id)
             await self._bring_back(node.node_id)
         self._taken.clear()
+        self._power_lost = None
         for node_id in sorted(self._rotten):
             await self._replace_disk(node_id)
         if self._voters is not None and not await self._voters.restore_voters(RESTORE_TIMEOUT_S):
@@ -278,9 +304,13 @@ class Nemesis:
 
     async def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
         """Keeps nodes from other faults, those of the chosen that no other has. From now on they may end."""
+        back = self._power_lost
+        if back is not None and back.broker not in self._taken and await self._is_whole():
+            self._power_lost = None  # it has copied its records again
         affected = []
         for node_id in chosen:
-            if node_id in self._taken:
+            lost = self._power_lost
+            if node_id in self._taken or (kind in UNCLEAN and lost is not None and lost.holder == node_id):
                 continue
             may_end = self._may_end(node_id)
             self._taken[node_id] = kind
@@ -334,9 +364,15 @@ class Nemesis:
         brokers = [node.node_id for node in self._cluster.brokers]
         careful = not self._synced and chosen[0] in brokers
         affected = await self._take(chosen[:1] if careful else chosen, fault.kind)
-        if careful and not await self._is_whole():
+        if careful and not (await self._is_whole() and self._power_lost is None):
             self._give_back(affected)
             return _upon([], "no effect: records may live in one page cache alone")
+        if careful and affected:
+            holders = [node_id for node_id in brokers if node_id not in affected and not self._may_end(node_id)]
+            if not holders:
+                self._give_back(affected)
+                return _upon([], "no effect: other faults may stop all brokers that hold the records")
+            self._power_lost = _PowerLost(affected[0], draw.choice(holders))
         texts = []
         for node_id in affected:
             seed = draw.getrandbits(32)

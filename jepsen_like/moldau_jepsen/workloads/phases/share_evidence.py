@@ -35,6 +35,10 @@ RETRY_S = 0.2
 POLL_MS = 500.0
 
 
+class PrunedLogError(Exception):
+    """A coordinator's log does not tell any more which records were given up."""
+
+
 async def group_times_ms(reach: Mapping[str, str], environment: Environment, group: str) -> tuple[int, int]:
     """Returns the lock duration and the session timeout that brokers use for a share group.
 
@@ -65,11 +69,11 @@ async def archived_records(
 ) -> list[Archived]:
     """Returns all records of a group that its coordinators have stored as archived, by rejection or by the limit.
 
-    The log must not have been pruned (``share.coordinator.state.topic.prune.interval.ms``). Bounded by the caller's
-    deadline.
+    Bounded by the caller's deadline.
 
     Raises:
         DecodeError: The log holds a record of another form.
+        PrunedLogError: The beginning of the log is gone (``share.coordinator.state.topic.prune.interval.ms``).
     """
     config = {
         **reach,
@@ -83,6 +87,9 @@ async def archived_records(
     partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
     async with Consumer(config, environment=environment) as consumer:
         consumer.assign(partitions)
+        for where, start in (await consumer.beginning_offsets(partitions)).items():
+            if start > 0:
+                raise PrunedLogError(f"{where.topic}-{where.partition} begins at offset {start}")
         ends = {(where.topic, where.partition): end for where, end in (await consumer.end_offsets(partitions)).items()}
         while any((consumer.position_nowait(where) or 0) < end for where, end in ends.items()):
             for batch in await consumer.poll(POLL_MS):
