@@ -328,7 +328,7 @@ class ClusterClient:
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         began_ms = self.now_ms
         response = await connection.request_as(response_class, message, version, limit_ms)
-        self.telemetry.answered(node_id, self.now_ms - began_ms)
+        self.telemetry.answered(node_id, began_ms)
         return response
 
     def candidates(self) -> list[int]:

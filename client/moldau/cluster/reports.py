@@ -31,6 +31,16 @@ LAST_PUSH_MS = 1_000
 _NEEDED = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 
 
+def check_has_instance_id(config: Config) -> None:
+    """Refuses a question for the instance id of a client without metrics.
+
+    Raises:
+        ConfigError: ``enable.metrics.push`` is false.
+    """
+    if not config.get_bool("enable.metrics.push"):
+        raise ConfigError(["enable.metrics.push = false: a client without metrics has no instance id"])
+
+
 class TelemetryHandle:
     """The client metrics of one client."""
 
@@ -56,10 +66,11 @@ class TelemetryHandle:
             self._connections = [*(known for known in self._connections if known.is_open), connection]
             self._offered.set()
 
-    def answered(self, node_id: int, latency_ms: float) -> None:
-        """Notes how long a broker took to answer, if a broker wants to know."""
+    def answered(self, node_id: int, began_ms: float) -> None:
+        """Notes how long a broker has taken to answer until now, if a broker wants to know."""
         if self._latencies is not None:
-            self._latencies.setdefault(node_id, Samples()).add(latency_ms, self._client.now_ms)
+            now_ms = self._client.now_ms
+            self._latencies.setdefault(node_id, Samples()).add(now_ms - began_ms, now_ms)
 
     def watch_latencies(self) -> None:
         """Keeps the latencies of requests from now on."""
@@ -114,8 +125,7 @@ class TelemetryHandle:
             KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
         """
         client = self._client
-        if not client.config.get_bool("enable.metrics.push"):
-            raise ConfigError(["enable.metrics.push = false: a client without metrics has no instance id"])
+        check_has_instance_id(client.config)
         given_ms = client.request_timeout_ms if timeout_ms is None else timeout_ms
         limit_ms = arguments.milliseconds("client_instance_id", given_ms)
         with trio.move_on_after(limit_ms / 1000):

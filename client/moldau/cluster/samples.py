@@ -62,6 +62,46 @@ class Samples:
         return max(self._max) if sum(self._count) else math.nan
 
 
+class FetchCounters:
+    """Counts the answered fetches of a client that consumes."""
+
+    __slots__ = ("bytes", "latency", "records", "size", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.bytes = 0
+        self.latency = Samples()
+        self.size = Samples()
+        self.records = Samples()  # for a request that brought some; the client adds to it
+
+    def answered(self, size_bytes: int, latency_ms: float, now_ms: float) -> None:
+        """Counts an answered fetch."""
+        self.total += 1
+        self.bytes += size_bytes
+        self.latency.add(latency_ms, now_ms)
+        self.size.add(size_bytes, now_ms)
+
+
+class PollIdleRatio:
+    """The part of its time that an application spends in polls."""
+
+    __slots__ = ("_ended_ms", "_ratio")
+
+    def __init__(self) -> None:
+        self._ratio = Samples()
+        self._ended_ms: float | None = None  # of the poll before
+
+    def polled(self, began_ms: float, now_ms: float) -> None:
+        """Counts a poll that ends now, and the time between the poll before and it."""
+        since_ms, self._ended_ms = self._ended_ms, now_ms
+        if since_ms is not None and now_ms > since_ms:
+            self._ratio.add((now_ms - began_ms) / (now_ms - since_ms), now_ms)
+
+    def average(self, now_ms: float) -> float:
+        """Returns the average; NaN before the second poll."""
+        return self._ratio.average(now_ms)
+
+
 def by_kafka_name(statistics: DataclassInstance) -> dict[str, float]:
     """Returns the numbers of a statistics object under Kafka's names, such as ``record-send-total``."""
     found = {}

@@ -170,9 +170,9 @@ class NodeFetcher:
         try:
             response, names = await self._request(planned)
             size_bytes = sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
-            latency_ms = self._client.now_ms - began_ms
-            self._counters.fetched(size_bytes, latency_ms, self._client.now_ms)
-            self._client.telemetry.answered(planned.node_id, latency_ms)
+            now_ms = self._client.now_ms
+            self._counters.fetched(size_bytes, now_ms - began_ms, now_ms)
+            self._client.telemetry.answered(planned.node_id, began_ms)
             code = ErrorCode.of(response.error_code)
             if is_main and code is ErrorCode.NONE:
                 session.answered(response.session_id)

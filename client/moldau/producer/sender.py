@@ -231,7 +231,7 @@ class Sender:
         else:
             assert isinstance(response, ProduceResponse)
             self.counters.throttled(response.throttle_time_ms, self._client.now_ms)
-            self._client.telemetry.answered(node_id, latency_ms)
+            self._client.telemetry.answered(node_id, began_ms)
             self._answered(node_id, response, by_topic)
         finally:
             self._client.silence.ended(awaited)

@@ -231,7 +231,7 @@ class ShareNode:
             began_ms = self._client.now_ms
             try:
                 response = await connection.request_as(response_class, request, None, timeout_ms)
-                self._client.telemetry.answered(self.node_id, self._client.now_ms - began_ms)
+                self._client.telemetry.answered(self.node_id, began_ms)
             finally:
                 watch.ended(awaited)
             is_answered = True

@@ -16,6 +16,7 @@ from moldau.admin.values import (
 )
 from moldau.cluster import arguments
 from moldau.cluster.metadata import BrokerNode
+from moldau.cluster.reports import check_has_instance_id
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -35,7 +36,6 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from moldau.runtime.config import ConfigError
 from moldau.runtime.net.served_versions import ServedVersions, UnsupportedApiError, name_of_api
 from moldau.values import ZERO_UUID
 from moldau.version import VERSION
@@ -87,8 +87,7 @@ class Quorum:
     async def client_instance_id(self, timeout_ms: float | None) -> UUID:
         """Implements ``Admin.client_instance_id``."""
         requester = self._requester
-        if not requester.client.config.get_bool("enable.metrics.push"):
-            raise ConfigError(["enable.metrics.push = false: a client without metrics has no instance id"])
+        check_has_instance_id(requester.client.config)
         if self._instance_id is None:
             limit_ms = arguments.milliseconds(
                 "client_instance_id", requester.timeout_ms if timeout_ms is None else timeout_ms

@@ -98,7 +98,7 @@ class Topics:
     async def delete_topics(self, names: Iterable[str | UUID]) -> None:
         """Implements ``Admin.delete_topics``."""
         wanted = _names_or_ids("delete_topics", names)
-        ids = [each for each in wanted if isinstance(each, UUID)]
+        by_id = any(isinstance(each, UUID) for each in wanted)
         request = DeleteTopicsRequest(
             topics=[
                 DeleteTopicState(topic_id=each) if isinstance(each, UUID) else DeleteTopicState(name=each)
@@ -107,7 +107,7 @@ class Topics:
             topic_names=[each for each in wanted if isinstance(each, str)],
             timeout_ms=self._requester.broker_timeout_ms,
         )
-        response = await self._requester.ask(DeleteTopicsResponse, request, needed=_DELETED_BY_ID if ids else None)
+        response = await self._requester.ask(DeleteTopicsResponse, request, needed=_DELETED_BY_ID if by_id else None)
         errors = {
             topic.name or str(topic.topic_id): error_of(topic.error_code, topic.error_message)
             for topic in response.responses
@@ -171,7 +171,7 @@ class Topics:
     ) -> dict[str, TopicDescription]:
         """Implements ``Admin.describe_topics``."""
         wanted = _names_or_ids("describe_topics", names)
-        ids = [each for each in wanted if isinstance(each, UUID)]
+        by_id = any(isinstance(each, UUID) for each in wanted)
         if node_id is not None:
             await self._requester.ensure_broker_known(arguments.integer("describe_topics", "node_id", node_id))
         request = MetadataRequest(
@@ -189,7 +189,7 @@ class Topics:
             request,
             node_id=node_id,
             code_of=lambda each: first_retriable(t.error_code for t in each.topics if t.error_code not in _ABSENT),
-            needed=_DESCRIBED_BY_ID if ids else None,
+            needed=_DESCRIBED_BY_ID if by_id else None,
         )
         found: dict[str, TopicDescription] = {}
         failures: dict[str, KafkaError] = {}

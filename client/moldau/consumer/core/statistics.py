@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from moldau.cluster.samples import Samples, by_kafka_name
+from moldau.cluster.samples import FetchCounters, PollIdleRatio, Samples, by_kafka_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,36 +91,26 @@ class ConsumerCounters:
         self.records = 0
         self._rebalances = 0
         self._rebalance_ms = 0.0
-        self._bytes = 0
-        self._fetches = 0
+        self._fetches = FetchCounters()
         self._commits = 0
         self._failed_commits = 0
-        self._fetch_latency = Samples()
-        self._fetch_size = Samples()
-        self._per_fetch = Samples()
         self._commit_latency = Samples()
         self._rebalance_latency = Samples()
-        self._poll_idle_ratio = Samples()
-        self._poll_ended_ms: float | None = None
+        self._poll_idle_ratio = PollIdleRatio()
 
     def fetched(self, size_bytes: int, latency_ms: float, now_ms: float) -> None:
         """Counts an answered fetch."""
-        self._fetches += 1
-        self._bytes += size_bytes
-        self._fetch_latency.add(latency_ms, now_ms)
-        self._fetch_size.add(size_bytes, now_ms)
+        self._fetches.answered(size_bytes, latency_ms, now_ms)
 
     def polled(self, records: int, now_ms: float) -> None:
         """Counts records that reach the application."""
         self.records += records
         if records:
-            self._per_fetch.add(records, now_ms)
+            self._fetches.records.add(records, now_ms)
 
     def polled_for(self, began_ms: float, now_ms: float) -> None:
         """Counts a poll, and the time between the poll before and it."""
-        since_ms, self._poll_ended_ms = self._poll_ended_ms, now_ms
-        if since_ms is not None and now_ms > since_ms:
-            self._poll_idle_ratio.add((now_ms - began_ms) / (now_ms - since_ms), now_ms)
+        self._poll_idle_ratio.polled(began_ms, now_ms)
 
     def rebalanced(self, latency_ms: float, now_ms: float) -> None:
         """Counts an assignment that was taken over."""
@@ -140,17 +130,18 @@ class ConsumerCounters:
         self, positions: Iterable[PartitionPosition], now_ms: float, last_poll_ms: float | None
     ) -> ConsumerStatistics:
         """Returns the numbers now; ``last_poll_ms`` is None before the first poll."""
+        fetches = self._fetches
         partitions = {each.partition: _partition(each) for each in positions}
         lags = [each.records_lag for each in partitions.values() if each.records_lag >= 0]
         return ConsumerStatistics(
             records_consumed_total=self.records,
-            bytes_consumed_total=self._bytes,
-            fetch_total=self._fetches,
-            fetch_latency_avg=self._fetch_latency.average(now_ms),
-            fetch_latency_max=self._fetch_latency.maximum(now_ms),
-            fetch_size_avg=self._fetch_size.average(now_ms),
-            fetch_size_max=self._fetch_size.maximum(now_ms),
-            records_per_request_avg=self._per_fetch.average(now_ms),
+            bytes_consumed_total=fetches.bytes,
+            fetch_total=fetches.total,
+            fetch_latency_avg=fetches.latency.average(now_ms),
+            fetch_latency_max=fetches.latency.maximum(now_ms),
+            fetch_size_avg=fetches.size.average(now_ms),
+            fetch_size_max=fetches.size.maximum(now_ms),
+            records_per_request_avg=fetches.records.average(now_ms),
             records_lag_max=max(lags, default=math.nan),
             commit_total=self._commits,
             commit_failed_total=self._failed_commits,

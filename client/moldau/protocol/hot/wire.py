@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
+try:
     from moldau.protocol.hot._wire import (
         read_fetch,
         read_fetch_answer,
@@ -13,24 +11,14 @@ if TYPE_CHECKING:
         write_fetch,
         write_produce,
     )
-else:
-    try:
-        from moldau.protocol.hot._wire import (
-            read_fetch,
-            read_fetch_answer,
-            read_one_produce,
-            read_produce,
-            write_fetch,
-            write_produce,
-        )
-    except ImportError:
-        from moldau.protocol.hot.pure import (
-            read_fetch,
-            read_fetch_answer,
-            read_one_produce,
-            read_produce,
-            write_fetch,
-            write_produce,
-        )
+except ImportError:
+    from moldau.protocol.hot.pure import (
+        read_fetch,
+        read_fetch_answer,
+        read_one_produce,
+        read_produce,
+        write_fetch,
+        write_produce,
+    )
 
 __all__ = ["read_fetch", "read_fetch_answer", "read_one_produce", "read_produce", "write_fetch", "write_produce"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from moldau.cluster.samples import Samples, by_kafka_name
+from moldau.cluster.samples import FetchCounters, PollIdleRatio, by_kafka_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,24 +57,16 @@ class ShareCounters:
 
     def __init__(self) -> None:
         self._records = 0
-        self._bytes = 0
-        self._fetches = 0
+        self._fetches = FetchCounters()
         self._sent = 0
         self._errors = 0
-        self._fetch_latency = Samples()
-        self._fetch_size = Samples()
-        self._per_fetch = Samples()
-        self._poll_idle_ratio = Samples()
-        self._poll_ended_ms: float | None = None
+        self._poll_idle_ratio = PollIdleRatio()
 
     def fetched(self, size_bytes: int, records: int, latency_ms: float, now_ms: float) -> None:
         """Counts an answered fetch."""
-        self._fetches += 1
-        self._bytes += size_bytes
-        self._fetch_latency.add(latency_ms, now_ms)
-        self._fetch_size.add(size_bytes, now_ms)
+        self._fetches.answered(size_bytes, latency_ms, now_ms)
         if records:
-            self._per_fetch.add(records, now_ms)
+            self._fetches.records.add(records, now_ms)
 
     def acknowledged(self, records: int, *, failed: bool) -> None:
         """Counts records whose acknowledgement was answered, or given up."""
@@ -84,9 +76,7 @@ class ShareCounters:
 
     def polled_for(self, began_ms: float, now_ms: float) -> None:
         """Counts a poll, and the time between the poll before and it."""
-        since_ms, self._poll_ended_ms = self._poll_ended_ms, now_ms
-        if since_ms is not None and now_ms > since_ms:
-            self._poll_idle_ratio.add((now_ms - began_ms) / (now_ms - since_ms), now_ms)
+        self._poll_idle_ratio.polled(began_ms, now_ms)
 
     def polled(self, records: int) -> None:
         """Counts records that reach the application."""
@@ -94,15 +84,16 @@ class ShareCounters:
 
     def statistics(self, now_ms: float, last_poll_ms: float | None) -> ShareConsumerStatistics:
         """Returns the numbers now; ``last_poll_ms`` is None before the first poll."""
+        fetches = self._fetches
         return ShareConsumerStatistics(
             records_consumed_total=self._records,
-            bytes_consumed_total=self._bytes,
-            fetch_total=self._fetches,
-            fetch_latency_avg=self._fetch_latency.average(now_ms),
-            fetch_latency_max=self._fetch_latency.maximum(now_ms),
-            fetch_size_avg=self._fetch_size.average(now_ms),
-            fetch_size_max=self._fetch_size.maximum(now_ms),
-            records_per_request_avg=self._per_fetch.average(now_ms),
+            bytes_consumed_total=fetches.bytes,
+            fetch_total=fetches.total,
+            fetch_latency_avg=fetches.latency.average(now_ms),
+            fetch_latency_max=fetches.latency.maximum(now_ms),
+            fetch_size_avg=fetches.size.average(now_ms),
+            fetch_size_max=fetches.size.maximum(now_ms),
+            records_per_request_avg=fetches.records.average(now_ms),
             acknowledgements_send_total=self._sent,
             acknowledgements_error_total=self._errors,
             last_poll_seconds_ago=math.nan if last_poll_ms is None else (now_ms - last_poll_ms) / 1000,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.access import AclOperation, operations_mask
 from moldau.protocol.errors import ErrorCode
@@ -299,37 +299,19 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> Completion:
         names = dict.fromkeys(request.groups)  # a description is much larger than its name in the request
         parts = [self._submit_to(name, DescribeGroupsRequest(groups=[name]), context) for name in names]
-
-        def combine(responses: list[Response]) -> Response:
-            described = [response for response in responses if isinstance(response, DescribeGroupsResponse)]
-            groups = _flatten([response.groups for response in described])
-            return DescribeGroupsResponse(groups=_permitted(groups, request.include_authorized_operations))
-
-        return Combined(parts, combine)
+        return _described(DescribeGroupsResponse, parts, request.include_authorized_operations)
 
     def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Completion:
         if not self._serves_consumers():
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=context.version))
         names = dict.fromkeys(request.group_ids)
         parts = [self._submit_to(name, ConsumerGroupDescribeRequest(group_ids=[name]), context) for name in names]
-
-        def combine(responses: list[Response]) -> Response:
-            described = [response for response in responses if isinstance(response, ConsumerGroupDescribeResponse)]
-            groups = _flatten([response.groups for response in described])
-            return ConsumerGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
-
-        return Combined(parts, combine)
+        return _described(ConsumerGroupDescribeResponse, parts, request.include_authorized_operations)
 
     def _describe_share_groups(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Completion:
         names = dict.fromkeys(request.group_ids)
         parts = [self._submit_to(name, ShareGroupDescribeRequest(group_ids=[name]), context) for name in names]
-
-        def combine(responses: list[Response]) -> Response:
-            described = [response for response in responses if isinstance(response, ShareGroupDescribeResponse)]
-            groups = _flatten([response.groups for response in described])
-            return ShareGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
-
-        return Combined(parts, combine)
+        return _described(ShareGroupDescribeResponse, parts, request.include_authorized_operations)
 
     def _describe_streams_groups(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Completion:
         wants = request.include_topology_description
@@ -339,13 +321,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             )
             for name in dict.fromkeys(request.group_ids)
         ]
-
-        def combine(responses: list[Response]) -> Response:
-            described = [response for response in responses if isinstance(response, StreamsGroupDescribeResponse)]
-            groups = _flatten([response.groups for response in described])
-            return StreamsGroupDescribeResponse(groups=_permitted(groups, request.include_authorized_operations))
-
-        return Combined(parts, combine)
+        return _described(StreamsGroupDescribeResponse, parts, request.include_authorized_operations)
 
     def share_group(self, group_id: str) -> tuple[ErrorCode, ShareGroup | None]:
         """Returns a committed share group, or the code with which a question about it is refused."""
@@ -368,22 +344,30 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         return Combined(parts, combine)
 
 
-class _Described(Protocol):
-    """A group in a response of one of the requests that describe groups."""
+D = TypeVar(
+    "D",
+    DescribeGroupsResponse,
+    ConsumerGroupDescribeResponse,
+    ShareGroupDescribeResponse,
+    StreamsGroupDescribeResponse,
+)
 
-    error_code: int
-    authorized_operations: int
 
+def _described(response_class: type[D], parts: list[Completion], is_asked: bool) -> Combined:
+    """Returns the descriptions of ``parts`` as one.
 
-G = TypeVar("G", bound=_Described)
+    If ``is_asked``, their bit fields get all operations, as an open cluster allows them; an authorizer narrows them
+    down.
+    """
 
+    def combine(responses: list[Response]) -> Response:
+        groups = _flatten([response.groups for response in responses if isinstance(response, response_class)])
+        for group in groups:
+            if is_asked and group.error_code == ErrorCode.NONE:
+                group.authorized_operations = _GROUP_OPERATIONS
+        return response_class(groups=groups)
 
-def _permitted(groups: list[G], is_asked: bool) -> list[G]:
-    """Fills the bit fields with all operations, as an open cluster allows them; an authorizer narrows them down."""
-    for group in groups:
-        if is_asked and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = _GROUP_OPERATIONS
-    return groups
+    return Combined(parts, combine)
 
 
 def _flatten(lists: Sequence[Sequence[R]]) -> list[R]:
