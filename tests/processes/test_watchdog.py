@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from moldau.producer import Producer
-from moldau_cli.nodes.guard import TICK_S, Silence, waited_s
+from moldau_cli.nodes.guard import TICK_S, Scheduling, Silence, read_scheduling
 from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT, SystemdNotifier, supervise
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
@@ -121,13 +121,25 @@ def test_stuck_event_loop_is_killed():
 
 def test_time_without_a_processor_is_no_silence():
     """Ticks count for what the node did not wait for a processor; ten times the limit is the end all the same."""
-    idle = Silence(1.0, 5.0)
-    assert [idle.tick(5.0) for _ in range(10)] == [False] * 9 + [True]
-    half = Silence(1.0, 0.0)
-    assert [half.tick(TICK_S / 2 * (number + 1)) for number in range(20)] == [False] * 19 + [True]
-    starved = Silence(1.0, 0.0)
-    ended = [starved.tick(TICK_S * (number + 1)) for number in range(100)]
+    idle = Silence(1.0, Scheduling(1.0, 5.0))
+    assert [idle.tick(Scheduling(1.0, 5.0)) for _ in range(10)] == [False] * 9 + [True]
+    half = Silence(1.0, Scheduling())
+    waits = [Scheduling(number + 1.0, TICK_S / 2 * (number + 1)) for number in range(20)]
+    assert [half.tick(wait) for wait in waits] == [False] * 19 + [True]
+    starved = Silence(1.0, Scheduling())
+    ended = [starved.tick(Scheduling(number + 1.0, TICK_S * (number + 1))) for number in range(100)]
     assert ended == [False] * 99 + [True]
+
+
+def test_a_wait_that_goes_on_is_no_silence():
+    """The kernel adds a wait when it is over; until then the thread is ready and has not run."""
+    waits = Silence(1.0, Scheduling(1.0, 5.0))
+    assert not any(waits.tick(Scheduling(1.0, 5.0, is_ready=True)) for _ in range(30))
+    assert not waits.tick(Scheduling(1.1, 8.0, is_ready=True))
+    assert [waits.tick(Scheduling(1.1, 8.0)) for _ in range(10)] == [False] * 9 + [True]
+    loops = Silence(1.0, Scheduling(1.0, 5.0))
+    ended = [loops.tick(Scheduling(1.0 + TICK_S * (number + 1), 5.0, is_ready=True)) for number in range(10)]
+    assert ended == [False] * 9 + [True]
 
 
 def test_the_kernel_tells_waits_for_a_processor():
@@ -138,13 +150,19 @@ def test_the_kernel_tells_waits_for_a_processor():
     busy = f"import os, time; os.sched_setaffinity(0, [{processor}]); end = time.monotonic() + 20\n"
     busy += "while time.monotonic() < end: pass"
     running = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
+    sleeping = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        wait_until(lambda: all(waited_s(process.pid) > TICK_S for process in running), "both have waited")
+        wait_until(lambda: all(read_scheduling(p.pid).waited_s > TICK_S for p in running), "both have waited")
+        found = [read_scheduling(process.pid) for process in running]
+        assert all(each.is_ready and each.ran_s > 0 for each in found)
+        wait_until(lambda: not read_scheduling(sleeping.pid).is_ready, "the third process waits for input")
+        assert read_scheduling(sleeping.pid).ran_s > 0
     finally:
-        for process in running:
+        for process in (*running, sleeping):
             process.kill()
-            process.wait()
-    assert waited_s(running[0].pid) == 0.0
+            process.communicate()
+    ended = read_scheduling(running[0].pid)
+    assert (ended.ran_s, ended.waited_s, ended.is_ready) == (0.0, 0.0, False)
 
 
 def test_a_bad_notification_socket_ends_no_node(tmp_path, caplog):

@@ -8,6 +8,8 @@ to another process while the stream is open.
 Silence is counted in ticks of this process, not by the clock. A machine that pauses as a whole, or runs nothing for
 seconds, delays the ticks as it delays the node, so it does not count as a hung node. Time that the node's main thread
 was ready to run and got no processor does not count either: on an overloaded machine a kill would make things worse.
+The kernel adds a wait for a processor to its sum when the wait is over. So a thread that is ready and has not run since
+the last tick counts as waiting too.
 """
 
 from __future__ import annotations
@@ -22,45 +24,60 @@ WITHOUT_PROCESSOR_MAX = 10
 """A node that gets no processor may be silent for so many times the limit."""
 
 
+class Scheduling:
+    """What the kernel tells about the main thread of a node; all zero where it tells nothing."""
+
+    def __init__(self, ran_s: float = 0.0, waited_s: float = 0.0, *, is_ready: bool = False) -> None:
+        """Takes the times that the thread has run and has waited for a processor; ready: it runs or waits for one."""
+        self.ran_s = ran_s
+        self.waited_s = waited_s
+        self.is_ready = is_ready
+
+
 class Silence:
     """How long a node's event loop has stood still, without the time in which the node got no processor."""
 
-    def __init__(self, limit_s: float, waited_s: float) -> None:
-        """``waited_s`` is the time that the node has waited for a processor so far."""
+    def __init__(self, limit_s: float, before: Scheduling) -> None:
+        """``before`` was read when the node was heard last."""
         self._limit_s = limit_s
-        self._waited_s = waited_s
+        self._before = before
         self._silent_s = 0.0
         self._elapsed_s = 0.0
 
-    def tick(self, waited_s: float) -> bool:
+    def tick(self, now: Scheduling) -> bool:
         """Adds a tick in which the node said nothing; returns whether the limit is reached."""
+        before, self._before = self._before, now
+        waits = now.is_ready and now.ran_s == before.ran_s
+        waited_s = TICK_S if waits else now.waited_s - before.waited_s
         self._elapsed_s += TICK_S
-        self._silent_s += max(0.0, TICK_S - (waited_s - self._waited_s))
-        self._waited_s = waited_s
+        self._silent_s += max(0.0, TICK_S - waited_s)
         # A tenth of a tick makes up for the rounding of sums.
         least = self._limit_s - TICK_S / 10
         return self._silent_s >= least or self._elapsed_s >= least * WITHOUT_PROCESSOR_MAX
 
 
-def waited_s(pid: int) -> float:
-    """Returns how long the main thread of a process has waited for a processor; 0 where the kernel does not tell."""
+def read_scheduling(pid: int) -> Scheduling:
+    """Reads ``/proc``; returns zeros where the kernel does not count, or for a process that has ended."""
     try:
-        with open(f"/proc/{pid}/schedstat", encoding="ascii") as found:
-            return int(found.read().split()[1]) / 1e9
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as times, open(f"/proc/{pid}/stat", "rb") as state:
+            ran_ns, waited_ns, _ = times.read().split()
+            # The name in parentheses before the state may itself have parentheses and spaces.
+            is_ready = state.read().rpartition(b")")[2].split()[0] == b"R"
+            return Scheduling(int(ran_ns) / 1e9, int(waited_ns) / 1e9, is_ready=is_ready and int(ran_ns) > 0)
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return Scheduling()
 
 
 def main(pid: int, silence_ms: int) -> int:
     """Watches until the node has ended or was killed; returns the exit code."""
     limit_s = max(TICK_S, silence_ms / 1000)
-    silence = Silence(limit_s, waited_s(pid))
+    silence = Silence(limit_s, read_scheduling(pid))
     while True:
         if select.select([0], [], [], TICK_S)[0]:
             if not os.read(0, 4096):
                 return 0
-            silence = Silence(limit_s, waited_s(pid))
-        elif silence.tick(waited_s(pid)):
+            silence = Silence(limit_s, read_scheduling(pid))
+        elif silence.tick(read_scheduling(pid)):
             break
     sys.stderr.write(f"watchdog-killed pid={pid} node.watchdog.ms={silence_ms}: the event loop has not turned\n")
     sys.stderr.flush()
