@@ -343,6 +343,20 @@ def test_a_batch_that_was_not_written_moves_on_at_once():
     assert (good.producer_epoch, good.base_sequence) == (1, 0)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_batch_that_may_be_written_keeps_its_sequence(code):
+    """Under a new sequence the broker would not know it again, and would write it twice."""
+    core = acknowledged(accumulator())
+    add(core, b"bad")
+    (bad,) = sent(core)
+    add(core, b"good")
+    (good,) = sent(core)
+    core.settle(bad, ErrorCode.MESSAGE_TOO_LARGE, 0)
+    core.settle(good, code, 0)
+    assert sent(core, 5_000) == [good]
+    assert (good.producer_epoch, good.base_sequence) == (0, 1)
+
+
 def test_a_new_epoch_waits_for_what_a_partition_has_in_flight():
     """Another partition has raised it; batches of the old epoch that arrive later would be refused."""
     core = acknowledged(acknowledged(accumulator()), P1)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau_broker.coordinator.group.consumer.core.heartbeat import check_epoch
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember, MemberState
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
@@ -60,6 +61,31 @@ def test_leaving_again_does_not_keep_a_static_member() -> None:
     driver.pass_time(step_ms)
     other.beat()
     assert set(group_of(driver).members) == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "reported", "is_fenced"),
+    [
+        (5, None, False),
+        (5, {1, 2, 3}, False),  # judged elsewhere
+        (4, {1, 2}, False),  # the answer with the present epoch was lost
+        (4, {1}, False),
+        (4, set(), False),
+        (4, {1, 3}, True),  # another member may own the third by now
+        (4, None, True),
+        (3, {1}, True),
+        (6, {1}, True),
+    ],
+)
+def test_a_former_epoch_counts_without_foreign_partitions(epoch: int, reported: Any, is_fenced: bool) -> None:
+    owned: Any = frozenset({1, 2})
+    member = ConsumerMember(member_id="m", epoch=5, previous_epoch=4, assigned=owned)
+    fenced = None
+    try:
+        check_epoch(member, epoch, reported if reported is None else frozenset(reported))
+    except KafkaError as error:
+        fenced = error.code
+    assert fenced == (ErrorCode.FENCED_MEMBER_EPOCH if is_fenced else None)
 
 
 @pytest.mark.parametrize("syncs", [True, False])

@@ -12,7 +12,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import create, open_manager
-from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
+from support.log.model import START_MS, VirtualMachine, all_rows, committed_rows, make_batch
 
 BATCHES = 10
 
@@ -80,3 +80,33 @@ def test_a_first_batch_newer_than_the_fetched_leader_is_refused() -> None:
     assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (follower.log_end_offset, follower.latest_epoch, follower.failed) == (0, -1, False)
     assert follower.append_as_follower(data, now_ms=START_MS, leader_epoch=4).last_offset == 0
+
+
+def test_an_epoch_without_records_ends_where_the_leader_ends() -> None:
+    """A follower that led without writing must drop its epoch, or it refuses earlier records of the leader."""
+    manager = open_manager(VirtualMachine(1))
+    leader, follower = create(manager), create(manager, TopicPartition("b", 0))
+    write(leader, 2, 0)
+    follower.append_as_follower(answer(leader, 0, 1), now_ms=START_MS, leader_epoch=2)
+    write(leader, 2, 1)
+    follower.begin_leader_epoch(3)
+    leader.begin_leader_epoch(4)
+    fetch(follower, leader, 4)
+    assert all_rows(follower) == all_rows(leader)
+    assert (follower.latest_epoch, follower.log_end_offset) == (2, 2)
+
+
+def test_an_abort_marker_that_is_cut_aborts_nothing() -> None:
+    """The log ends just below the marker of the former leader; the next leader committed the same transaction."""
+    manager = open_manager(VirtualMachine(1))
+    former, elected = create(manager), create(manager, TopicPartition("b", 0))
+    data = make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0), transactional=True)
+    former.append_as_leader(memoryview(data), leader_epoch=1, now_ms=START_MS)
+    elected.append_as_follower(answer(former, 0, 1), now_ms=START_MS, leader_epoch=1)
+    for log, epoch in ((former, 1), (elected, 2)):
+        log.append_end_transaction_marker(
+            producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=log is elected, leader_epoch=epoch, now_ms=1
+        )
+    fetch(former, elected, 2)
+    former.update_high_watermark(2)
+    assert [row.offset for row in committed_rows(former)] == [0]

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.errors import ErrorCode
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import OffsetOutOfRangeError
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
+from moldau_broker.replication.replica import Role
 from moldau_broker.server.data_path.follower_positions import FollowerPositions
 
 EPOCHS = (0, 1, 2)
@@ -91,6 +93,25 @@ def test_a_later_epoch_than_all_of_the_leader_is_out_of_range(leader):
     with pytest.raises(OffsetOutOfRangeError):
         positions.diverging(led(leader), fetched((2,)))
     assert not positions.agrees(led(leader), fetched((2,)))
+
+
+def test_a_follower_with_as_many_other_records_is_answered():
+    """Its fetch must not wait for news: the answer tells it where to truncate."""
+    query: Any = SimpleNamespace(version=17)
+    equal = 0
+    for leader, follower in product(logs(), repeat=2):
+        if len(leader) != len(follower) or not possible(leader, follower):
+            continue
+        partition, wanted = led(leader), fetched(follower)
+        partition.error = ErrorCode.NONE
+        partition.replica = SimpleNamespace(
+            log_end_offset=len(leader), high_watermark=0, role=Role.LEADER, state=SimpleNamespace(leader_epoch=9)
+        )
+        wanted.sent_high_watermark = wanted.sent_log_start_offset = 0
+        replicas: Any = SimpleNamespace(by_raw_id={(b"t", 0): partition})
+        assert FollowerPositions(replicas).has_nothing_new(query, wanted) == (leader == follower), (leader, follower)
+        equal += leader == follower
+    assert equal == len(logs())
 
 
 def test_a_follower_that_registered_again_is_looked_at_whole():

@@ -180,3 +180,29 @@ def test_only_the_death_of_the_leader_hastens_an_election():
     core.peer_refused(2, NOW + 2)
     assert core.leader_id is None
     assert core.next_deadline_ms() < deadline_ms
+
+
+def test_a_membership_changes_after_the_first_entry_of_the_epoch():
+    """Before that, a change of the former leader may still be the one that holds, and two of them share no majority."""
+    core = leader()
+    voters = dict(VOTERS.voters)
+    del voters[3]
+    smaller = Configuration(voters=voters)
+    sent_to(core, 2)
+    assert core.leader.change_configuration(smaller) is None
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=core.log.last_index))
+    assert core.leader.change_configuration(smaller) is not None
+
+
+def test_a_vote_durable_after_the_election_counts_no_more():
+    """The disk was slow, and another candidate has won meanwhile."""
+    core = follower()
+    core.tick(1000.0)
+    sent_to(core, 2)
+    receive(core, 2, VoteResponse(epoch=4, pre_vote=True, granted=True), 1001.0)
+    ready = core.take_ready()
+    assert core.role is Role.CANDIDATE
+    beat = AppendRequest(epoch=4, prev_index=5, prev_epoch=3, commit_index=5)
+    receive(core, 3, beat, 1002.0)
+    core.synced(ready.number)
+    assert (core.role, core.leader_id) == (Role.FOLLOWER, 3)

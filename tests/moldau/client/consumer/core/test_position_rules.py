@@ -131,6 +131,18 @@ def test_a_log_that_ends_before_the_position_diverged(answer, diverged, phase):
     assert position.is_idle == (phase is VALIDATE), "a valid position is fetched at once"
 
 
+def test_prefetched_records_above_the_divergence_are_void():
+    """The next leader's log ends among them, above what the application was given."""
+    position = at(3, 4)
+    feed(position, epoch=4)
+    end = position.fetch_offset
+    assert end > position.offset
+    position.leader_is(5)
+    assert position.validated(end, 4) is None
+    position.leader_is(6)
+    assert position.validated(end - 1, 4) == end - 1
+
+
 def test_a_late_answer_of_a_validation_is_ignored():
     position = at(10, 4, phase=RESET)
     assert position.validated(3, 4) is None
