@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LOG_DIRS_S: Final = 2.0
 """How long a broker may take to describe its log directories; the verdict goes without those of a late one."""
+QUORUM_S: Final = 5.0
+"""How long brokers may take to reach the active controller; after that the verdict says that there is none."""
 BROKERS_AT_ONCE: Final = 8
 
 
@@ -50,7 +52,7 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     """
     from moldau.admin import ConfigResource, ResourceType
 
-    quorum, cluster = await admin.describe_quorum(), await admin.describe_cluster(include_fenced=True)
+    cluster = await admin.describe_cluster(include_fenced=True)
     cluster = replace(cluster, brokers=tuple(one for one in cluster.brokers if one.node_id not in cluster.fenced))
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     topics = await admin.describe_topics(names) if names else {}
@@ -62,8 +64,28 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     configs = await admin.describe_configs(short) if short else {}
     min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
     brokers = [broker.node_id for broker in cluster.brokers]
-    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, await _log_dirs(admin, brokers))
+    log_dirs = await _log_dirs(admin, brokers)
+    # Last, because a broker that waits for a controller answers nothing else on the same connection.
+    quorum = await _quorum(admin)
+    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics)
+
+
+async def _quorum(admin: Admin) -> QuorumDescription:
+    """Returns the quorum; one without a leader and voters if no broker reaches the active controller in time.
+
+    Raises:
+        KafkaError: the request was refused.
+    """
+    from moldau.admin import QuorumDescription
+
+    with trio.move_on_after(QUORUM_S):
+        try:
+            return await admin.describe_quorum()
+        except KafkaError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+    return QuorumDescription(leader_id=-1, leader_epoch=-1, high_watermark=-1, voters=(), observers=())
 
 
 async def _log_dirs(admin: Admin, brokers: Sequence[int]) -> dict[int, list[LogDirDescription]]:

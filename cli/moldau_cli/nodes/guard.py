@@ -25,7 +25,7 @@ WITHOUT_PROCESSOR_MAX = 10
 
 
 class Scheduling:
-    """What the kernel tells about the main thread of a node; all zero where it tells nothing."""
+    """Times that the kernel counts for the main thread of a node; all zero where it counts none."""
 
     def __init__(self, ran_s: float = 0.0, waited_s: float = 0.0, *, is_ready: bool = False) -> None:
         """Takes the times that the thread has run and has waited for a processor; ready: it runs or waits for one."""

@@ -50,8 +50,8 @@ class Survey:
         return sorted(where for where, one in self.placed.items() if node in one.replicas)
 
 
-async def survey(admin: Admin) -> Survey:
-    """Asks for brokers, partitions, sizes and moves.
+async def survey(admin: Admin, *, with_moves: bool = True) -> Survey:
+    """Asks for brokers, partitions, sizes and moves; the active controller is needed only for the moves.
 
     Raises:
         KafkaError: a request was refused, or a live broker did not answer in time.
@@ -67,7 +67,7 @@ async def survey(admin: Admin) -> Survey:
         nodes={one.node_id: one for one in cluster.brokers},
         topics=await admin.describe_topics(names) if names else {},
         sizes=sizes_of(await admin.describe_log_dirs(live)),
-        moving=await running_moves(admin),
+        moving=await running_moves(admin) if with_moves else {},
     )
 
 

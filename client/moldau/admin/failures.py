@@ -9,6 +9,11 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from moldau.protocol.schema import Response
+
+_LISTS = ("topics", "results", "responses")
+"""Fields of responses that hold an error code and a message for each entry of the request."""
+
 
 class AdminError(KafkaError):
     """Reports that a call failed for some of its topics, groups or partitions.
@@ -38,6 +43,15 @@ def error_of(code: int, message: str | None = None) -> KafkaError | None:
     """Returns the error for a wire code, or None for NONE."""
     found = ErrorCode.of(code)
     return None if found is ErrorCode.NONE else KafkaError(found, message)
+
+
+def reason_of(response: Response, code: ErrorCode) -> str:
+    """Returns the broker's own words for ``code`` where the response has them, else the code's name and meaning."""
+    parts = [response, *(part for name in _LISTS for part in getattr(response, name, ()))]
+    for part in parts:
+        if getattr(part, "error_code", None) == code and (message := getattr(part, "error_message", None)):
+            return str(message)
+    return f"{code.name}: {code.message}"
 
 
 def raise_error(code: int, message: str | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from moldau.admin.failures import reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
 from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -112,10 +113,11 @@ class Requester:
                 code = None if code_of is None else code_of(response)
                 if code is None or not code.retriable:
                     return response
-                problem = f"{code.name}: {code.message}"
+                problem = reason_of(response, code)
             failures += 1
             if failures > self._retries or client.now_ms >= deadline_ms:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{type(request).__name__}: {problem}")
+                name = type(request).__name__.removesuffix("Request")
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {problem}")
             client.request_update()
             await client.backoff(failures)
 

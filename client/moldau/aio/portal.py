@@ -102,7 +102,7 @@ class AioPortal(Portal[C], Generic[C]):
         """
         self._check_caller()
         if self._loop is not None:
-            raise RuntimeError("a client can be opened only once")
+            raise RuntimeError("a client can be opened only once; make a new one")
         loop = self._loop = asyncio.get_running_loop()
         self._has_started = LoopEvent(loop)
         self._has_ended = LoopEvent(loop)

@@ -124,8 +124,14 @@ class Portal(Generic[C]):
         self._client: C | None = None
 
     def start(self) -> C:
-        """Starts the thread and opens the client; passes on the exceptions of opening."""
+        """Starts the thread and opens the client; passes on the exceptions of opening.
+
+        Raises:
+            RuntimeError: the client has been opened before, or the calling thread runs trio.
+        """
         self._check_caller()
+        if self._pid:
+            raise RuntimeError("a client can be opened only once; make a new one")
         self._begin()
         self._started.wait()
         return self._opened_client()
@@ -201,7 +207,9 @@ class Portal(Generic[C]):
                 "open a client of its own in each process"
             )
         if self.open_token is None or not self._thread.is_alive():
-            raise RuntimeError("the client is not open; use it as `with ... as ...`")
+            raise RuntimeError(
+                "the client is closed" if self._pid else "the client is not open; use it as `with ... as ...`"
+            )
         return self.open_token
 
     def call(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:

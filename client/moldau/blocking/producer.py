@@ -101,6 +101,16 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         self._handover = self._portal.start()
         return self
 
+    def _opened(self) -> Handover:
+        """Returns the hand-over to the trio thread.
+
+        Raises:
+            RuntimeError: the client is not open.
+        """
+        _ = self._portal.token  # raises if the client is not open
+        assert self._handover is not None
+        return self._handover
+
     def send(
         self,
         topic: str,
@@ -185,12 +195,11 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         timestamp: int | None,
         intercepted: OutputRecord[Any, Any] | None,
     ) -> BlockingDelivery:
-        token = self._portal.token
-        assert self._handover is not None
+        token, handover = self._portal.token, self._opened()
         delivery = BlockingDelivery(self)
         delivery.intercepted = intercepted
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
-        self._handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
+        handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
         return delivery
 
     def _encoded(
@@ -230,8 +239,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: the time is over.
         """
-        assert self._handover is not None
-        taken = self._handover.taken
+        taken = self._opened().taken
 
         async def wait() -> bool:
             with trio.move_on_after(timeout_ms / 1000):
@@ -248,10 +256,9 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: records are pending after ``timeout_ms``.
         """
-        assert self._handover is not None
         arguments.milliseconds("flush", timeout_ms)
         try:
-            self._portal.call(self._handover.flush, timeout_ms)
+            self._portal.call(self._opened().flush, timeout_ms)
         except trio.TooSlowError as error:
             raise TimeoutError(str(error)) from error
 
@@ -299,8 +306,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             RuntimeError: a transaction is open.
             TransactionError: the producer has failed.
         """
-        assert self._handover is not None
-        self._portal.call(self._handover.begin_transaction)
+        self._portal.call(self._opened().begin_transaction)
 
     def send_offsets_to_transaction(
         self,
@@ -324,8 +330,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             FatalTransactionError: the producer must be closed.
             KafkaError: REQUEST_TIMED_OUT; call again, also after an interrupt, to learn whether it is committed.
         """
-        assert self._handover is not None
-        self._portal.call_or_undo(self._undeliver, self._handover.commit_transaction, timeout_ms)
+        self._portal.call_or_undo(self._undeliver, self._opened().commit_transaction, timeout_ms)
 
     def prepare_transaction(self, timeout_ms: float | None = None) -> PreparedTransaction:
         """Delivers the transaction's records and hands it over to ``Admin.end_transaction``; the producer is closed.
@@ -335,8 +340,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             FatalTransactionError: the producer must be closed.
             KafkaError: REQUEST_TIMED_OUT; call again.
         """
-        assert self._handover is not None
-        return self._portal.call(self._handover.prepare_transaction, timeout_ms)
+        return self._portal.call(self._opened().prepare_transaction, timeout_ms)
 
     def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction.
@@ -346,8 +350,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             KafkaError: REQUEST_TIMED_OUT; call again.
             RuntimeError: an earlier commit without a known outcome has committed the transaction.
         """
-        assert self._handover is not None
-        self._portal.call_or_undo(self._undeliver, self._handover.abort_transaction, timeout_ms)
+        self._portal.call_or_undo(self._undeliver, self._opened().abort_transaction, timeout_ms)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _SLEEP_MAX_MS = 60_000.0
 _ERRORS_KEPT_MAX = 100
+_NO_GENERATION = -1
 
 
 class OffsetOutOfRangeError(KafkaError):
@@ -75,7 +76,7 @@ Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, C
 
 
 class Fetcher:
-    """Finds positions and fetches until cancelled; errors for the application wait in ``errors``."""
+    """Finds positions and fetches until cancelled; ``next_error`` returns errors for the application."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Fetcher:
         self._is_wanted = False
         self._asking: dict[TopicPartition, None] = {}
         self.arrived = Signal()
-        self.errors: deque[Exception] = deque(maxlen=_ERRORS_KEPT_MAX)
+        self._errors: deque[tuple[Exception, PartitionPosition | None, int]] = deque(maxlen=_ERRORS_KEPT_MAX)
         self._nursery: trio.Nursery | None = None
         self.counters = ConsumerCounters()
         self._node_fetches = NodeFetcher(client, config, self, self.counters)
@@ -131,10 +132,21 @@ class Fetcher:
             await self._client.changed.wait()
             self.wake()
 
-    def report(self, error: Exception) -> None:
-        """Keeps an error for the next poll, which raises it."""
-        self.errors.append(error)
+    def report(self, error: Exception, position: PartitionPosition | None = None) -> None:
+        """Keeps an error for the next poll, which raises it.
+
+        An error of a ``position`` is dropped if the application seeks or gives the partition up before that poll.
+        """
+        self._errors.append((error, position, _NO_GENERATION if position is None else position.generation))
         self.arrived.notify()
+
+    def next_error(self) -> Exception | None:
+        """Removes the oldest error that is still true, and returns it; None if there is none."""
+        while self._errors:
+            error, position, generation = self._errors.popleft()
+            if position is None or position.generation == generation:
+                return error
+        return None
 
     # --- one look
 
@@ -177,7 +189,7 @@ class Fetcher:
                 timestamp = self._reset_timestamp()
                 if timestamp is None:
                     position.retry_at_ms = math.inf
-                    self.report(OffsetOutOfRangeError(position.partition, position.offset))
+                    self.report(OffsetOutOfRangeError(position.partition, position.offset), position)
                     continue
                 position.reset_timestamp = timestamp
             leader = self._leader_of(position)
@@ -225,7 +237,7 @@ class Fetcher:
             self._client.request_update()
         self.back_off(position)
         if not code.retriable:
-            self.report(KafkaError(code, f"{position.partition}: {code.message}"))
+            self.report(KafkaError(code, f"{position.partition}: {code.message}"), position)
 
     # --- positions
 
@@ -349,7 +361,7 @@ class Fetcher:
         if self._reset_timestamp() is None:
             position.seek(diverged)
             position.retry_at_ms = math.inf
-            self.report(LogTruncatedError(position.partition, offset, diverged))
+            self.report(LogTruncatedError(position.partition, offset, diverged), position)
         else:
             position.seek(diverged)
 
@@ -383,7 +395,7 @@ class Fetcher:
             self.back_off(position)
         elif self._reset_timestamp() is None:
             position.retry_at_ms = math.inf
-            self.report(OffsetOutOfRangeError(position.partition, offset))
+            self.report(OffsetOutOfRangeError(position.partition, offset), position)
         else:
             self._client.logger.info("offset-out-of-range", partition=position.partition, offset=offset)
             position.reset(None)

@@ -57,8 +57,8 @@ class FetchHost(Protocol):
         """Plans the next fetches."""
         ...
 
-    def report(self, error: Exception) -> None:
-        """Makes the next poll raise ``error``."""
+    def report(self, error: Exception, position: PartitionPosition | None = None) -> None:
+        """Makes the next poll raise ``error``, unless its ``position`` has moved by then."""
         ...
 
     def back_off(self, position: PartitionPosition) -> None:
@@ -359,7 +359,8 @@ class NodeFetcher:
 
     def _corrupt(self, position: PartitionPosition, offset: int, why: str) -> None:
         self._host.back_off(position)
-        self._host.report(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}"))
+        error = KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}")
+        self._host.report(error, position)
 
     def _fetch_error(self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData) -> None:
         position.is_idle = False

@@ -83,8 +83,8 @@ async def wait_position(client: ClusterClient, fetcher: Fetcher, position: Parti
     with trio.move_on_after(timeout_ms / 1000):
         await trio.lowlevel.checkpoint()
         while not position.has_position:
-            if fetcher.errors:
-                raise fetcher.errors.popleft()
+            if (error := fetcher.next_error()) is not None:
+                raise error
             if client.bootstrap_error is not None:
                 raise client.bootstrap_error
             await fetcher.arrived.wait()

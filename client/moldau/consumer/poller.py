@@ -122,8 +122,8 @@ class Poller:
         while True:
             if await self._rebalance(deadline_ms):
                 self.last_poll_ms = client.now_ms
-            if fetcher.errors:
-                raise fetcher.errors.popleft()
+            if (error := fetcher.next_error()) is not None:
+                raise error
             if client.bootstrap_error is not None:
                 raise client.bootstrap_error
             taken = self._take(take)

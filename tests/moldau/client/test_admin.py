@@ -450,11 +450,30 @@ def test_a_dead_cluster_is_given_up_in_time():
         assert len(await admin.list_topics()) == 1, "any broker answers"
         cluster.kill_broker(2)
         started = trio.current_time()
-        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT: MetadataRequest: no broker of broker1:9092"):
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT: Metadata: no broker of broker1:9092"):
             await admin.list_topics()
         assert 2.9 < trio.current_time() - started < 6
 
     simulate(scenario, {}, **{"default.api.timeout.ms": 3000})
+
+
+def test_a_request_that_is_given_up_tells_the_brokers_reason():
+    def create(broker, request):
+        refused = ct.CreatableTopicResult(name="a", error_code=7, error_message="no controller today")
+        return ct.CreateTopicsResponse(topics=[refused])
+
+    async def scenario(cluster, admin):
+        with pytest.raises(KafkaError) as caught:
+            await admin.create_topics([NewTopic(name="a")])
+        assert str(caught.value) == "REQUEST_TIMED_OUT: CreateTopics: no controller today"
+        with pytest.raises(KafkaError, match="DescribeQuorum: NOT_CONTROLLER: This node is not the active controller"):
+            await admin.describe_quorum()
+
+    handlers = {
+        ApiKey.CREATE_TOPICS: create,
+        ApiKey.DESCRIBE_QUORUM: once(dq.DescribeQuorumResponse(error_code=41)),
+    }
+    simulate(scenario, handlers, **{"default.api.timeout.ms": 1000})
 
 
 def test_an_unsupported_api_is_refused_at_once():

@@ -12,6 +12,7 @@ import trio
 from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.producer import Producer
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.inspection import inspect_cluster
 from moldau_cli.operations.moves import MoveOptions, carry_out
 from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
 from moldau_cli.operations.survey import survey
@@ -112,6 +113,27 @@ def test_one_node_at_a_time_is_missing(seed):
         assert len(stored) <= len(acknowledged) + 1
 
     run_cluster(scenario, seed=seed, brokers=3, controllers=3)
+
+
+def test_a_cluster_without_a_quorum_gets_its_verdict():
+    """The verdict, and the list of brokers, need no controller."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=2, replicas=3)
+        async with admin_of(cluster) as admin:
+            await wait_whole(admin, await find_nodes(admin))
+            leader = (await admin.describe_quorum()).leader_id
+            for controller in (leader, 101 if leader != 101 else 102):
+                cluster.world.node(f"c{controller}").kill()
+            began_s = trio.current_time()
+            assert sorted((await survey(admin, with_moves=False)).brokers) == [1, 2, 3]
+            seen = await inspect_cluster(admin)
+            assert seen.verdict == "failing"
+            assert [problem.kind for problem in seen.problems] == ["no-quorum-leader"]
+            assert list(seen.topics) == ["orders"]
+            assert trio.current_time() - began_s < 7
+
+    run_cluster(scenario, brokers=3, controllers=3)
 
 
 def test_a_node_that_stays_away_stops_the_roll():

@@ -51,7 +51,7 @@ def describe(
         return await admin.describe_client_quotas(wanted)
 
     rows: list[dict[str, output.Json]] = [
-        {**_names(found.entity), "quota": key, "value": value}
+        {**_names(found.entity), "quota": key, "value": value if output.wants_json() else _shown(value)}
         for found in with_admin(bootstrap_server, work)
         for key, value in sorted(found.quotas.items())
     ]
@@ -109,12 +109,17 @@ def delete(
     output.answer({**_names(entity), "deleted": [*deleted]}, f"deleted {', '.join(deleted)} of {entity}")
 
 
+def _shown(value: float) -> str:
+    """Returns a quota as people write it: 10485760, not 10485760.0 or 1.04858e+07."""
+    return str(int(value)) if value.is_integer() else str(value)
+
+
 def _change(entity: QuotaEntity, changes: dict[str, float | None], bootstrap_server: str | None) -> None:
     async def work(admin: Admin) -> None:
         await admin.alter_client_quotas([QuotaAlteration(entity=entity, quotas=changes)])
 
     with_admin(bootstrap_server, work)
-    shown = ", ".join(f"{key} removed" if value is None else f"{key}={value:g}" for key, value in changes.items())
+    shown = ", ".join(f"{key} removed" if value is None else f"{key}={_shown(value)}" for key, value in changes.items())
     output.answer({**_names(entity), "changed": {**changes}}, f"{entity}: {shown}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,7 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
     """List the registered brokers with their replicas, leaders and bytes; fenced ones are down or not ready."""
     from moldau_cli.operations.survey import survey
 
-    seen = with_admin(bootstrap_server, survey)
+    seen = with_admin(bootstrap_server, partial(survey, with_moves=False))
     held, led, preferred, lagging = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
     for topic in seen.topics.values():
         for part in topic.partitions:

@@ -163,6 +163,27 @@ def test_without_a_reset_policy_the_application_decides():
     simulate(scenario)
 
 
+def test_a_seek_makes_earlier_errors_of_its_partition_void():
+    """The consumer looks for a position, or reads a damaged batch, before the application seeks away from it."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 30)
+        part.batches[1] = part.batches[1][:-1] + bytes([part.batches[1][-1] ^ 1])
+        async with open_consumer(auto_offset_reset="none") as consumer:
+            consumer.assign([T0])
+            await trio.sleep(1)
+            consumer.seek(T0, 0)
+            assert await take(consumer, 10) == numbers(0, 10)
+            with pytest.raises(KafkaError, match="CORRUPT_MESSAGE: t-0 at offset 10"):
+                await consumer.poll()
+            await trio.sleep(2)  # the batch is fetched and reported again
+            consumer.seek(T0, 20)
+            assert await take(consumer, 10) == numbers(20, 30)
+
+    simulate(scenario)
+
+
 def test_a_position_below_the_log_start_is_reset():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")

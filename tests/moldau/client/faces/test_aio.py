@@ -203,7 +203,7 @@ def test_misplaced_calls_name_the_right_client(kind):
 
             await asyncio.to_thread(elsewhere)
             await asyncio.to_thread(asyncio.run, in_another_loop())
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(RuntimeError, match="the client is closed"):
             _ = client._portal.token
         with pytest.raises(RuntimeError, match="opened only once"):
             await client.__aenter__()

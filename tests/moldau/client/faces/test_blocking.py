@@ -120,13 +120,13 @@ def test_errors_come_out_of_the_call_they_belong_to():
                 with contextlib.suppress(KafkaError):
                     assert producer.send("t", b"fine").result().offset == 0
                     break
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(RuntimeError, match="the client is closed"):
             producer.send("t", b"")
         with Admin(config) as admin:
             assert [topic.name for topic in admin.list_topics()] == ["t"]
             with pytest.raises(KafkaError, match="x: UNKNOWN_TOPIC"):
                 admin.describe_topics(["x"])
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(RuntimeError, match="the client is closed"):
             admin.list_topics()
         with Consumer(config) as consumer, pytest.raises(ConfigError, match=r"group\.id"):
             consumer.subscribe(["t"])

@@ -287,6 +287,24 @@ def test_calls_of_unopened_clients_fail_under_trio(kind):
     trio.run(main)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_unopened_and_closed_blocking_clients_fail(kind):
+    client = getattr(moldau.blocking, kind)(CONFIGS[kind])
+    calls = {name: arguments for name, arguments in CALLS[kind].items() if name != "close" and hasattr(client, name)}
+    assert calls
+    for name, arguments in calls.items():
+        with pytest.raises(RuntimeError, match="the client is not open; use it as `with"):
+            list(getattr(client, name)(*arguments))
+    with client:
+        pass
+    calls.pop("batches", None)  # iteration ends when the consumer is closed
+    for name, arguments in calls.items():
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            list(getattr(client, name)(*arguments))
+    with pytest.raises(RuntimeError, match="opened only once"), client:
+        pass
+
+
 def test_a_delivery_is_awaited_under_trio():
     async def main():
         await Delivery(SimpleNamespace(is_settled=False), 0, 0)
