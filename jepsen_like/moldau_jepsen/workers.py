@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import enum
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -41,6 +42,16 @@ LOOK_S = 5.0
 as on a terminal's Ctrl-Z, its workers did too."""
 START_S = 300.0
 """How long a worker may take until it has imported what it is to run."""
+
+
+class NotYet(enum.Enum):
+    """The type of ``NOT_YET``."""
+
+    NOT_YET = "not yet"
+
+
+NOT_YET = NotYet.NOT_YET
+"""In place of an argument of ``run_each``: the next one is known only after another outcome."""
 PRELOADED = ("moldau_jepsen.simulation.campaign.run", "moldau_jepsen.workers")
 """Modules that the server process imports, so that no worker has to."""
 
@@ -79,7 +90,7 @@ def _context() -> ForkServerContext:
 
 def run_each(
     function: Callable[[A], R],
-    arguments: Iterable[A],
+    arguments: Iterable[A | NotYet],
     *,
     processes: int | None,
     tasks_per_worker: int,
@@ -92,7 +103,8 @@ def run_each(
 
     Args:
         function: Is pickled, as arguments and outcomes are.
-        arguments: One task each.
+        arguments: One task each. ``NOT_YET`` stands for one that depends on an outcome still to come: the iterator is
+            asked again after the next outcome has been yielded.
         processes: How many run side by side; default: one per core.
         tasks_per_worker: After so many a worker is replaced.
         seconds_max: Real time for one task. One that takes longer ends as ``TimeoutError``, and its worker is killed.
@@ -115,6 +127,9 @@ def run_each(
                     argument = next(remaining)
                 except StopIteration:
                     more = False
+                    break
+                if argument is NOT_YET:
+                    assert busy, "an argument depends on an outcome, but nothing runs"
                     break
                 worker = idle.pop() if idle else _Worker[A, R](context)
                 busy[worker.connection] = worker

@@ -48,6 +48,12 @@ def call(tmp_path, monkeypatch, capsys):
         (["sim", "run", "--hours", "0", "--no-controls"], "--hours must be above 0"),
         (["sim", "run", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "shrink", "1", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
+        (["sim", "run", "--kind", "gremlin"], "there is no kind of run 'gremlin'; there are administration, bank,"),
+        (["sim", "shrink", "1", "--kind", "gremlin"], "there is no kind of run 'gremlin'"),
+        (["sim", "replay", "1", "--kind", "gremlin"], "there is no kind of run 'gremlin'"),
+        (["sim", "run", "--guided", "--seed", "1"], "leave out --seed, --mutant and --kind"),
+        (["sim", "run", "--guided", "--kind", "bank"], "leave out --seed, --mutant and --kind"),
+        (["sim", "replay", "--schedule", "absent.json", "--kind", "bank"], "names its own kind"),
         (["sim", "mutants", "--name", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "replay"], "give a seed or --schedule"),
         (["sim", "replay", "1", "--schedule", "absent.json"], "give a seed or --schedule"),
@@ -69,7 +75,7 @@ def test_wrong_words_end_with_two_and_one_line(call, words, said):
 
 
 def test_one_seed_answers_with_its_trace_hash(call, monkeypatch):
-    monkeypatch.setattr(runner, "options_of", lambda seed, mutant: SMALL_RUN)
+    monkeypatch.setattr(runner, "options_of", lambda *_: SMALL_RUN)
     code, out, _ = call("sim", "run", "--seed", "7", "--json")
     answer = json.loads(out.strip().splitlines()[-1])
     assert (code, answer["passed"]) == (0, True)
@@ -117,6 +123,29 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
     code, out, _ = call("sim", "run")
     assert code == 0
     assert "control stock-pysyncobj: skipped: no harness" in out
+
+
+def test_a_guided_campaign_tells_what_it_chose(call, monkeypatch, tmp_path):
+    """The first seeds are spread over the profiles; a third draws its own. Each failed one can be run again."""
+
+    def run_guided(guide, **_):
+        for task in guide.tasks():
+            result = replace(kit_failed(task.seed, ValueError("broken")), kind=task.kind)
+            guide.add(result)
+            yield result
+
+    monkeypatch.setattr(simulation, "run_guided", run_guided)
+    code, _, err = call("sim", "run", "--guided", "--seeds", "12", "--no-controls", "--dir", "made")
+    assert code == 1
+    document = json.loads((tmp_path / "made" / "campaign.json").read_text())
+    assert sum(row["seeds"] for row in document["profiles"]) == 12
+    assert 4 <= sum(row["chosen"] for row in document["profiles"]) < 12
+    again = [failure["replay"] for failure in document["failures"]]
+    chosen = next(each for each in again if "--kind" in each)
+    seed, profile = chosen.split()[4], chosen.split()[-1]
+    assert (tmp_path / "made" / f"seed-{seed}-{profile}" / "timeline.txt").is_file()
+    assert chosen in err or "again: moldau sim run --seed 1" in err
+    assert "<h2>Profiles</h2>" in (tmp_path / "made" / "campaign.html").read_text()
 
 
 def test_a_campaign_tells_how_it_is_going(call, monkeypatch, tmp_path):

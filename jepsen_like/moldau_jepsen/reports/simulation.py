@@ -109,6 +109,20 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """The runs of one profile, or of the swarm of everything."""
+
+    name: str
+    seeds: int
+    chosen: int
+    """Of them: those for which a guide, or the user, chose the profile; the others drew it."""
+    turns: int
+    """Turns of the event loop, which measure the work."""
+    situations: int
+    """Rare situations, each counted once for each run that reached it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignReport:
     """The content of the page. The JSON beside the page holds the same."""
 
@@ -143,6 +157,7 @@ class CampaignReport:
     machines: tuple[MachineRows, ...]
     failures: tuple[FailedSeed, ...]
     controls: tuple[ControlRow, ...] = ()
+    profiles: tuple[ProfileRow, ...] = ()
     runs: tuple[SeedRun, ...] = ()
     """Some that passed, to be drawn."""
     notes: tuple[str, ...] = field(default=())
@@ -196,6 +211,7 @@ def campaign_page(report: CampaignReport, origin: Origin) -> str:
         _runs(report.runs),
         _noticed(report),
         _faults(report),
+        _profiles(report.profiles),
         machines_section(report.machines),
         messages_section(report.messages),
     ]
@@ -358,3 +374,20 @@ def _faults(report: CampaignReport) -> str:
         "refuses what is asked of it. Strikes are counted only where something was done.</p>"
     )
     return "<h2>Faults</h2>" + hint + table(("kind", "planned", "took effect", "runs with it", "effects per run"), rows)
+
+
+def _profiles(profiles: Sequence[ProfileRow]) -> str:
+    turns = max(sum(row.turns for row in profiles), 1)
+    rows = [
+        (
+            row.name,
+            f"{row.seeds:,}",
+            f"{row.chosen:,}",
+            f"{row.turns / turns:.1%}",
+            f"{row.situations / row.seeds:.1f}",
+            f"{row.situations * 100_000 / max(row.turns, 1):.1f}",
+        )
+        for row in profiles
+    ]
+    names = ("profile", "seeds", "chosen", "share of the work", "rare situations per seed", "per 100,000 turns")
+    return "<h2>Profiles</h2>" + table(names, rows) if rows else ""

@@ -7,8 +7,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -40,6 +40,10 @@ REPORT_EVERY_S = 60.0
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "--processes", min=1, help="Processes; default: one per core.")]
 Dir = Annotated[Path, typer.Option("--dir", "--out", help="Where the report and the folders of failed seeds go.")]
+KindName = Annotated[
+    str | None,
+    typer.Option("--kind", metavar="NAME", help="A profile, or 'swarm', instead of what the seed draws."),
+]
 MutantName = Annotated[str | None, typer.Option("--mutant", metavar="NAME", help="With this bug planted.")]
 
 
@@ -50,6 +54,13 @@ def run(
     hours: Annotated[float | None, typer.Option(min=0.0, help="Run seeds for so long, in real time.")] = None,
     first: Annotated[int, typer.Option("--first", "--from", min=0, max=SEED_MAX, help="First of the seeds.")] = 1,
     mutant: MutantName = None,
+    kind: KindName = None,
+    guided: Annotated[
+        bool,
+        typer.Option(
+            "--guided", help="Choose the profiles of two thirds of the seeds by the rare states that runs reached."
+        ),
+    ] = False,
     jobs: Jobs = None,
     controls: Annotated[bool, typer.Option(help="Also run the negative controls, which must be convicted.")] = True,
     directory: Dir = DEFAULT_DIR,
@@ -59,16 +70,21 @@ def run(
     A campaign (all but --seed) writes a report, and also fails if a negative control is not convicted.
     """
     find_mutant(mutant)
+    check_kind(kind)
+    if guided and (seed is not None or mutant is not None or kind is not None):
+        raise UsageError("--guided chooses among many runs: leave out --seed, --mutant and --kind")
     if seed is not None:
         if seeds is not None or hours is not None:
             raise UsageError("--seed is for one seed; --seeds and --hours are for many")
-        _one(seed, directory, mutant or "", show_timeline=False)
+        _one(seed, directory, mutant or "", kind or "", show_timeline=False)
         return
     if seeds is not None and hours is not None:
         raise UsageError("give either --seeds or --hours")
     if hours is not None and hours <= 0:
         raise UsageError("--hours must be above 0")
-    _campaign(first, seeds if hours is None else None, hours, mutant or "", jobs, directory, controls=controls)
+    count = seeds if hours is None else None
+    wanted = _Runs(mutant=mutant or "", kind=kind or "", guided=guided)
+    _campaign(first, count, hours, wanted, jobs, directory, controls=controls)
 
 
 @commands.command()
@@ -76,6 +92,7 @@ def replay(
     seed: Annotated[int | None, typer.Argument(min=0, max=SEED_MAX, help="Seed of the run.")] = None,
     schedule: Annotated[Path | None, typer.Option(help="A schedule.json instead of a seed.")] = None,
     mutant: MutantName = None,
+    kind: KindName = None,
     directory: Dir = DEFAULT_DIR,
 ) -> None:
     """Run one seed, or one schedule, again and print its events, and what each node knew, line by line."""
@@ -84,11 +101,14 @@ def replay(
     if schedule is not None:
         if mutant is not None:
             raise UsageError("a schedule names its own mutant: leave out --mutant")
+        if kind is not None:
+            raise UsageError("a schedule names its own kind of run: leave out --kind")
         _replay_schedule(schedule)
         return
     assert seed is not None, "one of the two is given"
     find_mutant(mutant)
-    _one(seed, directory, mutant or "", show_timeline=True)
+    check_kind(kind)
+    _one(seed, directory, mutant or "", kind or "", show_timeline=True)
 
 
 def _replay_schedule(schedule: Path) -> None:
@@ -125,14 +145,28 @@ def find_mutant(name: str | None) -> Mutant | None:
     return found
 
 
-def _one(seed: int, directory: Path, mutant: str, *, show_timeline: bool) -> None:
+def check_kind(name: str | None) -> None:
+    """Accepts the name of a kind of run, or none.
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    if name is None:
+        return
+    from moldau_jepsen.simulation.guidance.kinds import KINDS
+
+    if name not in KINDS:
+        raise UsageError(f"there is no kind of run {name!r}; there are {', '.join(sorted(KINDS))}")
+
+
+def _one(seed: int, directory: Path, mutant: str, kind: str, *, show_timeline: bool) -> None:
     from moldau_jepsen.simulation import examine
     from moldau_jepsen.simulation.campaign.runner import folder_name
 
-    result = examine(seed, mutant=mutant)
+    result = examine(seed, mutant=mutant, kind=kind)
     _report(result, show_timeline=show_timeline)
     if not result.passed:
-        where = keep(result, directory) or f"see {directory / folder_name(seed, mutant)}"
+        where = keep(result, directory) or f"see {directory / folder_name(seed, mutant, kind)}"
         raise CommandError(f"seed {seed} failed; {where}; again: {result.replay_command}")
 
 
@@ -157,17 +191,34 @@ def _summary(result: Result) -> str:
 # --- campaigns
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """The runs that a campaign consists of."""
+
+    mutant: str
+    kind: str
+    guided: bool
+
+    def results(self, seeds: Iterable[int], jobs: int | None) -> Generator[Result, None, None]:
+        """Runs the seeds."""
+        from moldau_jepsen.simulation import run_guided, run_seeds
+        from moldau_jepsen.simulation.guidance.guide import Guide
+
+        if self.guided:
+            return run_guided(Guide(seeds), processes=jobs)
+        return run_seeds(seeds, processes=jobs, mutant=self.mutant, kind=self.kind)
+
+
 def _campaign(
     first: int,
     seeds: int | None,
     hours: float | None,
-    mutant: str,
+    wanted: _Runs,
     jobs: int | None,
     directory: Path,
     *,
     controls: bool,
 ) -> None:
-    from moldau_jepsen.simulation import run_seeds
     from moldau_jepsen.simulation.campaign.runner import folder_name
     from moldau_jepsen.simulation.campaign.tally import Tally
 
@@ -182,10 +233,11 @@ def _campaign(
     files = CampaignFiles(directory)
     interrupts: list[str] = []
     report_next_s = REPORT_EVERY_S
-    results = run_seeds(_until(numbers, began, hours), processes=jobs, mutant=mutant)
+    results = wanted.results(_until(numbers, began, hours), jobs)
     with progress(label, total) as shown, _interruptible(interrupts), contextlib.closing(results):
         for result in results:
-            tally.add(result, "" if result.passed else str(directory / folder_name(result.seed, mutant)))
+            folder = folder_name(result.seed, result.mutant, result.kind)
+            tally.add(result, "" if result.passed else str(directory / folder))
             if not result.passed:
                 output.note(_summary(result))
                 if not files.keep(result):
@@ -320,6 +372,7 @@ def _failure_text(report: CampaignReport, files: CampaignFiles) -> str | None:
 def shrink(
     seed: Annotated[int, typer.Argument(min=0, max=SEED_MAX, help="Seed of a run that fails.")],
     mutant: MutantName = None,
+    kind: KindName = None,
     attempts: Annotated[int, typer.Option(min=1, help="Runs to spend.")] = 100,
     directory: Dir = DEFAULT_DIR,
 ) -> None:
@@ -333,7 +386,8 @@ def shrink(
     from moldau_jepsen.simulation.mutants.mutants import planted
 
     bug = find_mutant(mutant)
-    schedule = directory / folder_name(seed, mutant or "") / SCHEDULE_FILE
+    check_kind(kind)
+    schedule = directory / folder_name(seed, mutant or "", kind or "") / SCHEDULE_FILE
     shrunk: Shrunk | None = None
     with progress(f"shrink seed {seed}", attempts) as shown:
 
@@ -342,7 +396,7 @@ def shrink(
             output.note(f"  run {attempt}: {faults} faults suffice")
 
         try:
-            options = options_of(seed, mutant or "")
+            options = options_of(seed, mutant or "", kind or "")
             with planted(bug) if bug is not None else contextlib.nullcontext():
                 shrunk = shrink_seed(seed, options, attempts_max=attempts, on_attempt=report)
                 if shrunk is not None:
@@ -356,7 +410,7 @@ def shrink(
         else:
             if shrunk is None:
                 raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
-    result = replace(result, mutant=mutant or "")
+    result = replace(result, mutant=mutant or "", kind=kind or "")
     trouble = keep(result, directory)
     if shrunk is None:
         _report(result, show_timeline=False)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.campaign.controls import CONTROLS
-from moldau_jepsen.simulation.campaign.profiles import PROFILES
+from moldau_jepsen.simulation.guidance.kinds import CHOSEN
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.mutants.mutants import finder_of, planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
@@ -91,7 +91,7 @@ class Case:
         """Returns the options of the run of a seed."""
         chosen = RunOptions()
         if self.profile:
-            chosen = PROFILES[self.profile].of_seed(seed)
+            chosen = CHOSEN[self.profile].of_seed(seed)
         elif self.mutant:
             chosen = MUTANTS[self.mutant].run_of(seed)
         elif self.control:
@@ -252,7 +252,7 @@ def case_from_json(document: object) -> Case:
         raise CaseError(f"there is no mutant {case.mutant!r}")
     if case.control and case.control not in CONTROLS:
         raise CaseError(f"there is no control {case.control!r}")
-    if case.profile and case.profile not in PROFILES:
+    if case.profile and case.profile not in CHOSEN:
         raise CaseError(f"there is no profile {case.profile!r}")
     if bool(case.mutant or case.control) != bool(case.convicted_by):
         raise CaseError("convicted_by belongs to a mutant or a control, and each of them needs it")

@@ -183,6 +183,8 @@ class Result:
     """The run over time; None if it was not looked at."""
     mutant: str = ""
     """The planted bug, if there was one."""
+    kind: str = ""
+    """The kind of run that was chosen for it; empty if the seed drew it."""
     schedule: str = ""
     """The file with the run's faults, where they are not those that the seed draws."""
 
@@ -196,12 +198,14 @@ class Result:
         """Returns the command that repeats the run."""
         if self.schedule:
             return f"moldau sim replay --schedule {self.schedule}"
-        return f"moldau sim run --seed {self.seed}" + (f" --mutant {self.mutant}" if self.mutant else "")
+        chosen = (("--mutant", self.mutant), ("--kind", self.kind))
+        return " ".join([f"moldau sim run --seed {self.seed}", *(f"{name} {given}" for name, given in chosen if given)])
 
     def to_json(self) -> dict[str, object]:
         """Returns the result as JSON values, without history and coverage."""
         return {
             "seed": self.seed,
+            "kind": self.kind,
             "trace_hash": self.trace_hash,
             "passed": self.passed,
             "violations": list(self.violations),

@@ -535,6 +535,22 @@ LATER = {profile.name: profile for profile in (COMPACTION, SHARING)}
 PROFILES |= LATER | {STREAMING.name: STREAMING}
 
 
+LEFT_OPEN = (
+    "core_first",
+    "seeks",
+    "variety",
+    "transaction_level",
+    "security",
+    "quotas",
+    "streams",
+    "administration",
+    "racks",
+    "short_sequences",
+    "compaction",
+)
+"""Options that campaigns let the seed draw, unless a profile turns them on."""
+
+
 def drawn_profile(seed: int) -> Profile | None:
     """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
     if derive_random(seed, "streaming profile").random() < STREAMING_PROBABILITY:
@@ -550,23 +566,16 @@ def drawn_profile(seed: int) -> Profile | None:
 
 def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
-    profile = drawn_profile(seed)
+    return options_in_campaign(drawn_profile(seed), seed)
+
+
+def options_in_campaign(profile: Profile | None, seed: int) -> RunOptions:
+    """Returns the run of a seed with a profile, or as the swarm of everything; the seed draws what that leaves open."""
     options = (
         RunOptions(directories=None, topics=None, bank=None, members=None, sharing=None)
         if profile is None
         else profile.of_seed(seed)
     )
-    drawn = replace(
-        options,
-        core_first=None,
-        seeks=None,
-        variety=None,
-        transaction_level=None,
-        security=None,
-        quotas=None,
-        streams=None,
-        administration=None,
-        racks=None,
-        short_sequences=None,
-    )
-    return drawn if options.compaction else replace(drawn, compaction=None)
+    # A profile's own workload always works.
+    left_open = dict.fromkeys(name for name in LEFT_OPEN if getattr(options, name) is not True)
+    return replace(options, **left_open)  # type: ignore[arg-type]

@@ -18,8 +18,9 @@ from moldau_jepsen.origin import origin
 from moldau_jepsen.reports.simulation import seed_page
 from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.campaign.case import Case, write_case
-from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_profile
+from moldau_jepsen.simulation.campaign.profiles import drawn_options
 from moldau_jepsen.simulation.campaign.tally import failed_seed, findings_of
+from moldau_jepsen.simulation.guidance.kinds import SWARM, chosen_options, kind_of
 from moldau_jepsen.simulation.mutants.mutants import finder_of, planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workers import run_each
@@ -27,6 +28,8 @@ from moldau_jepsen.workers import run_each
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from pathlib import Path
+
+    from moldau_jepsen.simulation.guidance.guide import Guide, Task
 
 SEEDS_PER_WORKER = 50
 """A worker process is replaced after so many seeds, which bounds what a leak could cost."""
@@ -38,25 +41,32 @@ HISTORY = "history"
 PAGE = "run.html"
 
 
-def options_of(seed: int, mutant: str = "") -> RunOptions:
+def options_of(seed: int, mutant: str = "", kind: str = "") -> RunOptions:
     """Returns the options with which a campaign, or the hunt for a mutant, runs a seed.
 
+    Args:
+        seed: The seed.
+        mutant: A planted bug, which has runs of its own.
+        kind: A kind of run instead of that which the seed or the planted bug has.
+
     Raises:
-        KeyError: The mutant is unknown.
+        KeyError: The mutant or the kind is unknown.
     """
+    if kind:
+        return chosen_options(kind, seed)
     return MUTANTS[mutant].run_of(seed) if mutant else drawn_options(seed)
 
 
-def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> Result:
+def examine(seed: int, options: RunOptions | None = None, mutant: str = "", kind: str = "") -> Result:
     """Runs a seed, with a bug planted if one is named, and once more in detail if it fails.
 
-    An exception out of the run becomes a finding of the result.
+    An exception out of the run becomes a finding of the result. ``kind`` is as in ``options_of``.
 
     Raises:
-        KeyError: The mutant is unknown.
+        KeyError: The mutant or the kind is unknown.
     """
     bug = MUTANTS[mutant] if mutant else None
-    chosen = options if options is not None else options_of(seed, mutant)
+    chosen = options if options is not None else options_of(seed, mutant, kind)
     try:
         with planted(bug) if bug is not None else contextlib.nullcontext():
             result = run_seed(seed, chosen)
@@ -66,7 +76,7 @@ def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> R
                 result = in_detail(result, chosen)
     except Exception as error:  # noqa: BLE001 - the campaign goes on; this seed has failed
         result = kit_failed(seed, error)
-    return replace(result, mutant=mutant)
+    return replace(result, mutant=mutant, kind=kind)
 
 
 def in_detail(first: Result, options: RunOptions) -> Result:
@@ -96,6 +106,7 @@ def run_seeds(
     processes: int | None = None,
     options: RunOptions | None = None,
     mutant: str = "",
+    kind: str = "",
     seconds_max: float = SEED_SECONDS_MAX,
 ) -> Generator[Result, None, None]:
     """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
@@ -106,7 +117,7 @@ def run_seeds(
     more are begun.
     """
     outcomes = run_each(
-        partial(examine, options=options, mutant=mutant),
+        partial(examine, options=options, mutant=mutant, kind=kind),
         seeds,
         processes=processes,
         tasks_per_worker=SEEDS_PER_WORKER,
@@ -115,30 +126,55 @@ def run_seeds(
     with contextlib.closing(outcomes):
         for seed, outcome in outcomes:
             if isinstance(outcome, Exception):
-                yield replace(kit_failed(seed, outcome), mutant=mutant)
+                yield replace(kit_failed(seed, outcome), mutant=mutant, kind=kind)
             else:
                 yield outcome
 
 
+def run_guided(
+    guide: Guide, *, processes: int | None = None, seconds_max: float = SEED_SECONDS_MAX
+) -> Generator[Result, None, None]:
+    """Runs the tasks of a guide over the cores, as ``run_seeds`` does; the guide learns of each result."""
+    outcomes = run_each(
+        _examine_task,
+        guide.tasks(),
+        processes=processes,
+        tasks_per_worker=SEEDS_PER_WORKER,
+        seconds_max=seconds_max,
+    )
+    with contextlib.closing(outcomes):
+        for task, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                result = replace(kit_failed(task.seed, outcome), kind=task.kind)
+            else:
+                result = outcome
+            guide.add(result)
+            yield result
+
+
+def _examine_task(task: Task) -> Result:
+    return examine(task.seed, kind=task.kind)
+
+
 def case_of(result: Result, name: str, why: str) -> Case:
     """Makes a case of a result of ``examine``: its seed with all faults and draws."""
-    profile = None if result.mutant else drawn_profile(result.seed)
+    kind = "" if result.mutant and not result.kind else kind_of(result)
     found = tuple(dict.fromkeys(finder_of(violation) for violation in result.violations))
     return Case(
         name=name,
         why=why,
         seeds=(result.seed,),
         mutant=result.mutant,
-        profile=profile.name if profile is not None else "",
+        profile="" if kind == SWARM else kind,
         convicted_by=found if result.mutant else (),
         faults=result.plan,
         draws=dict(result.draws),
     )
 
 
-def folder_name(seed: int, mutant: str) -> str:
+def folder_name(seed: int, mutant: str, kind: str = "") -> str:
     """Name of the folder of a failed seed."""
-    return f"seed-{seed}" + (f"-{mutant}" if mutant else "")
+    return "-".join([f"seed-{seed}", *(name for name in (mutant, kind) if name)])
 
 
 def write_failure(result: Result, directory: Path) -> Path:
@@ -152,7 +188,7 @@ def write_failure(result: Result, directory: Path) -> Path:
     Raises:
         OSError: The file could not be written.
     """
-    folder = directory / folder_name(result.seed, result.mutant)
+    folder = directory / folder_name(result.seed, result.mutant, result.kind)
     folder.mkdir(parents=True, exist_ok=True)
     document = result.to_json()
     timeline = document.pop("timeline")

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.coverage.coverage import Coverage
+from moldau_jepsen.coverage.coverage import SITUATIONS, Coverage
 from moldau_jepsen.coverage.rows import machine_rows, message_rows
 from moldau_jepsen.reports.chaos import describe
 from moldau_jepsen.reports.simulation import (
@@ -21,10 +21,12 @@ from moldau_jepsen.reports.simulation import (
     FailedSeed,
     FaultRow,
     Finding,
+    ProfileRow,
     SeedRun,
     Spread,
 )
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, Histogram, bucket_end_ms
+from moldau_jepsen.simulation.guidance.kinds import kind_of
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Tally:
         self._strikes: Counter[str] = Counter()
         self._planned: Counter[str] = Counter()
         self._runs_with: Counter[str] = Counter()
+        self._profiles: dict[str, Counter[str]] = {}
         self._latency = Histogram()
         self._lag = Histogram()
         self._groups: dict[str, GroupReads] = {}
@@ -85,6 +88,12 @@ class Tally:
             self._cores[result.outside > 0] += 1
         self._planned.update(result.planned_by_kind)
         self._runs_with.update(kind for kind, count in result.faults_by_kind.items() if count)
+        self._profiles.setdefault(kind_of(result), Counter()).update(
+            seeds=1,
+            chosen=bool(result.kind),
+            turns=result.steps,
+            situations=sum(one.machine == SITUATIONS for one, count in result.coverage.transitions.items() if count),
+        )
         figures = result.figures
         self._operations.update(figures.operations)
         self._latency.merge(figures.latency)
@@ -157,6 +166,10 @@ class Tally:
             failures=tuple(self.failures),
             runs=tuple(dict.fromkeys(run for run in (self._first_run, self._most_faults) if run is not None)),
             controls=tuple(controls),
+            profiles=tuple(
+                ProfileRow(name=name, **counts)
+                for name, counts in sorted(self._profiles.items(), key=lambda row: (-row[1]["seeds"], row[0]))
+            ),
             notes=tuple(notes),
             unfinished=unfinished,
         )

@@ -23,7 +23,7 @@ from moldau_jepsen.simulation.campaign.controls import run_controls
 from moldau_jepsen.simulation.campaign.corpus import run_corpus
 from moldau_jepsen.simulation.mutants import mutants
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant, run_mutants
-from moldau_jepsen.workers import run_each, workers
+from moldau_jepsen.workers import NOT_YET, run_each, workers
 from support.kit.worker_tasks import Endless, fail_at, interrupt_at, pause_at, square
 
 DIED = "at the end: kit-failed: BrokenProcessPool: "
@@ -116,6 +116,21 @@ def test_an_error_of_a_task_is_its_outcome():
     assert str(results[1]) == "LookupError: no square of 1"
     assert "in fail_at" in "".join(traceback.format_exception(results[1]))
     assert results[0][1] == results[2][1], "the worker goes on"
+
+
+def test_an_argument_may_depend_on_an_outcome():
+    """The other worker stays idle until the outcome is there, and has its share of what follows."""
+    found = {}
+
+    def arguments():
+        yield 3
+        while 3 not in found:
+            yield NOT_YET
+        yield from (found[3], found[3] + 1)
+
+    for number, (outcome, _) in run_each(square, arguments(), processes=2, tasks_per_worker=5, seconds_max=LONG_S):
+        found[number] = outcome
+    assert found == {3: 9, 9: 81, 10: 100}
 
 
 def test_a_task_that_never_ends_costs_only_its_worker():

@@ -1,0 +1,1 @@
+"""The choice itself, as pure functions."""
