@@ -15,6 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from moldau_cli.help import plain_help
+
 if TYPE_CHECKING:
     # The command-line library's own classes are not exported by typer.
     Command = Any
@@ -150,6 +152,7 @@ class Commands(MutableMapping[str, "Command"]):
                 single.command(name)(found)
                 self._built[name] = get_command(single)
             self._built[name].name = name
+            plain_help(self._built[name])
         return self._built[name]
 
     def __setitem__(self, name: str, command: Command) -> None:
@@ -216,5 +219,6 @@ application: Final = Application(
         "for client configuration keys such as security.protocol. --profile NAME uses a cluster of moldau profile."
     ),
     rich_markup_mode=None,
+    no_args_is_help=True,
     context_settings=SETTINGS,
 )

@@ -144,6 +144,9 @@ def _run_application(arguments: Sequence[str]) -> int:
     try:
         result = application.main(args=rest, prog_name="moldau", standalone_mode=False)
     except library_error as error:
+        if _asks_for_help(error) and not output.wants_json():
+            sys.stderr.write(f"{error}\n")
+            return EXIT_USAGE
         return fail(_usage_text(error), EXIT_USAGE)
     except CommandError as error:
         return fail(str(error), error.exit_code)
@@ -164,10 +167,17 @@ def _run_application(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else EXIT_DONE
 
 
+def _asks_for_help(error: Exception) -> bool:
+    """Returns whether a group was called without a command; the error's text is the help of the group."""
+    return type(error).__name__ == "NoArgsIsHelpError"  # typer does not export it
+
+
 def _usage_text(error: Exception) -> str:
     """Returns the message of a usage error with the command that shows help."""
     describe = getattr(error, "format_message", None)
     text = str(describe()) if callable(describe) else str(error)
+    if _asks_for_help(error):
+        text = ""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "moldau")
     return f"{text.rstrip('.')}; see: {path} --help" if text else f"missing command; see: {path} --help"

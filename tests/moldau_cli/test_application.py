@@ -1,5 +1,6 @@
 """Goal: the list of commands is right and cheap. Method: it is compared with the commands, and imports are counted."""
 
+import re
 import subprocess
 import sys
 
@@ -34,6 +35,28 @@ def test_words_of_other_tools_stand_for_commands():
         assert word not in COMMANDS
         assert name in COMMANDS
         assert all(one in application.commands[name].commands for one in rest), meant
+
+
+def commands_of(group, path=()):
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from commands_of(command, (*path, name))
+
+
+def test_help_names_values_plainly_and_cuts_no_sentence(monkeypatch):
+    """Each option and argument has a name in capitals or choices; each list has the whole first sentence."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in commands_of(application):
+        if path == ("server",):
+            continue  # prints a text of its own
+        context = command.context_class(command, info_name=path[-1], help_option_names=["-h", "--help"])
+        shown = " ".join(command.get_help(context).split())
+        assert not re.search(r"<(str|int|float|path)\b|[─│]|``", shown), path
+        assert "{" not in command.get_usage(context), path
+        if hasattr(command, "commands"):
+            for child in command.commands.values():
+                assert " ".join(child.help.split()).partition(". ")[0] in shown, path
 
 
 def loaded_by(code):

@@ -15,13 +15,13 @@ from moldau_cli.output import table
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "missing command"),
+        (["--json"], "missing command"),
         (["bogus"], "no such command 'bogus'"),
         (["topcs"], "did you mean 'topics'"),
         (["transactions"], "no such command 'transactions'. did you mean 'txns'?; see: moldau --help"),
         (["kafka-leader-election.sh"], "did you mean 'elect'"),
         (["kafka-topics.sh", "--list"], "did you mean 'topics'"),
-        (["cluster"], "missing command"),
+        (["cluster", "--json"], "missing command"),
         (["cluster", "start", "--brokers", "x"], "--brokers"),
         (["cluster", "start", "--brokers", "0", "--dir", "{tmp}/c"], "number of brokers must be 1..99, not 0"),
         (["cluster", "start", "--set", "novalue", "--dir", "{tmp}/c"], "expected key=value, not 'novalue'"),
@@ -52,6 +52,14 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, words, tmp_path, cap
     else:
         assert reported.startswith("moldau: ")
     assert words in reported.lower()
+
+
+@pytest.mark.parametrize("words", [[], ["topics"], ["pipeline", "views"]], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help(words, capsys):
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert main(words) == 2
+    assert capsys.readouterr().err == shown
 
 
 def test_an_unknown_configuration_key_names_the_nearest(tmp_path, capsys):

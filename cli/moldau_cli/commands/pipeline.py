@@ -24,8 +24,8 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The TOML file 
 
 VersionNumber = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Number of a version.")]
 
-views = typer.Typer(no_args_is_help=True, help="Build versions of a view, compare them, and switch between them.")
-commands = typer.Typer(no_args_is_help=True, help="Run pipeline jobs on Spark: topics to tables, and back.")
+views = typer.Typer(help="Build versions of a view, compare them, and switch between them.", rich_markup_mode=None)
+commands = typer.Typer(help="Run pipeline jobs on Spark: topics to tables, and back.", rich_markup_mode=None)
 commands.add_typer(views, name="views")
 
 

@@ -66,7 +66,7 @@ class Partitioner(enum.StrEnum):
 def produce(
     topic: Annotated[str, typer.Argument(autocompletion=names.topics)],
     sources: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Read these instead of stdin.")
+        list[Path] | None, typer.Argument(metavar="FILE...", help="Read these instead of stdin.")
     ] = None,
     form: Annotated[
         Input, typer.Option("--input", help="A record is a line, a JSON object on a line, or a whole file.")
@@ -235,7 +235,7 @@ def _summary(job: Job, *, is_quiet: bool) -> None:
     if not is_quiet:
         output.answer({"topic": job.topic, "records": total, "partitions": partitions}, "")
     if not output.wants_json():
-        output.note(f"{total} records acknowledged")
+        output.note(f"{total} {'record' if total == 1 else 'records'} acknowledged")
 
 
 async def _send(

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 TOKEN = "a token for the tests"
+LONG = "a-long-name" * 22 + "-topic"
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
@@ -36,6 +37,7 @@ def cluster(tmp_path_factory):
             from moldau.admin import NewTopic
 
             admin.create_topics([NewTopic(name="flights", partitions=3, replication_factor=3)])
+            admin.create_topics([NewTopic(name=LONG, partitions=1, replication_factor=1)])
         with Producer(config) as producer:
             for number in range(20):
                 producer.send("flights", b'{"flight": %d}' % number, key=b"k%d" % number)
@@ -115,6 +117,20 @@ def test_every_page_shows_the_cluster(browser):
     assert browser.complaints() == []
 
 
+def test_a_missing_topic_is_named_and_the_cluster_is_live(browser):
+    browser.go("topics", "flights")
+    browser.go("topic?name=nowhere", "topic 'nowhere' does not exist")
+    assert browser.text().startswith("nowhere")
+    assert browser.run("return document.getElementById('live').innerText") == "live"
+
+
+def test_a_long_name_hides_no_figures(browser):
+    browser.shape(1280, 900)
+    browser.go("topics", LONG)
+    table = "document.querySelector('.table')"
+    assert browser.run(f"return {table}.scrollWidth - {table}.clientWidth") <= 0
+
+
 def test_dark_and_light_are_both_readable(browser):
     """The contrast of text to its background is at least 4.5 to 1 (WCAG AA)."""
     browser.go("overview", "healthy")
@@ -163,7 +179,7 @@ def test_hostile_records_are_shown_as_text(browser):
 
 
 def test_pages_of_a_partition_follow_each_other(browser):
-    browser.go("messages?topic=flights&partition=0&origin=offset&value=2", "records shown")
+    browser.go("messages?topic=flights&partition=0&origin=offset&value=2", " shown, ")
     first = "[...document.querySelectorAll('.record td:nth-child(3)')].map((cell) => Number(cell.innerText)).at(-1)"
     assert browser.wait(f"{first} ?? null") == 2
     button = "[...document.querySelectorAll('.bar button')].find((button) => button.innerText === '{}')"

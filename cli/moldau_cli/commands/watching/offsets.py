@@ -32,7 +32,7 @@ def offsets(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC[:0,1]]...", help="Topics, or some partitions. Default: all.", autocompletion=names.topics
+            metavar="TOPIC[:0,1]...", help="Topics, or some partitions. Default: all.", autocompletion=names.topics
         ),
     ] = None,
     time: Annotated[

@@ -37,7 +37,11 @@ function follow(page, parameters) {
   const listen = () => {
     stop();
     stop = live(page.question, asked, (document) => { trouble.replaceChildren(); body.classList.remove("stale"); morph(body, h("div", { class: "body" }, page.view(document))); },
-      (text) => { body.querySelector(".skeleton")?.remove(); body.classList.add("stale"); morph(trouble, h("div", { class: "trouble" }, notice(text, "bad"), body.childNodes.length ? notice("Below stands the last answer. The page follows again as soon as the cluster answers.", "warn") : null)); });
+      (text, refused) => {
+        body.querySelector(".skeleton")?.remove(); body.classList.add("stale");
+        const title = head.length || body.childNodes.length ? null : h("h1", {}, asked.name || page.title);
+        morph(trouble, h("div", { class: "trouble" }, title, notice(text, "bad"), body.childNodes.length && !refused ? notice("Below stands the last answer. The page follows again as soon as the cluster answers.", "warn") : null));
+      });
   };
   if (page.filter) {
     head.push(h("h1", {}, page.title), explain(page.help));

@@ -116,7 +116,8 @@ export async function api(path, parameters = {}, options = {}) {
   return document;
 }
 
-// Calls `show(document)` at each new document and `fail(text)` while the cluster does not answer. Returns a function that ends it.
+// Calls `show(document)` at each new document and `fail(text, refused)` at each error; `refused` means that the cluster answers, and that
+// the question has no answer (no such topic, a missing right). Returns a function that ends it.
 export function live(path, parameters, show, fail) {
   const query = new URLSearchParams(parameters).toString();
   const source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
@@ -124,7 +125,10 @@ export function live(path, parameters, show, fail) {
   const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
   let again = 0;
   source.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
-  source.addEventListener("trouble", (event) => { say("waiting"); fail(JSON.parse(event.data).error); });
+  source.addEventListener("trouble", (event) => {
+    const { error, status } = JSON.parse(event.data), refused = status < 500;
+    say(refused ? "live" : "waiting"); fail(error, refused);
+  });
   source.onopen = () => { if (light.dataset.state !== "waiting") say("live"); };
   source.onerror = async () => {
     say("offline");
@@ -134,7 +138,7 @@ export function live(path, parameters, show, fail) {
       if (!found.signed_in) { window.dispatchEvent(new Event("signed-out")); return; }
       again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
     } catch (error) {
-      fail(error.message);
+      fail(error.message, false);
       again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
     }
   };

@@ -108,7 +108,7 @@ export function messages(root, parameters) {
       state.busy && !found ? h("p", { class: "quiet" }, "Searching.") : null,
       found ? [
         h("div", { class: "bar" },
-          h("span", { class: "quiet" }, `${number(found.records.length)} records shown, ${number(found.scanned)} read${state.busy ? ", searching" : ""}`),
+          h("span", { class: "quiet" }, `${number(found.records.length)} ${found.records.length === 1 ? "record" : "records"} shown, ${number(found.scanned)} read${state.busy ? ", searching" : ""}`),
           pager(found),
           h("span", { class: "toggle", role: "group", "aria-label": "View of keys and values" }, views.map(([name, text]) =>
             h("button", { type: "button", "aria-pressed": String(state.view === name), onclick: () => { state.view = name; draw(); } }, text)))),
