@@ -144,7 +144,8 @@ class LogManagerSettings:
     flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
     high_watermark_checkpoint_interval_ms: int = 5000  # replica.high.watermark.checkpoint.interval.ms
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
-    producer_id_expiration_check_interval_ms: int = 600_000
+    producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
+    initial_task_delay_ms: int = 30_000  # log.initial.task.delay.ms
     cleaner_enable: bool = True  # log.cleaner.enable
     cleaner_dedupe_buffer_size: int = 128 * 1024 * 1024  # log.cleaner.dedupe.buffer.size
     cleaner_io_buffer_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
@@ -160,6 +161,8 @@ class LogManagerSettings:
             flush_start_offset_checkpoint_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
             high_watermark_checkpoint_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+            initial_task_delay_ms=config.get_int("log.initial.task.delay.ms"),
             cleaner_enable=config.get_bool("log.cleaner.enable"),
             cleaner_dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
             cleaner_io_buffer_load_factor=config.get_double("log.cleaner.io.buffer.load.factor"),

@@ -80,7 +80,11 @@ def kafka_python_classes() -> dict[str, type]:
 
 KAFKA_PYTHON = kafka_python_classes()
 WITH_KIO = [(cls, version) for cls, version in all_messages() if kio_module(cls, version) is not None]
-WITH_KAFKA_PYTHON = [(cls, version) for cls, version in all_messages() if cls.__name__ in KAFKA_PYTHON]
+WITH_KAFKA_PYTHON = [
+    (cls, version)
+    for cls, version in all_messages()
+    if cls.__name__ in KAFKA_PYTHON and version <= KAFKA_PYTHON[cls.__name__].max_version
+]
 
 
 def by_class(cases: list[tuple[type[Message], int]]) -> list[object]:

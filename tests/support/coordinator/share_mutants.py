@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau_broker.coordinator.group.share.core.state import ShareDraft, StatePartitions
+    from moldau_broker.coordinator.runtime.effects import Moment
     from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState
 
 SEEDS = range(10)
@@ -92,7 +93,7 @@ def assigned_before_begun() -> list[Patch]:
     """Partitions are assigned while their state is about to begin."""
     good = ShareDecisions.assign
 
-    def assign(self: ShareDecisions, draft: ShareDraft) -> None:
+    def assign(self: ShareDecisions, draft: ShareDraft, moment: Moment) -> None:
         states = draft.group.states
         draft.group.states = replace(
             states,
@@ -101,7 +102,7 @@ def assigned_before_begun() -> list[Patch]:
                 **{topic: each for topic, each in states.initializing.items() if topic not in states.initialized},
             },
         )
-        good(self, draft)
+        good(self, draft, moment)
         draft.group.states = states
 
     return [(ShareDecisions, "assign", assign)]

@@ -194,7 +194,7 @@ class Groups:
             for result in response.results:
                 code = ErrorCode.of(result.error_code)
                 if code is not ErrorCode.NONE:
-                    failures[result.group_id] = KafkaError(code)
+                    failures[result.group_id] = KafkaError(code, result.error_message or "")
         raise_failures(failures)
 
     async def list_group_offsets(

@@ -6,11 +6,18 @@ from moldau.protocol import field
 from moldau.protocol.schema import Request, Response, Struct
 
 
-class ApiVersionsRequest(Request, api_key=18, versions="0-4", flexible="3+"):
-    """Ask which APIs and versions a broker serves (KIP-35, KIP-511 client software)."""
+class ApiVersionsRequest(Request, api_key=18, versions="0-5", flexible="3+"):
+    """Ask which APIs and versions a broker serves (KIP-35, KIP-511 client software, KIP-1242 cluster and node)."""
 
     client_software_name: str = field.string("3+")
     client_software_version: str = field.string("3+")
+    cluster_id: str | None = field.string("5+", nullable="5+", default=None)
+    node_id: int = field.int32("5+", default=-1)
+
+
+def names_half_a_node(request: ApiVersionsRequest) -> bool:
+    """Returns whether a request names a cluster without a node, or a node without a cluster (KIP-1242)."""
+    return (request.cluster_id is None) != (request.node_id == -1)
 
 
 class ApiVersion(Struct):
@@ -37,7 +44,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = field.int16("3+")
 
 
-class ApiVersionsResponse(Response, api_key=18, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Response, api_key=18, versions="0-5", flexible="3+"):
     """Served version ranges and features (KIP-584). The response header is version 0 always."""
 
     error_code: int = field.int16("0+")

@@ -1,6 +1,7 @@
 """TxnOffsetCommit: table of the request and of the response."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from moldau.protocol import field
 from moldau.protocol.schema import Request, Response, Struct
@@ -18,11 +19,12 @@ class TxnOffsetCommitRequestPartition(Struct):
 class TxnOffsetCommitRequestTopic(Struct):
     """An element of ``topics`` in ``TxnOffsetCommitRequest``."""
 
-    name: str = field.string("0+")
+    name: str = field.string("0-5")
+    topic_id: UUID = field.uuid("6+")
     partitions: Sequence[TxnOffsetCommitRequestPartition] = field.array(TxnOffsetCommitRequestPartition, "0+")
 
 
-class TxnOffsetCommitRequest(Request, api_key=28, versions="0-5", flexible="3+"):
+class TxnOffsetCommitRequest(Request, api_key=28, versions="0-6", flexible="3+"):
     """Commit offsets as a part of a transaction (KIP-98, KIP-447)."""
 
     transactional_id: str = field.string("0+")
@@ -45,11 +47,12 @@ class TxnOffsetCommitResponsePartition(Struct):
 class TxnOffsetCommitResponseTopic(Struct):
     """An element of ``topics`` in ``TxnOffsetCommitResponse``."""
 
-    name: str = field.string("0+")
+    name: str = field.string("0-5")
+    topic_id: UUID = field.uuid("6+")
     partitions: Sequence[TxnOffsetCommitResponsePartition] = field.array(TxnOffsetCommitResponsePartition, "0+")
 
 
-class TxnOffsetCommitResponse(Response, api_key=28, versions="0-5", flexible="3+"):
+class TxnOffsetCommitResponse(Response, api_key=28, versions="0-6", flexible="3+"):
     """One error code for each partition."""
 
     throttle_time_ms: int = field.int32("0+")

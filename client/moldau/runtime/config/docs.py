@@ -13,7 +13,6 @@ from moldau.runtime.config.client_schemas import (
     SERIALIZER_CONFIG,
 )
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
-from moldau.runtime.config.keys.served import WITHOUT_EFFECT
 from moldau.runtime.config.schemas import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
@@ -58,10 +57,8 @@ def _default(key: ConfigKey) -> str:
     return f"`{text}`" if text else "empty"
 
 
-def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
+def _row(key: ConfigKey, *, is_broker: bool) -> str:
     doc = ("*Moldau.* " if key.is_own else "") + key.doc
-    if is_server and (key.name in WITHOUT_EFFECT or (not key.has_effect and "without effect" not in key.doc)):
-        doc = "*Without effect yet.* " + doc
     if key.synonyms:
         doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."
     allowed = "secret" if key.type is ConfigType.PASSWORD else key.allowed()
@@ -69,7 +66,7 @@ def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
     return f"| `{key.name}` | {_default(key)} | {allowed} | {doc}{change} |"
 
 
-def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False, is_server: bool = False) -> list[str]:
+def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) -> list[str]:
     lines = [f"## {title}", ""]
     groups: dict[str, list[ConfigKey]] = {}
     for key in keys:
@@ -78,7 +75,7 @@ def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False, 
         lines += [f"### {group}", ""]
         lines.append("| key | default | allowed | meaning |" + (" change |" if is_broker else ""))
         lines.append("|---|---|---|---|" + ("---|" if is_broker else ""))
-        lines.extend(_row(key, is_broker=is_broker, is_server=is_server) for key in members)
+        lines.extend(_row(key, is_broker=is_broker) for key in members)
         lines.append("")
     return lines
 
@@ -98,10 +95,10 @@ def _unserved_section() -> list[str]:
 def render() -> str:
     """Returns docs/config.md."""
     lines = [_INTRODUCTION]
-    lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True, is_server=True)
-    lines += _section("Topics", TOPIC_CONFIG.keys.values(), is_server=True)
-    lines += _section("Groups", GROUP_CONFIG.keys.values(), is_server=True)
-    lines += _section("Client metrics", CLIENT_METRICS_CONFIG.keys.values(), is_server=True)
+    lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True)
+    lines += _section("Topics", TOPIC_CONFIG.keys.values())
+    lines += _section("Groups", GROUP_CONFIG.keys.values())
+    lines += _section("Client metrics", CLIENT_METRICS_CONFIG.keys.values())
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
     lines += _section("Share consumer", SHARE_CONSUMER_CONFIG.keys.values())

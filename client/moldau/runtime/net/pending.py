@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
+from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_response
@@ -94,3 +95,9 @@ def decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
     if error_code == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
     return decode_response(ApiVersionsResponse, version, frame)[1]
+
+
+def older_version(response: ApiVersionsResponse, tried: int) -> int:
+    """Returns the version of ApiVersions to ask with after ``tried`` was refused: the peer's last one, else 0."""
+    named = (each.max_version for each in response.api_keys if each.api_key == ApiKey.API_VERSIONS)
+    return min(next(named, 0), tried - 1)

@@ -32,7 +32,7 @@ from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.frames import BadFrameError, ResponseFrames
 from moldau.runtime.net.layers import LoginNetwork
-from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
+from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions, older_version
 from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
@@ -155,7 +155,7 @@ class RpcConnection:
     # --- what the peer serves
 
     async def negotiate(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> None:
-        """Asks for the API versions that the peer serves (KIP-35); falls back to version 0 on error 35."""
+        """Asks for the API versions that the peer serves (KIP-35), again in its own version after error 35."""
         request = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
         )
@@ -164,8 +164,9 @@ class RpcConnection:
         frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
         response = decode_api_versions(frame, version)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            frame = await self._submit_message(request, 0, lambda frame: frame).wait(timeout_ms)
-            response = decode_api_versions(frame, 0)
+            version = older_version(response, version)
+            frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
+            response = decode_api_versions(frame, version)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
         self.learn_versions(response)

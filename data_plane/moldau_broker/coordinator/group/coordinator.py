@@ -67,7 +67,7 @@ _GROUP_OPERATIONS: Final = operations_mask(
     AclOperation.ALTER_CONFIGS,
 )
 
-_OFFSET_COMMIT_TOPIC_IDS_FROM = 10
+_TOPIC_IDS_FROM = {OffsetCommitRequest: 10, TxnOffsetCommitRequest: 6}
 _COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")
 """With this version, ListGroups has types and states."""
 _OF_SHARE_GROUPS = (
@@ -196,7 +196,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
         if isinstance(request, StreamsGroupDescribeRequest):
             return self._describe_streams_groups(request, context)
-        if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
+        if (
+            isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest)
+            and version >= _TOPIC_IDS_FROM[type(request)]
+        ):
             for topic in request.topics:
                 topic.name = self._topics.topic_name(topic.topic_id) or ""
         assert isinstance(

@@ -52,7 +52,7 @@ class Housekeeping:
         keeps its records for ever. So no record may be dropped by the broker's defaults.
         """
         self._may_discard = True
-        self._due["retention"] = now_ms + 30_000  # as in Kafka: no deletion right after the start
+        self._due["retention"] = now_ms + self._settings.initial_task_delay_ms  # no deletion right after the start
 
     # Ticks ------------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,8 @@ class Housekeeping:
 
     def _is_due(self, name: str, now_ms: int, interval_ms: int) -> bool:
         # A wall clock that jumped back must not stop the work for as long as it jumped.
-        if now_ms < self._due[name] <= now_ms + interval_ms:
+        first_ms = self._settings.initial_task_delay_ms if name == "retention" else 0
+        if now_ms < self._due[name] <= now_ms + max(interval_ms, first_ms):
             return False
         self._due[name] = now_ms + interval_ms
         return True

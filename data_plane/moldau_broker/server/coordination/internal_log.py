@@ -5,14 +5,14 @@ Implements ``moldau_broker.coordinator.runtime.ports`` over the replicas and the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import iterate_batches
 from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError, storage_failure
 from moldau_broker.log.values import AppendOrigin
-from moldau_quorum.metadata.image import RESOURCE_GROUP
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -99,6 +99,10 @@ class InternalTopicLog:
         return data[:end]
 
 
+_DYNAMIC_DEFAULTS: Final = frozenset(f"{kind}.assignment.interval.ms" for kind in ("consumer", "share", "streams"))
+"""Keys of groups whose default, the key ``group.`` of all brokers, can be changed while brokers run."""
+
+
 class ImageCatalogue:
     """The topics in the newest image, and the settings of groups."""
 
@@ -135,8 +139,11 @@ class ImageCatalogue:
         return 0 if topic is None else len(topic.partitions)
 
     def group_setting(self, group_id: str, key: str) -> int | None:
-        """Returns a value of the dynamic configuration of a group; None if it has none of its own."""
-        value = self._metadata.image.config(RESOURCE_GROUP, group_id).get(key)
+        """Returns a value of the dynamic configuration of a group, else of all brokers; None if there is none."""
+        image = self._metadata.image
+        value = image.config(RESOURCE_GROUP, group_id).get(key)
+        if value is None and key in _DYNAMIC_DEFAULTS:
+            value = image.config(RESOURCE_BROKER, "").get(f"group.{key}")
         return None if value is None else int(value)
 
     def topic_name(self, topic_id: UUID) -> str | None:

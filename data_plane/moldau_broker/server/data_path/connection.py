@@ -18,7 +18,7 @@ from moldau.protocol.codec import DecodeError, TooManyEntriesError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
 from moldau.protocol.hot import read_fetch_request
-from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, names_half_a_node
 from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
 from moldau.runtime.net.serving.entry_limit import decode_limited
@@ -534,8 +534,17 @@ class BrokerConnection:
             )
             return (encode_response(response, 0, header.correlation_id),)
         request = decode(ApiVersionsRequest, header.api_version, frame, header.body_offset)
-        self._software = (request.client_software_name, request.client_software_version)
         context = self._services.context
         image = context.metadata.image
+        misled = request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+            image.cluster_id,
+            context.broker_id,
+        )
+        if names_half_a_node(request) or misled:
+            # The client's metadata are of another cluster, or this address was another broker's (KIP-1242).
+            code = ErrorCode.REBOOTSTRAP_REQUIRED if misled and request.node_id != -1 else ErrorCode.INVALID_REQUEST
+            refused = ApiVersionsResponse(error_code=code)
+            return (encode_response(refused, header.api_version, header.correlation_id),)
+        self._software = (request.client_software_name, request.client_software_version)
         response = api_versions(self._services.apis, context.features, image.features, image.offset)
         return (encode_response(response, header.api_version, header.correlation_id),)

@@ -226,8 +226,8 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         cost=Cost.RECORDS,
     ),
     _by_connection(ApiKey.FETCH, CLUSTER_ACTION.on(CLUSTER), READ.on(TOPIC), last=18, cost=Cost.RECORDS),
-    _by_connection(ApiKey.API_VERSIONS, last=4, cost=Cost.NONE),
-    served(ListOffsetsRequest, offsets.handle_list_offsets, DESCRIBE.on(TOPIC), last=10),
+    _by_connection(ApiKey.API_VERSIONS, last=5, cost=Cost.NONE),
+    served(ListOffsetsRequest, offsets.handle_list_offsets, DESCRIBE.on(TOPIC)),
     served(
         MetadataRequest,
         metadata.handle_metadata,
@@ -314,7 +314,6 @@ _OWN_APIS: tuple[ServedApi, ...] = (
         WRITE.on(TRANSACTIONAL_ID),
         READ.on(GROUP),
         READ.on(TOPIC),
-        last=5,
     ),
     served(
         DescribeTransactionsRequest,
@@ -399,13 +398,9 @@ ABSENT_APIS: Mapping[str, str] = {
 
 _CORDONED = "adds cordoned log directories, which brokers here do not have"
 OLDER_VERSIONS: Mapping[str, str] = {
-    "ListOffsets": "11 asks for the upload to tiered storage, which brokers here do not have",
-    "ApiVersions": "5 lets a client check cluster id and node id; brokers here ignore them as older ones do",
     "InitProducerId": "6 (two-phase commit, KIP-939) is unstable in Kafka 4.1 to 4.4: "
     "its clients and brokers do not use it unless unstable versions are enabled",
-    "TxnOffsetCommit": "6 names topics by id; clients fall back to names",
     "DescribeLogDirs": f"5 {_CORDONED}",
-    "DeleteGroups": "3 adds a text to each error",
     "BrokerHeartbeat": f"2 {_CORDONED}",
 }
 """The additions of the newest version of an API in Kafka 4.4, where a lower one is the last that is served here."""

@@ -72,7 +72,6 @@ CLUSTER_OPERATIONS = operations_mask(
     AclOperation.IDEMPOTENT_WRITE,
 )
 _BROKER_ENDPOINTS = 1
-_PARTITIONS_PER_PAGE_MAX = 2000
 DESCRIBED_PER_TURN = 2_000
 """Topics and partitions that Metadata describes between two checkpoints: about 20 ms of work."""
 ELECTION_WAIT_MS = 300.0
@@ -412,7 +411,8 @@ def handle_describe_topic_partitions(
         names = [name for name in names if name >= cursor_topic]
         if names and names[0] == cursor_topic:
             first_partition = max(0, request.cursor.partition_index)
-    remaining = max(1, min(request.response_partition_limit, _PARTITIONS_PER_PAGE_MAX))
+    page_max = context.config.get_int("max.request.partition.size.limit")
+    remaining = max(1, min(request.response_partition_limit, page_max))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         topic = image.topics_by_name.get(name)

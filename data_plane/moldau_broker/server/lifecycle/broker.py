@@ -59,6 +59,7 @@ from moldau_broker.server.lifecycle.startup import (
     fetcher_settings,
     known_cluster_id,
     log_manager,
+    start_in_time,
 )
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, quota_windows
 from moldau_broker.server.replicas.isr import IsrAlterations
@@ -199,7 +200,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 with trio.CancelScope() as starting:
                     nursery.start_soon(cancel_when, stop, starting)
-                    await self._start(nursery)
+                    await start_in_time(self._config, partial(self._start, nursery))
                 if starting.cancelled_caught:
                     self._logger.info("stopped-while-starting")
                 else:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
-from moldau.runtime.config.declaration import INT_MAX
+from moldau.runtime.config.declaration import INT_MAX, LONG_MAX
 from moldau.runtime.net.serving.server import ServerLimits
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
@@ -21,7 +24,7 @@ from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
 from moldau_quorum.metadata.records import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.ports.environment import Disk, Environment, Listener
@@ -67,6 +70,19 @@ def log_manager(environment: Environment, config: Config, broker_id: BrokerId, c
         default_config=LogConfig.from_config(topic_config(config, {})),
         descriptors=DescriptorBudget(environment.disk.open_files_max()),
     )
+
+
+async def start_in_time(config: Config, start: Callable[[], Awaitable[None]]) -> None:
+    """Starts a broker within ``server.max.startup.time.ms``.
+
+    Raises:
+        BrokerStartError: it was not ready in time.
+    """
+    limit_ms = config.get_int("server.max.startup.time.ms")
+    with trio.move_on_after(math.inf if limit_ms == LONG_MAX else limit_ms / 1000) as scope:
+        await start()
+    if scope.cancelled_caught:
+        raise BrokerStartError(f"the broker was not ready within server.max.startup.time.ms = {limit_ms}")
 
 
 def clean_epoch(logs: LogManager) -> int:

@@ -22,6 +22,7 @@ from moldau.protocol.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
+    names_half_a_node,
 )
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -295,7 +296,9 @@ class ControllerConnection:
         if isinstance(request, bytes):
             return [request]
         if isinstance(request, ApiVersionsRequest):
-            return [encode_response(self._service.api_versions(), version, header.correlation_id)]
+            half = names_half_a_node(request)
+            told = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST) if half else self._service.api_versions()
+            return [encode_response(told, version, header.correlation_id)]
         illegal = illegal_sasl_state(request)
         if illegal is not None:
             return [encode_response(illegal, version, header.correlation_id)]

@@ -664,6 +664,7 @@ MEMBER = ConsumerMember(
         (5, Subscription(group_id="g", member_id="m", member=MEMBER)),
         (5, Subscription(group_id="g", member_id="m", member=None)),
         (6, TargetEpoch(group_id="g", epoch=4)),
+        (6, TargetEpoch(group_id="g", epoch=4, assigned_ms=1_700_000_000_000)),
         (6, TargetEpoch(group_id="g", epoch=None)),
         (7, Target(group_id="g", member_id="m", partitions=frozenset({(T, 1), (T, 0)}))),
         (7, Target(group_id="g", member_id="m", partitions=None)),
@@ -699,6 +700,8 @@ def test_golden_bytes_of_records() -> None:
     assert value == b"\0\0" + b"\0\0\0\x02" + b"\x01\0\x08\0\0\0\0\0\0\0\x01"
     key, value = change_record(TargetEpoch(group_id="g", epoch=2))
     assert (key, value) == (b"\0\x06\0\x01g", b"\0\0\0\0\0\x02\0")
+    key, value = change_record(TargetEpoch(group_id="g", epoch=2, assigned_ms=1))
+    assert value == b"\0\0\0\0\0\x02\x01\0\x08\0\0\0\0\0\0\0\x01", "Kafka 4.3 adds the time as a tagged field"
 
 
 def test_an_unknown_member_state_is_fenced_first() -> None:

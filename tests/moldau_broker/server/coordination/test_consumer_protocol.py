@@ -256,6 +256,10 @@ def test_a_group_has_a_configuration_and_expressions() -> None:
         assert "a(?=b)" in refused.error_message
         await client.create_topic("logs-2", partitions=1)
         heartbeat = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=joined.member_epoch)
+        waits = await client.request(heartbeat, 1)
+        assert waits.member_epoch == joined.member_epoch
+        assert 0 < waits.heartbeat_interval_ms <= 1_000, "it returns when the assignment interval is over"
+        await trio.sleep(waits.heartbeat_interval_ms / 1_000)
         grown = await client.request(heartbeat, 1)
         assert grown.member_epoch == joined.member_epoch + 1
         assert sum(len(each.partitions) for each in grown.assignment.topic_partitions) == 3

@@ -67,6 +67,12 @@ def test_groups_have_configurations_of_their_own() -> None:
         for change in (
             (session, SET, "44999"),  # below group.consumer.min.session.timeout.ms
             (heartbeat, SET, "15001"),
+            ("consumer.assignment.interval.ms", SET, "15001"),
+            ("share.assignment.interval.ms", SET, "15001"),
+            ("streams.assignment.interval.ms", SET, "-1"),
+            ("share.record.lock.duration.ms", SET, "14999"),
+            ("share.delivery.count.limit", SET, "11"),
+            ("share.partition.max.record.locks", SET, "4001"),
             (session, SET, "long"),
             ("retention.ms", SET, "1"),
             ("share.auto.offset.reset", SET, "by_chance"),

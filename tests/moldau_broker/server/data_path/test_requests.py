@@ -516,8 +516,10 @@ def test_describe_cluster_and_topic_partitions_page_by_page() -> None:
                 topic_name=page.next_cursor.topic_name, partition_index=page.next_cursor.partition_index
             )
         assert seen == [(name, index) for name in "ab" for index in range(3)]
+        page = await client.request(DescribeTopicPartitionsRequest(response_partition_limit=2000))
+        assert [len(topic.partitions) for topic in page.topics] == [3, 1], "the broker's own limit is lower"
 
-    run_cluster(scenario)
+    run_cluster(scenario, max_request_partition_size_limit="4")
 
 
 def test_topic_configuration_is_described_changed_and_obeyed() -> None:

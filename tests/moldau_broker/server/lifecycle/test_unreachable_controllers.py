@@ -142,3 +142,26 @@ def test_the_first_failure_is_logged_then_one_in_ten_seconds(caplog: pytest.LogC
     assert 'cause="controller 1: no" controllers=1@h:9,2@k:8 attempts=1 ' in reported[0]
     assert "attempts=1000 after_ms=50000" in reported[5]
     assert "TimeoutError" in reported[6], "an error without a text is named by its type"
+
+
+def test_a_start_ends_after_its_greatest_time() -> None:
+    async def scenario(cluster) -> tuple[float, list[BaseException]]:
+        cluster.kill(1)
+        kill_controllers(cluster)
+        config = cluster.broker_config(1, server_max_startup_time_ms="1500")
+        ended: list[BaseException] = []
+
+        async def main(environment) -> None:
+            try:
+                await run_broker(environment, config, shutdown=trio.Event())
+            except* BrokerStartError as group:
+                ended.extend(leaves(group))
+
+        begun = trio.current_time()
+        cluster.world.node("b1").start(main)
+        await cluster.world.node("b1").wait_ended()
+        return trio.current_time() - begun, ended
+
+    (took, (error,)), _ = run_cluster(scenario)
+    assert 1.5 <= took < 2
+    assert str(error) == "the broker was not ready within server.max.startup.time.ms = 1500"

@@ -49,6 +49,7 @@ class ShareGroupTargetAssignmentMetadataValue(Data, versions="0", flexible="0+")
     """The epoch of a group's target assignment."""
 
     assignment_epoch: int = field.int32("0+")
+    assignment_timestamp: int = field.int64("0+", tag=0)
 
 
 class ShareGroupTargetAssignmentMemberKey(Data, versions="13"):

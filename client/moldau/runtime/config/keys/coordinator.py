@@ -17,6 +17,7 @@ from moldau.runtime.config.declare import (
     short,
     string,
 )
+from moldau.runtime.config.keys.groups.pace import pace_keys
 
 GROUP_KEYS = (
     integer(
@@ -142,12 +143,14 @@ GROUP_KEYS = (
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
         doc="Which groups are converted while they have members: upgrade, from classic to consumer; downgrade, back.",
     ),
+    *pace_keys("consumer", "Groups"),
     integer(
-        name="group.coordinator.append.linger.ms",
-        default=5,
+        name="group.consumer.regex.refresh.interval.ms",
+        default=10 * MINUTE_MS,
         group="Groups",
-        minimum=0,
-        doc="How long the coordinator collects records before it writes them, in milliseconds.",
+        minimum=10_000,
+        doc="Time after which the topics of subscribed regular expressions are looked up again although neither topics "
+        "nor ACLs seem to have changed, in milliseconds.",
     ),
     integer(
         name="offset.metadata.max.bytes",
@@ -183,14 +186,6 @@ GROUP_KEYS = (
         group="Groups",
         minimum=1,
         doc="Segment size of the topic of committed offsets.",
-    ),
-    integer(
-        name="offsets.topic.compression.codec",
-        default=0,
-        group="Groups",
-        minimum=0,
-        maximum=4,
-        doc="Codec number of the topic of committed offsets.",
     ),
     integer(
         name="offsets.retention.minutes",
@@ -271,7 +266,8 @@ TRANSACTION_KEYS = (
         default=10000,
         group="Transactions",
         minimum=1,
-        doc="How often transactions that took too long are looked for, in milliseconds.",
+        has_effect=False,
+        doc="Accepted, without effect: each transaction is aborted at the moment when its time is up.",
     ),
     integer(
         name="transaction.remove.expired.transaction.cleanup.interval.ms",

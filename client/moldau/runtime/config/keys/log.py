@@ -202,6 +202,7 @@ LOG_KEYS = (
         default=1,
         group="Log",
         minimum=0,
+        has_effect=False,
         doc="Accepted, without effect: logs are cleaned one after another, in small steps of the event loop.",
     ),
     double(
@@ -222,6 +223,7 @@ LOG_KEYS = (
         default=512 * KIB,
         group="Log",
         minimum=0,
+        has_effect=False,
         doc="Accepted, without effect: the cleaner reads one batch after another.",
     ),
     double(
@@ -400,6 +402,6 @@ LOG_KEYS = (
         default=30000,
         group="Log",
         minimum=0,
-        doc="Wait after the start before retention, flush and checkpoints begin, in milliseconds.",
+        doc="Wait after the start before retention begins, in milliseconds.",
     ),
 )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from moldau.runtime.config.declaration import INT_MAX, LONG_MAX, REQUIRED
 from moldau.runtime.config.declare import (
     CLUSTER_WIDE,
-    DAY_MS,
-    GIB,
-    HOUR_MS,
     MIB,
     MINUTE_MS,
     boolean,
@@ -183,30 +180,6 @@ QUORUM_KEYS = (
             "drawn between half of it and the whole."
         ),
     ),
-    integer(
-        name="controller.quorum.fetch.timeout.ms",
-        default=2000,
-        group="Metadata quorum",
-        minimum=1,
-        doc=(
-            "How long a leader or follower may lack contact with the quorum before it gives up its role, in "
-            "milliseconds."
-        ),
-    ),
-    integer(
-        name="controller.quorum.election.backoff.max.ms",
-        default=1000,
-        group="Metadata quorum",
-        minimum=1,
-        doc="Greatest wait after a split vote, in milliseconds.",
-    ),
-    integer(
-        name="controller.quorum.append.linger.ms",
-        default=25,
-        group="Metadata quorum",
-        minimum=0,
-        doc="How long the leader collects metadata records before it writes them, in milliseconds.",
-    ),
     string(
         name="controller.quorum.node.principals",
         default="",
@@ -215,13 +188,6 @@ QUORUM_KEYS = (
         doc="Patterns of the distinguished names that certificates of controllers have, separated by semicolons, for "
         "example CN=controller-*,O=Example. It counts where a controller listener has ssl.client.auth=required. Empty: "
         "the certificate must name the host that the quorum knows the controller by.",
-    ),
-    integer(
-        name="controller.quorum.request.timeout.ms",
-        default=2000,
-        group="Metadata quorum",
-        minimum=1,
-        doc="How long a request within the quorum may take, in milliseconds.",
     ),
     integer(
         name="controller.quorum.retry.backoff.ms",
@@ -234,47 +200,11 @@ QUORUM_KEYS = (
         ),
     ),
     long(
-        name="metadata.log.segment.bytes",
-        default=GIB,
-        group="Metadata quorum",
-        minimum=12 * MIB,
-        doc="Greatest size of a segment of the metadata log.",
-    ),
-    long(
         name="metadata.log.max.record.bytes.between.snapshots",
         default=20 * MIB,
         group="Metadata quorum",
         minimum=1,
         doc="Bytes of metadata records after which a snapshot is written.",
-    ),
-    long(
-        name="metadata.log.max.snapshot.interval.ms",
-        default=HOUR_MS,
-        group="Metadata quorum",
-        minimum=0,
-        doc=("Greatest time between snapshots while there are new records, in milliseconds; 0 switches it off."),
-    ),
-    long(
-        name="metadata.max.retention.bytes",
-        default=100 * MIB,
-        group="Metadata quorum",
-        doc="Size of metadata log and snapshots above which old ones are removed.",
-    ),
-    long(
-        name="metadata.max.retention.ms",
-        default=7 * DAY_MS,
-        group="Metadata quorum",
-        doc="Age after which metadata segments and snapshots are removed, in milliseconds.",
-    ),
-    integer(
-        name="metadata.max.idle.interval.ms",
-        default=500,
-        group="Metadata quorum",
-        minimum=0,
-        doc=(
-            "How often the active controller writes a no-op record while nothing happens, in milliseconds; 0 "
-            "switches it off."
-        ),
     ),
     integer(
         name="broker.heartbeat.interval.ms",
@@ -409,13 +339,6 @@ NETWORK_KEYS = (
         group="Network",
         minimum=1,
         doc="Largest push of a client's metrics (KIP-714), in bytes, as it is sent and after decompression.",
-    ),
-    integer(
-        name="queued.max.requests",
-        default=500,
-        group="Network",
-        minimum=1,
-        doc="Requests in flight of one connection above which no more of its requests are read.",
     ),
     integer(
         name="socket.send.buffer.bytes",

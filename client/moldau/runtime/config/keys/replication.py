@@ -73,21 +73,6 @@ REPLICATION_KEYS = (
         minimum=1,
         doc="How long a follower's request may take, in milliseconds.",
     ),
-    integer(
-        name="replica.socket.receive.buffer.bytes",
-        default=65536,
-        group="Replication",
-        minimum=-1,
-        doc="Receive buffer of a follower's socket; -1 leaves it to the system.",
-    ),
-    integer(
-        name="num.replica.fetchers",
-        default=1,
-        group="Replication",
-        dynamic=CLUSTER_WIDE,
-        minimum=1,
-        doc="Fetchers of a follower for each leader.",
-    ),
     long(
         name="replica.high.watermark.checkpoint.interval.ms",
         default=5000,
@@ -148,20 +133,6 @@ REPLICATION_KEYS = (
         dynamic=PER_BROKER,
         minimum=0,
         doc="Bytes a second that a broker copies to move replicas between its log directories; 0 halts the moves.",
-    ),
-    integer(
-        name="replication.quota.window.num",
-        default=11,
-        group="Replication",
-        minimum=1,
-        doc="Number of windows over which throttled replication is counted.",
-    ),
-    integer(
-        name="replication.quota.window.size.seconds",
-        default=1,
-        group="Replication",
-        minimum=1,
-        doc="Length of a window of throttled replication.",
     ),
 )
 

@@ -125,7 +125,9 @@ class ClientSession:
     def _take_versions(self, frame: memoryview, correlation_id: int) -> Step:
         (code,) = struct.unpack_from(">h", frame, 4) if len(frame) >= 6 else (0,)
         if code == ErrorCode.UNSUPPORTED_VERSION and self._version > 0:
-            return self._ask_versions(0, correlation_id)
+            named = decode_response(ApiVersionsResponse, 0, frame)[1].api_keys
+            last = next((each.max_version for each in named if each.api_key == ApiKey.API_VERSIONS), 0)
+            return self._ask_versions(max(0, min(last, self._version - 1)), correlation_id)
         response = decode_response(ApiVersionsResponse, self._version, frame)[1]
         if response.error_code != ErrorCode.NONE:
             raise self._failed(ErrorCode.of(response.error_code), "the server refused ApiVersions")

@@ -39,9 +39,14 @@ class GroupConfig:
     consumer_size_max: int = 0x7FFFFFFF
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """Assignors of consumer groups; the first one is used if members have no preference."""
+    consumer_assignment_interval_ms: int = 0
+    """Least time between two target assignments of a group; 0 for none."""
+    consumer_regex_refresh_interval_ms: int = 600_000
+    """Time after which the topics of regular expressions are looked up again although nothing seems to have changed."""
     share_session_timeout_ms: int = 45_000
     share_heartbeat_interval_ms: int = 5_000
     share_size_max: int = 200
+    share_assignment_interval_ms: int = 0
     streams_session_timeout_ms: int = 45_000
     streams_heartbeat_interval_ms: int = 5_000
     streams_size_max: int = 0x7FFFFFFF
@@ -49,6 +54,7 @@ class GroupConfig:
     streams_initial_delay_ms: int = 3_000
     """How long a new streams group waits for further members before its first assignment."""
     streams_task_offset_interval_ms: int = 60_000
+    streams_assignment_interval_ms: int = 0
     migration_policy: str = "bidirectional"
     """Which online conversions between classic and consumer groups are allowed."""
     protocols: tuple[str, ...] = ("classic", "consumer", "streams")
@@ -72,15 +78,19 @@ class GroupConfig:
             consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=config.get_int("group.consumer.max.size"),
             consumer_assignors=config.get_list("group.consumer.assignors"),
+            consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
+            consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
             share_session_timeout_ms=config.get_int("group.share.session.timeout.ms"),
             share_heartbeat_interval_ms=config.get_int("group.share.heartbeat.interval.ms"),
             share_size_max=config.get_int("group.share.max.size"),
+            share_assignment_interval_ms=config.get_int("group.share.assignment.interval.ms"),
             streams_session_timeout_ms=config.get_int("group.streams.session.timeout.ms"),
             streams_heartbeat_interval_ms=config.get_int("group.streams.heartbeat.interval.ms"),
             streams_size_max=config.get_int("group.streams.max.size"),
             streams_standby_replicas=config.get_int("group.streams.num.standby.replicas"),
             streams_initial_delay_ms=config.get_int("group.streams.initial.rebalance.delay.ms"),
             streams_task_offset_interval_ms=config.get_int("group.streams.task.offset.interval.ms"),
+            streams_assignment_interval_ms=config.get_int("group.streams.assignment.interval.ms"),
             migration_policy=config.get_str("group.consumer.migration.policy"),
             protocols=config.get_list("group.coordinator.rebalance.protocols"),
             load_bytes_max=config.get_int("offsets.load.buffer.size"),

@@ -442,7 +442,13 @@ class GroupCore:
         group = self.consumers.for_commits(request.group_id)
         if group is not None:
             return offset_checks.check_commit(group, request, context.version)
-        return check_commit(self.membership, request, moment)
+        code = check_commit(self.membership, request, moment)
+        if code is ErrorCode.ILLEGAL_GENERATION and request.group_id not in self.membership.groups:
+            knows = (
+                isinstance(request, TxnOffsetCommitRequest) and context.version >= offset_checks.TXN_MEMBER_EPOCH_FROM
+            )
+            return ErrorCode.GROUP_ID_NOT_FOUND if knows else code
+        return code
 
     def _commit(self, request_id: int, request: OffsetCommitRequest, context: RequestContext, moment: Moment) -> None:
         code = self._check_commit(request, context, moment)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.protocol.messages.delete_groups import DeleteGroupsResponse
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.offsets.requests import delete_offsets
 from moldau_broker.coordinator.group.core.records import group_record, offset_record
+from moldau_broker.coordinator.group.core.responses import deletion_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,8 +93,7 @@ class Removals:
 
         def respond(failure: ErrorCode) -> DeleteGroupsResponse:
             results = [
-                DeletableGroupResult(group_id=name, error_code=failure if code is ErrorCode.NONE else code)
-                for name, code in codes.items()
+                deletion_result(name, failure if code is ErrorCode.NONE else code) for name, code in codes.items()
             ]
             return DeleteGroupsResponse(results=results)
 

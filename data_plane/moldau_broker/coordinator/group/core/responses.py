@@ -8,7 +8,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest
 from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
@@ -50,6 +50,13 @@ _COMMIT_FAILURES = {
 """Error codes for clients when the log refuses a write."""
 
 
+_DELETION_CAUSES = {
+    ErrorCode.NON_EMPTY_GROUP: "The group has members: stop them, or wait until their sessions have ended.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "The group has neither members nor committed offsets.",
+}
+"""Why a group is not deleted, for people."""
+
+
 def client_error(code: ErrorCode) -> ErrorCode:
     """Returns the code for clients of an error of the log."""
     return _COMMIT_FAILURES.get(code, code)
@@ -85,6 +92,7 @@ def txn_commit_answer(request: TxnOffsetCommitRequest, codes: Sequence[Sequence[
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
                     for part, code in zip(topic.partitions, topic_codes, strict=True)
@@ -93,6 +101,12 @@ def txn_commit_answer(request: TxnOffsetCommitRequest, codes: Sequence[Sequence[
             for topic, topic_codes in zip(request.topics, codes, strict=True)
         ]
     )
+
+
+def deletion_result(group_id: str, code: ErrorCode) -> DeletableGroupResult:
+    """Returns the result of DeleteGroups for one group, with the cause of a refusal."""
+    message = None if code is ErrorCode.NONE else _DELETION_CAUSES.get(code, code.message)
+    return DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
 
 
 def fetch_refusal(group_id: str, code: ErrorCode) -> OffsetFetchResponseGroup:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import math
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -43,7 +44,16 @@ if TYPE_CHECKING:
     _Search = Generator[Step, None, ListOffsetsPartitionResponse]
     _Later = tuple[list[ListOffsetsPartitionResponse], int, _Search, Step]
 
-_LATEST_TIERED_TIMESTAMP = -5
+_LATEST_TIERED_TIMESTAMP, _EARLIEST_PENDING_UPLOAD_TIMESTAMP = -5, -6
+_KNOWN_FROM: Final = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    _LATEST_TIERED_TIMESTAMP: 9,
+    _EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+"""The timestamps with a meaning of their own, with the versions of ListOffsets that know them."""
 _READ_COMMITTED = 1
 
 
@@ -135,15 +145,17 @@ def _look_up(
 ) -> Generator[Step, None, tuple[int, int, int]]:
     """Returns timestamp, offset and leader epoch; each is -1 if there is none."""
     log, replica = partition.log, partition.replica
+    if timestamp < 0 and call.version < _KNOWN_FROM.get(timestamp, math.inf):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {call.version}"
+        )
     if timestamp == LATEST_TIMESTAMP:
         _check_visible(partition, request, call)
         return -1, _visible(partition, request), replica.state.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
-    if timestamp == _LATEST_TIERED_TIMESTAMP:
-        return -1, -1, -1
-    if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} has no meaning")
+    if timestamp in (_LATEST_TIERED_TIMESTAMP, _EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+        return -1, -1, -1  # as a Kafka without tiered storage answers
     found = yield from log.search_timestamp(timestamp)
     if found is None or found.offset < 0 or found.offset >= _visible(partition, request):
         _check_visible(partition, request, call)

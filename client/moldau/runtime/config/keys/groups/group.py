@@ -1,8 +1,6 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-Session timeout and heartbeat interval of all groups, the other keys of share and streams groups except those of their
-assignments, and all keys of metrics subscriptions take effect. All others are stored and described. Ranges are Kafka's
-default ones.
+The brokers' keys bound the values that groups may have of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +24,17 @@ MATCH_FIELDS: Final = (
     "client_source_address",
     "client_source_port",
 )
-_BOUNDED: Final = ("consumer", "share", "streams")
-"""Types of groups whose timeouts brokers bound with keys of their own."""
+BOUNDED_KEYS: Final = (
+    *(
+        f"{kind}.{key}"
+        for kind in ("consumer", "share", "streams")
+        for key in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+    ),
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+)
+"""Keys of groups that brokers bound with keys of their own, ``group.KIND.min.KEY`` and ``group.KIND.max.KEY``."""
 _RESET_DURATION: Final = "by_duration:P"
 
 
@@ -74,9 +81,16 @@ def _common(kind: str) -> tuple[ConfigKey, ...]:
             has_effect=True,
         ),
         _group_integer(
-            f"{kind}.assignment.interval.ms", SECOND_MS, (0, 15 * SECOND_MS), "Shortest time between two assignments."
+            f"{kind}.assignment.interval.ms",
+            SECOND_MS,
+            (0, None),
+            "Shortest time between two assignments.",
+            has_effect=True,
         ),
-        _group_boolean(f"{kind}.assignor.offload.enable", "Whether assignments are computed in the background."),
+        _group_boolean(
+            f"{kind}.assignor.offload.enable",
+            "Accepted, without effect: assignments are computed by the event loop of the coordinator's process.",
+        ),
     )
 
 
@@ -86,21 +100,21 @@ GROUP_CONFIG_KEYS = (
     _group_integer(
         "share.record.lock.duration.ms",
         30 * SECOND_MS,
-        (15 * SECOND_MS, MINUTE_MS),
+        (SECOND_MS, None),
         "How long a record is kept for the member that acquired it.",
         has_effect=True,
     ),
     _group_integer(
         "share.delivery.count.limit",
         5,
-        (2, 10),
+        (2, None),
         "Deliveries of a record before it is given up.",
         has_effect=True,
     ),
     _group_integer(
         "share.partition.max.record.locks",
         2000,
-        (100, 10_000),
+        (100, None),
         "Records of a partition that are acquired at a time.",
         has_effect=True,
     ),
@@ -187,15 +201,14 @@ def check_group(config: Config) -> list[str]:
 def check_bounds(config: Config, broker: Config) -> list[str]:
     """The settings of a group that the brokers' ``group.`` keys do not allow."""
     problems: list[str] = []
-    for kind in _BOUNDED:
-        for key in ("session.timeout.ms", "heartbeat.interval.ms"):
-            value = config.get_int(f"{kind}.{key}")
-            low, high = broker.get_int(f"group.{kind}.min.{key}"), broker.get_int(f"group.{kind}.max.{key}")
-            if config.is_set(f"{kind}.{key}") and not low <= value <= high:
-                problems.append(
-                    f"{kind}.{key} = {value}: must be from {low} to {high} "
-                    f"(group.{kind}.min.{key} and group.{kind}.max.{key})"
-                )
+    for name in BOUNDED_KEYS:
+        kind, _, key = name.partition(".")
+        value = config.get_int(name)
+        low, high = broker.get_int(f"group.{kind}.min.{key}"), broker.get_int(f"group.{kind}.max.{key}")
+        if config.is_set(name) and not low <= value <= high:
+            problems.append(
+                f"{name} = {value}: must be from {low} to {high} (group.{kind}.min.{key} and group.{kind}.max.{key})"
+            )
     replicas, interval = "streams.num.standby.replicas", "streams.task.offset.interval.ms"
     most, least = broker.get_int("group.streams.max.standby.replicas"), broker.get_int(f"group.{_least(interval)}")
     if config.is_set(replicas) and config.get_int(replicas) > most:

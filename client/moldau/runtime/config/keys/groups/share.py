@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moldau.runtime.config.declare import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, integer, names, short
+from moldau.runtime.config.keys.groups.pace import pace_keys
 
 SHARE_KEYS = (
     integer(
@@ -28,6 +29,54 @@ SHARE_KEYS = (
         minimum=100,
         maximum=10_000,
         doc="Records of a partition that a share group acquires at a time, unless the group says otherwise.",
+    ),
+    integer(
+        name="group.share.min.record.lock.duration.ms",
+        default=15 * SECOND_MS,
+        group="Share groups",
+        minimum=1 * SECOND_MS,
+        maximum=30 * SECOND_MS,
+        doc="Least lock duration, in milliseconds, that a share group may have of its own.",
+    ),
+    integer(
+        name="group.share.max.record.lock.duration.ms",
+        default=MINUTE_MS,
+        group="Share groups",
+        minimum=30 * SECOND_MS,
+        maximum=HOUR_MS,
+        doc="Greatest lock duration, in milliseconds, that a share group may have of its own.",
+    ),
+    integer(
+        name="group.share.min.delivery.count.limit",
+        default=2,
+        group="Share groups",
+        minimum=2,
+        maximum=5,
+        doc="Least delivery count limit that a share group may have of its own.",
+    ),
+    integer(
+        name="group.share.max.delivery.count.limit",
+        default=10,
+        group="Share groups",
+        minimum=5,
+        maximum=25,
+        doc="Greatest delivery count limit that a share group may have of its own.",
+    ),
+    integer(
+        name="group.share.min.partition.max.record.locks",
+        default=100,
+        group="Share groups",
+        minimum=100,
+        maximum=2000,
+        doc="Least number of records in flight for a partition that a share group may have of its own.",
+    ),
+    integer(
+        name="group.share.max.partition.max.record.locks",
+        default=4000,
+        group="Share groups",
+        minimum=2000,
+        maximum=10_000,
+        doc="Greatest number of records in flight for a partition that a share group may have of its own.",
     ),
     integer(
         name="group.share.max.share.sessions",
@@ -86,6 +135,7 @@ SHARE_KEYS = (
         maximum=1000,
         doc="Greatest number of members of a share group.",
     ),
+    *pace_keys("share", "Share groups"),
     names(
         name="group.share.assignors",
         default=("simple",),

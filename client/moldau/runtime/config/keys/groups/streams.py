@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moldau.runtime.config.declare import MINUTE_MS, SECOND_MS, integer
+from moldau.runtime.config.keys.groups.pace import pace_keys
 
 _GROUP = "Streams groups"
 
@@ -91,4 +92,5 @@ STREAMS_KEYS = (
         minimum=1,
         doc="Least interval of such reports that a streams group may have of its own, in milliseconds.",
     ),
+    *pace_keys("streams", _GROUP),
 )

@@ -253,7 +253,7 @@ class ConsumerGroups:
         if room.draft is not None:
             return
         draft = Draft(room.group, rights=room.rights)
-        version = self._catalogue.version()
+        version, refresh_ms = self._catalogue.version(), self._config.consumer_regex_refresh_interval_ms
         waiting: list[tuple[ParkedRequest, Response]] = []
         decisions: list[Decision] = []
         alive: dict[str, None] = {}
@@ -270,7 +270,8 @@ class ConsumerGroups:
                 self._classic.serve(operation.request_id, operation.request, operation.context, moment)
             else:
                 try:
-                    draft, answer = self._decide(room, draft, operation, moment, looks=room.looked_version != version)
+                    looks = room.must_look(version, moment.now_ms, refresh_ms)
+                    draft, answer = self._decide(room, draft, operation, moment, looks=looks)
                 except KafkaError as error:
                     self._effects.answer(operation.request_id, refused(operation, error.code, error.message))
                     if operation.session_ms is not None and not error.code.retriable:
@@ -279,7 +280,8 @@ class ConsumerGroups:
                     continue
                 if answer.member_id:
                     alive[answer.member_id] = None
-                    room.looked_version = version
+                    if looks:
+                        room.looked_version, room.looked_ms = version, moment.now_ms
                     decisions.append(answer)
                 waiting.append((operation, answer.response))
             if is_mixed and may_downgrade(draft.group, self._config):

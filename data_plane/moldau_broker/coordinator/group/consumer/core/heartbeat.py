@@ -2,7 +2,8 @@
 
 Theory of operation (KIP-848). A heartbeat does three things. It creates or updates the member; a new subscription, or
 topics that have changed, raise the group epoch. If the group epoch is above the epoch of the target assignment, the
-assignor computes a new target. And the member makes its next step towards its target (`reconcile`).
+assignor computes a new target, at most once in an assignment interval. And the member makes its next step towards its
+target (`reconcile`).
 
 All checks of a request come before its first change, so a refused request changes nothing. Changes go to a `Draft`,
 a copy of the group with the list of changes; `groups` writes them to the log.
@@ -37,6 +38,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     Target,
     TargetEpoch,
 )
+from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.effects import DescribeRight, Moment, RequestContext, StateRecord
 
 HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
+ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 """Keys of the dynamic configuration of a group."""
 
 
@@ -201,7 +204,9 @@ class HeartbeatDecisions:
         answer = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=moved.epoch,
-            heartbeat_interval_ms=self.heartbeat_interval_ms(draft.group.group_id),
+            heartbeat_interval_ms=heartbeat_after_ms(
+                self.heartbeat_interval_ms(draft.group.group_id), self._wait_ms(draft.group, moment)
+            ),
         )
         if _is_full(request) or moved.assigned != before.assigned:
             answer.assignment = _assignment(moved.assigned)
@@ -229,8 +234,8 @@ class HeartbeatDecisions:
         bumps = not after.subscribed_as(before) or (is_new and step.replaced is None)
         right_changed = note_right(draft, after, step.right)
         self._refresh(draft, moment, step.right, bumps=bumps, looks=looks or right_changed)
-        if draft.group.epoch > draft.group.assignment_epoch:
-            self._assign(draft)
+        if draft.group.epoch > draft.group.assignment_epoch and self._wait_ms(draft.group, moment) == 0:
+            self._assign(draft, moment)
         group = draft.group
         present = group.members[member_id]
         moved = reconcile(
@@ -358,7 +363,17 @@ class HeartbeatDecisions:
         group = draft.group
         draft.add(GroupEpoch(group_id=group.group_id, epoch=group.epoch + 1, metadata_hash=hashed))
 
-    def _assign(self, draft: Draft) -> None:
+    def _wait_ms(self, group: ConsumerGroup, moment: Moment) -> int:
+        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
+        if group.epoch <= group.assignment_epoch:
+            return 0
+        own = self._catalogue.group_setting(group.group_id, ASSIGNMENT_INTERVAL)
+        interval_ms = self._config.consumer_assignment_interval_ms if own is None else own
+        return assignment_wait_ms(
+            group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values())
+        )
+
+    def _assign(self, draft: Draft, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one."""
         group = draft.group
         ids = {
@@ -380,7 +395,7 @@ class HeartbeatDecisions:
         for member_id, partitions in sorted(targets.items()):
             if partitions != group.targets.get(member_id, NO_PARTITIONS):
                 draft.add(Target(group_id=group.group_id, member_id=member_id, partitions=partitions))
-        draft.add(TargetEpoch(group_id=group.group_id, epoch=group.epoch))
+        draft.add(TargetEpoch(group_id=group.group_id, epoch=group.epoch, assigned_ms=moment.wall_ms))
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """Returns the assignor that most members prefer; the first configured one if none has a preference."""

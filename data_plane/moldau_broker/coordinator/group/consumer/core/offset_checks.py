@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MEMBER_EPOCH_FROM = 9
 """The first version of OffsetCommit whose senders know STALE_MEMBER_EPOCH."""
+TXN_MEMBER_EPOCH_FROM = 6
+"""The first version of TxnOffsetCommit whose senders know STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND (KIP-1319)."""
 
 
 def check_commit(
@@ -21,7 +23,7 @@ def check_commit(
 ) -> ErrorCode:
     """Returns whether the sender may commit: a member in its present epoch, or anyone while there are no members.
 
-    Transactional producers before KIP-447 do not name a member; they may always commit. Their later versions do not
+    Transactional producers before KIP-447 do not name a member; they may always commit. Those before KIP-1319 do not
     know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION, as members of the classic protocol do.
     """
     transactional = not isinstance(request, OffsetCommitRequest)
@@ -36,7 +38,8 @@ def check_commit(
     if not transactional and member.classic is None and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch < 0 or epoch != member.epoch:
-        return ErrorCode.ILLEGAL_GENERATION if transactional else _stale(member)
+        knows = not transactional or version >= TXN_MEMBER_EPOCH_FROM
+        return _stale(member) if knows else ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE
 
 

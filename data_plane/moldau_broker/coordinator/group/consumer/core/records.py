@@ -103,7 +103,11 @@ def _messages(change: Change) -> tuple[Data, Data | None]:
         return ConsumerGroupMetadataKey(group_id=group_id), value
     if isinstance(change, TargetEpoch):
         return ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), (
-            None if change.epoch is None else ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=change.epoch)
+            None
+            if change.epoch is None
+            else ConsumerGroupTargetAssignmentMetadataValue(
+                assignment_epoch=change.epoch, assignment_timestamp=change.assigned_ms
+            )
         )
     if isinstance(change, Target):
         return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=change.member_id), (
@@ -181,8 +185,10 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> Change:
         return GroupEpoch(group_id=group_id, epoch=group.epoch, metadata_hash=group.metadata_hash)
     if version == TARGET_EPOCH:
         group_id = decode(ConsumerGroupTargetAssignmentMetadataKey, version, key, 2).group_id
-        epoch = None if value is None else _value(ConsumerGroupTargetAssignmentMetadataValue, value).assignment_epoch
-        return TargetEpoch(group_id=group_id, epoch=epoch)
+        if value is None:
+            return TargetEpoch(group_id=group_id, epoch=None)
+        found = _value(ConsumerGroupTargetAssignmentMetadataValue, value)
+        return TargetEpoch(group_id=group_id, epoch=found.assignment_epoch, assigned_ms=found.assignment_timestamp)
     if version == TARGET:
         target = decode(ConsumerGroupTargetAssignmentMemberKey, version, key, 2)
         partitions = (

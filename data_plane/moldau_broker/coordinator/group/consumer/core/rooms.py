@@ -74,6 +74,8 @@ class Room:
     parked: deque[Operation] = field(default_factory=deque)
     looked_version: int | None = None
     """The version of the topics at the last look of a committed write."""
+    looked_ms: int = 0
+    """The time of that look."""
     rights: dict[str, DescribeRight] = field(default_factory=dict)
     """The topics that clients of members with a regular expression may describe; at most one entry for each member."""
     held: dict[str, int] = field(default_factory=dict)
@@ -89,6 +91,12 @@ class Room:
     def serves_classic(self) -> bool:
         """True if requests of classic members are decided here, or after what waits here."""
         return self.latest.exists or self.converts or any(isinstance(each, ParkedRequest) for each in self.parked)
+
+    def must_look(self, version: int, now_ms: int, refresh_ms: int) -> bool:
+        """Returns whether topics may have changed, or regular expressions have not been resolved for ``refresh_ms``."""
+        if self.looked_version != version:
+            return True
+        return bool(self.latest.regexes) and now_ms - self.looked_ms >= refresh_ms
 
     @property
     def is_idle(self) -> bool:

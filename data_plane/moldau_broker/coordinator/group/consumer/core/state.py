@@ -139,6 +139,8 @@ class TargetEpoch:
 
     group_id: str
     epoch: int | None
+    assigned_ms: int = 0
+    """When the target was computed, in Unix time; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,8 @@ class ConsumerGroup:
     epoch: int = 0
     metadata_hash: int = 0
     assignment_epoch: int = 0
+    assigned_ms: int = 0
+    """When the target assignment was computed, in Unix time; 0 if unknown."""
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
@@ -199,6 +203,7 @@ class ConsumerGroup:
             epoch=self.epoch,
             metadata_hash=self.metadata_hash,
             assignment_epoch=self.assignment_epoch,
+            assigned_ms=self.assigned_ms,
             members=dict(self.members),
             static_members=dict(self.static_members),
             targets=dict(self.targets),
@@ -257,6 +262,7 @@ class ConsumerGroup:
             self.metadata_hash = change.metadata_hash
         elif isinstance(change, TargetEpoch):
             self.assignment_epoch = change.epoch or 0
+            self.assigned_ms = change.assigned_ms
         elif isinstance(change, Target):
             if change.partitions is None:
                 self.targets.pop(change.member_id, None)

@@ -16,13 +16,14 @@ from moldau.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsResponsePartition,
     AlterShareGroupOffsetsResponseTopic,
 )
-from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,
 )
 from moldau.values import ZERO_UUID
+from moldau_broker.coordinator.group.core.responses import deletion_result
 from moldau_broker.coordinator.group.share.core.state import ShareEpoch, ShareStates, ShareTargetEpoch
 from moldau_broker.coordinator.group.share.core.state_partitions import (
     ByTopic,
@@ -226,4 +227,4 @@ def end_group(draft: ShareDraft) -> None:
 
 def group_deleted(group_id: str, code: ErrorCode) -> Response:
     """Returns the answer to DeleteGroups for one group."""
-    return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group_id, error_code=code)])
+    return DeleteGroupsResponse(results=[deletion_result(group_id, code)])

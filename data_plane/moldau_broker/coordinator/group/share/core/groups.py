@@ -371,6 +371,7 @@ class ShareGroups:
             draft,
             request,
             asked.context,
+            moment,
             looks=room.looked_version != version,
             has_room=partial(self._has_room, room),
         )
@@ -438,7 +439,7 @@ class ShareGroups:
         draft.add(ShareStates(group_id=draft.group.group_id, partitions=states))
         if begun and draft.group.members:
             draft.raise_epoch()
-            self._decisions.assign(draft)
+            self._decisions.assign_if_due(draft, moment)
 
     def _answer_admin(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, codes: Codes) -> None:
         """Ends a request of an administrator; the answer follows the commit of what it changes."""

@@ -1,8 +1,8 @@
 """Decides on the requests of members of share groups: joins, heartbeats and leaves. Pure (KIP-932).
 
 A heartbeat creates or updates the member; a new subscription, or topics that have changed, raise the group epoch. Then
-the assignor computes a new target, and the member moves to it. All checks of a request come before its first change, so
-a refused request changes nothing.
+the assignor computes a new target, at most once in an assignment interval, and the member moves to it. All checks of a
+request come before its first change, so a refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from moldau.protocol.messages.share_group_heartbeat import Assignment, ShareGrou
 from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
 from moldau_broker.coordinator.group.consumer.core.state import NO_PARTITIONS
+from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
 from moldau_broker.coordinator.group.share.core.assignor import Sharer, simple_assignor
 from moldau_broker.coordinator.group.share.core.state import (
     JOIN_EPOCH,
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.consumer.core.state import Partitions
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.share.core.state import ShareDraft, ShareGroup
-    from moldau_broker.coordinator.runtime.effects import RequestContext
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
 
 HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "share.heartbeat.interval.ms", "share.session.timeout.ms"
+ASSIGNMENT_INTERVAL = "share.assignment.interval.ms"
 """Keys of the dynamic configuration of a group."""
 
 
@@ -82,6 +84,7 @@ class ShareDecisions:
         draft: ShareDraft,
         request: ShareGroupHeartbeatRequest,
         context: RequestContext,
+        moment: Moment,
         *,
         looks: bool,
         has_room: Callable[[ShareMember], ErrorCode],
@@ -92,6 +95,7 @@ class ShareDecisions:
             draft: the group; it takes the changes.
             request: the request.
             context: its sender.
+            moment: now.
             looks: whether topics may have changed since the group's metadata hash was computed.
             has_room: the code with which the memory limits refuse a new or changed member.
 
@@ -115,13 +119,14 @@ class ShareDecisions:
             hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
             if bumps or hashed != draft.group.metadata_hash:
                 draft.raise_epoch(hashed)
-        if draft.group.epoch > draft.group.assignment_epoch:
-            self.assign(draft)
+        self.assign_if_due(draft, moment)
         moved = self._move(draft, request.member_id)
         answer = ShareGroupHeartbeatResponse(
             member_id=moved.member_id,
             member_epoch=moved.epoch,
-            heartbeat_interval_ms=self.heartbeat_interval_ms(draft.group.group_id),
+            heartbeat_interval_ms=heartbeat_after_ms(
+                self.heartbeat_interval_ms(draft.group.group_id), self._wait_ms(draft.group, moment)
+            ),
         )
         is_full = request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
         if is_full or moved.assigned != before.assigned:
@@ -175,7 +180,22 @@ class ShareDecisions:
         draft.add(ShareSubscription(group_id=group_id, member_id=member_id, member=None))
         draft.raise_epoch(metadata_hash(draft.group.subscribed_topics(), self._catalogue))
 
-    def assign(self, draft: ShareDraft) -> None:
+    def _wait_ms(self, group: ShareGroup, moment: Moment) -> int:
+        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
+        if group.epoch <= group.assignment_epoch:
+            return 0
+        own = self._catalogue.group_setting(group.group_id, ASSIGNMENT_INTERVAL)
+        interval_ms = self._config.share_assignment_interval_ms if own is None else own
+        return assignment_wait_ms(
+            group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values())
+        )
+
+    def assign_if_due(self, draft: ShareDraft, moment: Moment) -> None:
+        """Computes the target assignment of the group epoch, unless it exists or its time has not come."""
+        if draft.group.epoch > draft.group.assignment_epoch and self._wait_ms(draft.group, moment) == 0:
+            self.assign(draft, moment)
+
+    def assign(self, draft: ShareDraft, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one."""
         group = draft.group
         ids: dict[str, UUID] = {}
@@ -199,7 +219,7 @@ class ShareDecisions:
         for member_id, partitions in sorted(simple_assignor(sharers, assignable).items()):
             if partitions != group.targets.get(member_id, NO_PARTITIONS):
                 draft.add(ShareTarget(group_id=group.group_id, member_id=member_id, partitions=partitions))
-        draft.add(ShareTargetEpoch(group_id=group.group_id, epoch=group.epoch))
+        draft.add(ShareTargetEpoch(group_id=group.group_id, epoch=group.epoch, assigned_ms=moment.wall_ms))
 
 
 def _invalid(message: str) -> KafkaError:

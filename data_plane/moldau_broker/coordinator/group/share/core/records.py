@@ -83,7 +83,11 @@ def _messages(change: ShareChange) -> tuple[Data, Data | None]:
         return ShareGroupMetadataKey(group_id=group_id), value
     if isinstance(change, ShareTargetEpoch):
         return ShareGroupTargetAssignmentMetadataKey(group_id=group_id), (
-            None if change.epoch is None else ShareGroupTargetAssignmentMetadataValue(assignment_epoch=change.epoch)
+            None
+            if change.epoch is None
+            else ShareGroupTargetAssignmentMetadataValue(
+                assignment_epoch=change.epoch, assignment_timestamp=change.assigned_ms
+            )
         )
     if isinstance(change, ShareStates):
         states = None if change.partitions is None else _states(change.partitions)
@@ -166,8 +170,10 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> ShareChange
         return ShareEpoch(group_id=group_id, epoch=group.epoch, metadata_hash=group.metadata_hash)
     if version == TARGET_EPOCH:
         group_id = decode(ShareGroupTargetAssignmentMetadataKey, version, key, 2).group_id
-        epoch = None if value is None else _value(ShareGroupTargetAssignmentMetadataValue, value).assignment_epoch
-        return ShareTargetEpoch(group_id=group_id, epoch=epoch)
+        if value is None:
+            return ShareTargetEpoch(group_id=group_id, epoch=None)
+        told = _value(ShareGroupTargetAssignmentMetadataValue, value)
+        return ShareTargetEpoch(group_id=group_id, epoch=told.assignment_epoch, assigned_ms=told.assignment_timestamp)
     if version == STATES:
         group_id = decode(ShareGroupStatePartitionMetadataKey, version, key, 2).group_id
         return ShareStates(group_id=group_id, partitions=None if value is None else _parse_states(value))

@@ -97,6 +97,8 @@ class ShareTargetEpoch:
 
     group_id: str
     epoch: int | None
+    assigned_ms: int = 0
+    """When the target was computed, in Unix time; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,8 @@ class ShareGroup:
     epoch: int = 0
     metadata_hash: int = 0
     assignment_epoch: int = 0
+    assigned_ms: int = 0
+    """When the target assignment was computed, in Unix time; 0 if unknown."""
     members: dict[str, ShareMember] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
     states: StatePartitions = field(default_factory=StatePartitions)
@@ -169,6 +173,7 @@ class ShareGroup:
             self.metadata_hash = change.metadata_hash
         elif isinstance(change, ShareTargetEpoch):
             self.assignment_epoch = change.epoch or 0
+            self.assigned_ms = change.assigned_ms
         elif isinstance(change, ShareStates):
             self.states = change.partitions or StatePartitions()
         elif isinstance(change, ShareTarget):

@@ -304,7 +304,7 @@ class StreamsGroups:
             if isinstance(operation, Fence):
                 self._fence(room, draft, operation)
             elif isinstance(operation, DelayOver):
-                self._decisions.assign_after_delay(draft, room.around)
+                self._decisions.assign_after_delay(draft, room.around, moment)
             else:
                 try:
                     waiting.append((operation, self._decide(room, draft, operation, moment)))
@@ -338,6 +338,7 @@ class StreamsGroups:
             room.around,
             request,
             asked.context,
+            moment,
             is_delayed=lambda: self._is_delayed(
                 group_id, moment, begins=was_empty and request.member_epoch == JOIN_EPOCH
             ),

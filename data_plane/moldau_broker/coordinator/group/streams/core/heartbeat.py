@@ -16,6 +16,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEntry
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
 from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
+from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
 from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
 from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.streams.core.state import StreamsDraft, StreamsGroup
     from moldau_broker.coordinator.group.streams.core.topology import Tasks, Topology
-    from moldau_broker.coordinator.runtime.effects import RequestContext
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
 
 HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "streams.heartbeat.interval.ms", "streams.session.timeout.ms"
 INITIAL_DELAY, STANDBYS = "streams.initial.rebalance.delay.ms", "streams.num.standby.replicas"
-TASK_OFFSET_INTERVAL = "streams.task.offset.interval.ms"
+TASK_OFFSET_INTERVAL, ASSIGNMENT_INTERVAL = "streams.task.offset.interval.ms", "streams.assignment.interval.ms"
 """Keys of the dynamic configuration of a group."""
 _FAILURES_MAX = 3
 """Topics whose failed creation an answer names."""
@@ -120,6 +121,7 @@ class StreamsDecisions:
         around: Surroundings,
         request: StreamsGroupHeartbeatRequest,
         context: RequestContext,
+        moment: Moment,
         *,
         is_delayed: Callable[[], bool],
         has_room: Callable[[StreamsMember, Topology | None], ErrorCode],
@@ -131,6 +133,7 @@ class StreamsDecisions:
             around: what is known of the group beyond the log; it changes too.
             request: the request.
             context: its sender.
+            moment: now.
             is_delayed: whether the group waits for further members; asked after a first member has joined.
             has_room: the code with which the memory limits refuse a new or changed member, or a new topology.
 
@@ -159,8 +162,9 @@ class StreamsDecisions:
             draft.add(StreamsTopology(group_id=group_id, topology=topology))
         self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=is_changed)
         delayed = draft.group.epoch > draft.group.assignment_epoch and is_delayed()
-        if draft.group.epoch > draft.group.assignment_epoch and not delayed:
-            self.assign(draft, configured)
+        wait_ms = self._wait_ms(draft.group, moment)
+        if draft.group.epoch > draft.group.assignment_epoch and not delayed and wait_ms == 0:
+            self.assign(draft, configured, moment)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
         # The answer which gave the tasks, or took them away, may have been lost. The member may not know them if its
         # report differs, or if the epoch is new to it: it could begin tasks that count as given back.
@@ -171,13 +175,13 @@ class StreamsDecisions:
         answer = StreamsGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=moved.epoch,
-            heartbeat_interval_ms=self._setting(
-                group_id, HEARTBEAT_INTERVAL, self._config.streams_heartbeat_interval_ms
+            heartbeat_interval_ms=heartbeat_after_ms(
+                self._setting(group_id, HEARTBEAT_INTERVAL, self._config.streams_heartbeat_interval_ms), wait_ms
             ),
             task_offset_interval_ms=self._setting(
                 group_id, TASK_OFFSET_INTERVAL, self._config.streams_task_offset_interval_ms
             ),
-            status=_statuses(moved, topology, configured, around, delayed=delayed),
+            status=_statuses(moved, topology, configured, around, delayed=delayed, waits=wait_ms > 0),
         )
         if is_moved or not knows:
             answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
@@ -296,7 +300,15 @@ class StreamsDecisions:
             )
         )
 
-    def assign(self, draft: StreamsDraft, configured: Configured) -> None:
+    def _wait_ms(self, group: StreamsGroup, moment: Moment) -> int:
+        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
+        if group.epoch <= group.assignment_epoch:
+            return 0
+        interval_ms = self._setting(group.group_id, ASSIGNMENT_INTERVAL, self._config.streams_assignment_interval_ms)
+        is_assigned = any(not tasks.is_empty for tasks in group.targets.values())
+        return assignment_wait_ms(group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=is_assigned)
+
+    def assign(self, draft: StreamsDraft, configured: Configured, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one.
 
         No member gets tasks while topics are missing or wrong.
@@ -315,13 +327,13 @@ class StreamsDecisions:
         for member_id, tasks in targets.items():
             if tasks != group.targets.get(member_id):
                 draft.add(StreamsTarget(group_id=group.group_id, member_id=member_id, tasks=tasks))
-        draft.add(StreamsTargetEpoch(group_id=group.group_id, epoch=group.epoch))
+        draft.add(StreamsTargetEpoch(group_id=group.group_id, epoch=group.epoch, assigned_ms=moment.wall_ms))
 
-    def assign_after_delay(self, draft: StreamsDraft, around: Surroundings) -> None:
+    def assign_after_delay(self, draft: StreamsDraft, around: Surroundings, moment: Moment) -> None:
         """Computes the first assignment of a group whose delay is over; members get it with their next heartbeats."""
         group = draft.group
         if group.members and group.topology is not None and group.epoch > group.assignment_epoch:
-            self.assign(draft, self._configured(around, group.topology))
+            self.assign(draft, self._configured(around, group.topology), moment)
 
 
 def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) -> None:
@@ -410,7 +422,13 @@ def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, conte
 
 
 def _statuses(
-    member: StreamsMember, topology: Topology, configured: Configured, around: Surroundings, *, delayed: bool
+    member: StreamsMember,
+    topology: Topology,
+    configured: Configured,
+    around: Surroundings,
+    *,
+    delayed: bool,
+    waits: bool,
 ) -> list[StatusEntry]:
     found: list[tuple[Status, str]] = []
     if member.topology_epoch < topology.epoch:
@@ -423,6 +441,8 @@ def _statuses(
         )
     if delayed:
         found.append((Status.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay."))
+    elif waits:
+        found.append((Status.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval."))
     if configured.status is not None:
         found.append((configured.status, configured.detail + _creation_failures(configured, around)))
     if around.shutdown_by is not None:

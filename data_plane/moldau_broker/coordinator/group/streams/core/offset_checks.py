@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
-from moldau_broker.coordinator.group.consumer.core.offset_checks import MEMBER_EPOCH_FROM
+from moldau_broker.coordinator.group.consumer.core.offset_checks import MEMBER_EPOCH_FROM, TXN_MEMBER_EPOCH_FROM
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def check_commit(group: StreamsGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> ErrorCode:
     """Returns whether the sender may commit: a member, or anyone while there are no members.
 
-    Transactional producers before KIP-447 do not name a member; they may always commit. Their later versions do not
+    Transactional producers before KIP-447 do not name a member; they may always commit. Those before KIP-1319 do not
     know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION.
     """
     transactional = not isinstance(request, OffsetCommitRequest)
@@ -37,7 +37,8 @@ def check_commit(group: StreamsGroup, request: OffsetCommitRequest | TxnOffsetCo
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.epoch:
         return ErrorCode.NONE
-    stale = ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
+    knows = not transactional or version >= TXN_MEMBER_EPOCH_FROM
+    stale = ErrorCode.STALE_MEMBER_EPOCH if knows else ErrorCode.ILLEGAL_GENERATION
     if epoch > member.epoch:
         return stale
     named = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]

@@ -67,7 +67,11 @@ def _messages(change: StreamsChange) -> tuple[Data, Data | None]:
     if isinstance(change, StreamsTargetEpoch):
         epoch = change.epoch
         return stored.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), (
-            None if epoch is None else stored.StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+            None
+            if epoch is None
+            else stored.StreamsGroupTargetAssignmentMetadataValue(
+                assignment_epoch=epoch, assignment_timestamp=change.assigned_ms
+            )
         )
     if isinstance(change, StreamsTopology):
         topology = change.topology
@@ -193,7 +197,11 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> StreamsChan
     if version == TARGET_EPOCH:
         group_id = decode(stored.StreamsGroupTargetAssignmentMetadataKey, version, key, 2).group_id
         found = None if value is None else _value(stored.StreamsGroupTargetAssignmentMetadataValue, value)
-        return StreamsTargetEpoch(group_id=group_id, epoch=None if found is None else found.assignment_epoch)
+        if found is None:
+            return StreamsTargetEpoch(group_id=group_id, epoch=None)
+        return StreamsTargetEpoch(
+            group_id=group_id, epoch=found.assignment_epoch, assigned_ms=found.assignment_timestamp
+        )
     if version == TOPOLOGY:
         group_id = decode(stored.StreamsGroupTopologyKey, version, key, 2).group_id
         topology = None if value is None else topology_of(_value(stored.StreamsGroupTopologyValue, value))

@@ -162,6 +162,8 @@ class StreamsTargetEpoch:
 
     group_id: str
     epoch: int | None
+    assigned_ms: int = 0
+    """When the target was computed, in Unix time; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ class StreamsGroup:
     configs: tuple[tuple[str, str], ...] = ()
     """The settings of the assignor at the time of the group epoch."""
     assignment_epoch: int = 0
+    assigned_ms: int = 0
+    """When the target assignment was computed, in Unix time; 0 if unknown."""
     topology: Topology | None = None
     members: dict[str, StreamsMember] = field(default_factory=dict)
     targets: dict[str, TaskSets] = field(default_factory=dict)
@@ -281,6 +285,7 @@ class StreamsGroup:
             self.topology = change.topology
         elif isinstance(change, StreamsTargetEpoch):
             self.assignment_epoch = change.epoch or 0
+            self.assigned_ms = change.assigned_ms
         elif isinstance(change, StreamsTarget):
             if change.tasks is None:
                 self.targets.pop(change.member_id, None)
