@@ -196,12 +196,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
         if isinstance(request, StreamsGroupDescribeRequest):
             return self._describe_streams_groups(request, context)
-        if (
-            isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest)
-            and version >= _TOPIC_IDS_FROM[type(request)]
-        ):
-            for topic in request.topics:
-                topic.name = self._topics.topic_name(topic.topic_id) or ""
+        if isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest):
+            self._name_topics(request, version)
         assert isinstance(
             request,
             JoinGroupRequest
@@ -220,6 +216,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(request, ConsumerGroupHeartbeatRequest) and not self._serves_consumers():
             return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
         return self._submit_to(request.group_id, request, context)
+
+    def _name_topics(self, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> None:
+        """Fills in the names of topics that a commit names by id; an unknown topic has none."""
+        if version >= _TOPIC_IDS_FROM[type(request)]:
+            for topic in request.topics:
+                topic.name = self._topics.topic_name(topic.topic_id) or ""
 
     async def handle(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Response:
         """Submits a request and waits for its answer."""

@@ -297,8 +297,8 @@ class ControllerConnection:
             return [request]
         if isinstance(request, ApiVersionsRequest):
             half = names_half_a_node(request)
-            told = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST) if half else self._service.api_versions()
-            return [encode_response(told, version, header.correlation_id)]
+            versions = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST) if half else self._service.api_versions()
+            return [encode_response(versions, version, header.correlation_id)]
         illegal = illegal_sasl_state(request)
         if illegal is not None:
             return [encode_response(illegal, version, header.correlation_id)]

@@ -44,7 +44,7 @@ def consumers(interval_ms: int) -> CoreDriver:
     return driver
 
 
-def told_interval_ms(driver: CoreDriver, client: ConsumerClient) -> int:
+def answered_interval_ms(driver: CoreDriver, client: ConsumerClient) -> int:
     answer = driver.ask(client.request(), 1)
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     return answer.heartbeat_interval_ms
@@ -59,12 +59,12 @@ def test_consumers_that_join_together_share_a_target() -> None:
     assert (clients[0].numbers, group.assignment_epoch, group.epoch) == ([0, 1, 2, 3], 1, 4)
     assert group.state.value == "Assigning"
     driver.pass_time(400)
-    assert told_interval_ms(driver, clients[3]) == 600
+    assert answered_interval_ms(driver, clients[3]) == 600
     driver.pass_time(600)
     consumer_world.settle(clients)
     assert [client.numbers for client in clients] == [[0], [1], [2], [3]]
     assert consumer_world.group_of(driver).assignment_epoch == 4
-    assert told_interval_ms(driver, clients[3]) == 5_000
+    assert answered_interval_ms(driver, clients[3]) == 5_000
 
 
 def test_the_pace_outlives_a_coordinator() -> None:

@@ -172,8 +172,10 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> ShareChange
         group_id = decode(ShareGroupTargetAssignmentMetadataKey, version, key, 2).group_id
         if value is None:
             return ShareTargetEpoch(group_id=group_id, epoch=None)
-        told = _value(ShareGroupTargetAssignmentMetadataValue, value)
-        return ShareTargetEpoch(group_id=group_id, epoch=told.assignment_epoch, assigned_ms=told.assignment_timestamp)
+        stored = _value(ShareGroupTargetAssignmentMetadataValue, value)
+        return ShareTargetEpoch(
+            group_id=group_id, epoch=stored.assignment_epoch, assigned_ms=stored.assignment_timestamp
+        )
     if version == STATES:
         group_id = decode(ShareGroupStatePartitionMetadataKey, version, key, 2).group_id
         return ShareStates(group_id=group_id, partitions=None if value is None else _parse_states(value))

@@ -162,9 +162,7 @@ class StreamsDecisions:
             draft.add(StreamsTopology(group_id=group_id, topology=topology))
         self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=is_changed)
         delayed = draft.group.epoch > draft.group.assignment_epoch and is_delayed()
-        wait_ms = self._wait_ms(draft.group, moment)
-        if draft.group.epoch > draft.group.assignment_epoch and not delayed and wait_ms == 0:
-            self.assign(draft, configured, moment)
+        wait_ms = self._assign_if_due(draft, configured, moment, delayed=delayed)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
         # The answer which gave the tasks, or took them away, may have been lost. The member may not know them if its
         # report differs, or if the epoch is new to it: it could begin tasks that count as given back.
@@ -299,6 +297,13 @@ class StreamsDecisions:
                 configs=configs,
             )
         )
+
+    def _assign_if_due(self, draft: StreamsDraft, configured: Configured, moment: Moment, *, delayed: bool) -> int:
+        """Computes the target of the group epoch if it can be computed now; returns how long the group still waits."""
+        wait_ms = self._wait_ms(draft.group, moment)
+        if draft.group.epoch > draft.group.assignment_epoch and not delayed and wait_ms == 0:
+            self.assign(draft, configured, moment)
+        return wait_ms
 
     def _wait_ms(self, group: StreamsGroup, moment: Moment) -> int:
         """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
