@@ -296,8 +296,9 @@ class ControllerConnection:
         if isinstance(request, bytes):
             return [request]
         if isinstance(request, ApiVersionsRequest):
-            half = names_half_a_node(request)
-            versions = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST) if half else self._service.api_versions()
+            versions = self._service.api_versions()
+            if names_half_a_node(request):
+                versions = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             return [encode_response(versions, version, header.correlation_id)]
         illegal = illegal_sasl_state(request)
         if illegal is not None:
