@@ -3,6 +3,9 @@
 A reader seeks only to positions that it has read, so every target exists, because polled records are committed. It
 remembers the last records that it read. The first one of them that is not earlier than the requested time is an upper
 bound for the cluster's answer.
+
+Some seeks are hasty: the reader seeks to the end just before, so that it seeks again while the answer to the first seek
+is on its way. That answer must change nothing any more.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ REMEMBERED = 200
 NONE_FOUND = -1
 BEGINNING_MAX = 20_000
 """A reader above this offset of a partition does not seek to the beginning, because the read would take too long."""
+HASTY_SHARE = 0.6
+"""Of the seeks to the beginning or to an offset: the reader seeks to the end just before."""
+HASTE_S = (0.0, 0.000_2, 0.002, 0.02, 0.2)
+"""Pauses between the two seeks: from less than the time of an answer to more."""
 
 
 class Seeker:
@@ -38,6 +45,7 @@ class Seeker:
         self._process = process
         self._share = share
         self._draw = random.Random(process)  # of its own: whether readers seek shifts no draw of their clients
+        self._haste = random.Random(f"haste of {process}")  # likewise
         self._read: dict[TopicPartition, deque[tuple[int, int]]] = {}
         self._at: dict[TopicPartition, int] = {}
         self._reached: dict[TopicPartition, int] = {}
@@ -74,6 +82,11 @@ class Seeker:
     async def _move(self, consumer: Consumer, partition: TopicPartition) -> Seek | None:
         offset, timestamp = self._draw.choice(self._read[partition])
         way = self._draw.random()
+        if way < 0.6 and self._haste.random() < HASTY_SHARE:
+            consumer.seek_to_end(partition)
+            await trio.sleep(self._haste.choice(HASTE_S))
+            if partition not in consumer.assignment:
+                return None  # a rebalance has taken it meanwhile
         if way < 0.2 and offset < BEGINNING_MAX:
             consumer.seek_to_beginning(partition)
             return Seek(partition, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import trio
+import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.records import Record
@@ -17,6 +18,7 @@ from moldau_jepsen.workloads.seeks import BEGINNING_MAX, NONE_FOUND, Seeker
 
 PLACE = TopicPartition("queue", 0)
 STEP_MS = 10
+END = 1_000_000
 
 
 class StubConsumer:
@@ -24,7 +26,7 @@ class StubConsumer:
 
     def __init__(self, named=lambda offset: offset):
         self.assignment = [PLACE]
-        self.offset = 0
+        self.offset = self.hasty = 0
         self.named = named
 
     def poll(self):
@@ -39,6 +41,10 @@ class StubConsumer:
 
     def seek_to_beginning(self, partition):
         self.seek(partition, 0)
+
+    def seek_to_end(self, partition):
+        self.seek(partition, END)
+        self.hasty += 1
 
     async def offsets_for_times(self, times):
         offset = self.named(times[PLACE] // STEP_MS)
@@ -60,7 +66,7 @@ def seeks_of(consumer, *, share=1.0, after_each=lambda seeker, seek, reached: No
             await seeker.saw(consumer, batches)
             after_each(seeker, reported[before].seeks[0] if len(reported) > before else None, reached)
 
-    trio.run(main)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
     assert all(operation.kind is Kind.SEEK and operation.process == 3 for operation in reported)
     return [seek for operation in reported for seek in operation.seeks]
 
@@ -70,6 +76,7 @@ def test_each_seek_is_recorded():
     moves = []
     seeks = seeks_of(consumer, after_each=lambda seeker, seek, reached: moves.append((seek, consumer.offset, reached)))
     assert len(seeks) == 60
+    assert 10 < consumer.hasty < 40, "some seeks overtake another one, which is not recorded"
     for seek, stands_at, reached in moves:
         assert stands_at == (seek.offset or 0) <= reached
         if seek.timestamp is not None:

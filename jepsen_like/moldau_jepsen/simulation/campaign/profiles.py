@@ -199,21 +199,36 @@ OUTAGES = Profile(
     lengths=(10.0, 14.0),
 )
 
+_LONG_SESSIONS = replace(
+    PLAIN,
+    shape=ClusterShape(
+        settings={
+            "replica.lag.time.max.ms": "600",
+            "broker.session.timeout.ms": "9000",
+            "broker.heartbeat.interval.ms": "1000",
+        }
+    ),
+    workload=workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
+    fault_scope=FaultScope.BROKERS,
+    transactions=False,
+)
+
 REJOINS = Profile(
     name="rejoins",
     text="followers die and come back while their leader cannot reach the controllers",
     options=replace(
-        PLAIN,
+        _LONG_SESSIONS,
         shape=ClusterShape(
             settings={
-                "replica.lag.time.max.ms": "600",
+                "replica.lag.time.max.ms": "500",
                 "broker.session.timeout.ms": "9000",
+                "broker.session.unreachable.ms": "9000",  # a blind leader must stay the leader,
+                "broker.session.grace.ms": "9000",  # when its connections end, too
                 "broker.heartbeat.interval.ms": "1000",
             }
         ),
-        workload=workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
-        fault_scope=FaultScope.BROKERS,
-        transactions=False,
+        # A follower that hangs blocks senders; some of them must have written to a partition of another leader.
+        workload=workload(senders=6, group_readers=0, sends_per_second=20.0, crash_every_s=0.0),
     ),
     kinds=(FaultKind.BLIND, FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
     strikes=(0, 1),
@@ -228,7 +243,7 @@ REJOINS = Profile(
 HANDOVERS = Profile(
     name="handovers",
     text="leadership is handed over while the old leader cannot learn of it and has an ISR change under way",
-    options=REJOINS.options,
+    options=_LONG_SESSIONS,
     kinds=(
         FaultKind.BLIND,
         FaultKind.BLIND,

@@ -60,6 +60,28 @@ SLOW_READERS = replace(
     strikes=(4, 8),
 )
 
+HASTY_READERS = Profile(
+    name="hasty-readers",
+    text="readers seek again while the answers to their seeks are on their way, from nodes that are slow for a while",
+    options=replace(
+        RunOptions(pipe=False),
+        workload=replace(
+            RunOptions().workload,
+            senders=1,
+            assigned_readers=3,
+            group_readers=0,
+            sends_per_second=20.0,
+            crash_every_s=0.0,
+        ),
+        transactions=False,
+        seeks=True,
+        config_changes_per_second=0.2,
+    ),
+    kinds=(FaultKind.SLOW, FaultKind.SLOW, FaultKind.KILL_LEADER),
+    strikes=(3, 6),
+    lengths=(1.0, 4.0),
+)
+
 SHORT_TRANSACTIONS = replace(
     DECISIONS,
     name="short-transactions",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.consumer.core.chunk import FetchedChunk
+from moldau.consumer.fetcher import Fetcher
 from moldau_broker.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
+    from moldau.consumer.core.positions import PartitionPosition
     from moldau.records import Record
     from moldau_jepsen.planted_bug import Patch
 
@@ -26,3 +28,25 @@ def consumer_skips() -> list[Patch]:
         return records[1:] if calls[0] % 10 == 0 else records
 
     return [(FetchedChunk, "take", take)]
+
+
+class _AnyGeneration(int):
+    """A generation of a position that counts as the present one."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def answers_of_former_seeks() -> list[Patch]:
+    """The answer of ListOffsets is applied although the consumer has sought again since the question."""
+    original = Fetcher._list_offsets
+
+    async def list_offsets(self: Fetcher, node_id: int, asked: list[tuple[PartitionPosition, int]]) -> None:
+        await original(self, node_id, [(position, _AnyGeneration(generation)) for position, generation in asked])
+
+    return [(Fetcher, "_list_offsets", list_offsets)]

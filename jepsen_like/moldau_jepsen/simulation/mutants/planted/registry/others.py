@@ -5,7 +5,7 @@ from __future__ import annotations
 from moldau_jepsen.simulation.campaign.profiles import BANK, GROUPS
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import members, readers
-from moldau_jepsen.simulation.mutants.pressed import SLOW_READERS, SMALL_BATCHES
+from moldau_jepsen.simulation.mutants.pressed import HASTY_READERS, SLOW_READERS, SMALL_BATCHES
 
 OTHERS = (
     Mutant(
@@ -25,6 +25,13 @@ OTHERS = (
         area="client",
         text="the consumer sometimes returns a record twice",
         patches=members.consumer_repeats,
+    ),
+    Mutant(
+        name="former-seek-answered",
+        area="client",
+        text="the answer to an earlier seek moves the position of a later one",
+        patches=readers.answers_of_former_seeks,
+        profile=HASTY_READERS,
     ),
     Mutant(
         name="partial-chunk-repeats",
