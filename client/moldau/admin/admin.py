@@ -11,6 +11,7 @@ several topics, groups or partitions raises an ``AdminError`` that names each on
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Self
 
 from moldau.admin.calls.subjects import Calls
@@ -102,6 +103,22 @@ class Admin(AsyncOnly):
         client = self._requester.cluster_client
         ended = None if client is None else client.close
         return await self._background.close(kind, error, traceback, ended=ended)
+
+    def within(self, timeout_ms: int) -> Self:
+        """Returns this client with less, or more, time: calls on the result end together, ``timeout_ms`` from now.
+
+        A call that does not end in time raises REQUEST_TIMED_OUT, and may still take effect. The result shares this
+        client's connections; use it for calls alone, and not as a context manager.
+
+            await admin.within(5_000).create_topics([NewTopic(name="flights")])
+
+        Raises:
+            RuntimeError: the client is not open.
+        """
+        bounded = copy(self)
+        bounded._requester = self._requester.within(arguments.at_least("within", "timeout_ms", timeout_ms, 1))
+        bounded._calls = Calls(bounded._requester, self._config.get_list("bootstrap.servers"))
+        return bounded
 
     # --- topics
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
+
+import trio
 
 from moldau.admin.failures import reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
@@ -52,14 +55,46 @@ class Requester:
     ``cluster_client`` is None until the admin client is opened.
     """
 
-    __slots__ = ("_caller", "_retries", "cluster_client", "timeout_ms")
+    __slots__ = ("_caller", "_deadline_ms", "_retries", "_timeout_ms", "cluster_client")
 
     def __init__(self, caller: Caller, *, timeout_ms: int, retries: int) -> None:
         """Takes ``default.api.timeout.ms`` and ``retries``."""
         self._caller = caller
         self._retries = retries
-        self.timeout_ms = timeout_ms
+        self._timeout_ms = timeout_ms
+        self._deadline_ms: float | None = None
         self.cluster_client: ClusterClient | None = None
+
+    def within(self, timeout_ms: int) -> Requester:
+        """Returns a requester of the same client whose requests end together, ``timeout_ms`` from now.
+
+        Raises:
+            RuntimeError: the admin client is not open.
+        """
+        if self.cluster_client is None:
+            self._caller.refuse()
+        bounded = Requester(self._caller, timeout_ms=timeout_ms, retries=self._retries)
+        bounded.cluster_client = self.cluster_client
+        bounded._deadline_ms = self.cluster_client.now_ms + timeout_ms
+        return bounded
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that a call may still take."""
+        if self._deadline_ms is None:
+            return self._timeout_ms
+        return max(0, int(self._deadline_ms - self.client.now_ms))
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """The time that a request of the call may take."""
+        if self._deadline_ms is None:
+            return self.client.request_timeout_ms
+        return max(1, self.broker_timeout_ms)
+
+    def _limit_s(self) -> float:
+        """Returns how long a request may last, in seconds; without a limit of the call, the connection ends it."""
+        return math.inf if self._deadline_ms is None else self.timeout_ms / 1000
 
     @property
     def client(self) -> ClusterClient:
@@ -99,16 +134,17 @@ class Requester:
         while True:
             problem: str
             try:
-                if node_id is not None:
-                    response = await client.request(node_id, response_class, request, needed=needed)
-                elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
-                    response = await client.ask_any(response_class, request)
-                else:
-                    response = await client.request_any(response_class, request, needed=needed)
+                with trio.fail_after(self._limit_s()):
+                    if node_id is not None:
+                        response = await client.request(node_id, response_class, request, needed=needed)
+                    elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
+                        response = await client.ask_any(response_class, request)
+                    else:
+                        response = await client.request_any(response_class, request, needed=needed)
             except SaslAuthenticationError:
                 raise
             except TRANSPORT_ERRORS as error:
-                problem = str(error)
+                problem = str(error) or "no answer in time"
             else:
                 code = None if code_of is None else code_of(response)
                 if code is None or not code.retriable:
@@ -158,7 +194,8 @@ class Requester:
         failures = 0
         while True:
             try:
-                return await client.find_coordinator(key, key_type)
+                with trio.fail_after(self._limit_s()):
+                    return await client.find_coordinator(key, key_type)
             except TRANSPORT_ERRORS as error:
                 last: Exception = error
             except KafkaError as error:

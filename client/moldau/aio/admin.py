@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Self
 
 from moldau.admin import Admin as TrioAdmin
@@ -63,6 +64,16 @@ class Admin(AioClient):
         """Starts the thread. Does not wait for a broker."""
         await self._portal.open()
         return self
+
+    def within(self, timeout_ms: int) -> Self:
+        """Returns this client with calls that end together, ``timeout_ms`` from now; see ``moldau.Admin.within``.
+
+        Raises:
+            RuntimeError: the client is not open.
+        """
+        bounded = copy(self)
+        bounded._admin = self._admin.within(timeout_ms)
+        return bounded
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Creates topics.

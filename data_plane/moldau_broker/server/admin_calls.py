@@ -87,6 +87,7 @@ METHODS: Final = {
     "removeRaftVoter": ("remove_voter",),
     "renewDelegationToken": ("renew_delegation_token",),
     "unregisterBroker": ("unregister_broker",),
+    "unregisterController": ("unregister_controller",),
     "unregisterMetricFromSubscription": ("unregister_metric_from_subscription",),
     "updateFeatures": ("update_features",),
 }
@@ -95,6 +96,7 @@ METHODS: Final = {
 OWN: Final = {
     "describe_api_versions": "returns the APIs and versions that brokers advertise",
     "end_transaction": "ends a transaction that a producer has handed over",
+    "within": "limits the time of calls, as `timeoutMs` in the options of Kafka's calls does",
 }
 """Calls that Kafka's ``Admin`` does not have."""
 
@@ -115,6 +117,7 @@ APIS: Final = {
     "listShareGroupOffsets": "DescribeShareGroupOffsets",
     "listStreamsGroupOffsets": "StreamsGroupDescribe",
     "renewDelegationToken": "RenewDelegationToken",
+    "unregisterController": "UnregisterController",
 }
 """The API that a method without a call needs; groups of a kind need that kind to exist."""
 

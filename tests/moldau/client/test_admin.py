@@ -539,3 +539,39 @@ def test_share_offsets_without_an_answer_are_failures():
         assert list(caught.value.failures) == ["t-1"]
 
     simulate(scenario, {ApiKey.ALTER_SHARE_GROUP_OFFSETS: answer})
+
+
+def test_a_call_ends_within_its_own_time():
+    """Both where brokers answer with an error that may pass, and where they do not answer at all."""
+
+    def create(broker, request):
+        return ct.CreateTopicsResponse(
+            topics=[ct.CreatableTopicResult(name=each.name, error_code=41) for each in request.topics]
+        )
+
+    async def scenario(cluster, admin):
+        for call in (
+            lambda bounded: bounded.create_topics([NewTopic(name="a")]),
+            lambda bounded: bounded.describe_cluster(),
+        ):
+            began = trio.current_time()
+            with pytest.raises(KafkaError) as raised:
+                await call(admin.within(1_500))
+            assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+            assert 1.4 <= trio.current_time() - began < 2.6
+        bounded = admin.within(1_000)
+        await trio.sleep(2)
+        began = trio.current_time()
+        with pytest.raises(KafkaError):
+            await bounded.describe_cluster()
+        assert trio.current_time() - began < 0.2, "the time runs from the call of within"
+        assert [topic.name for topic in await admin.list_topics()] == ["t"], "the client itself has no limit"
+        with pytest.raises(ValueError, match="timeout_ms must be 1 or more"):
+            admin.within(0)
+
+    simulate(scenario, {ApiKey.CREATE_TOPICS: create, ApiKey.DESCRIBE_CLUSTER: once(None)})
+
+
+def test_a_limit_needs_an_open_client():
+    with pytest.raises(RuntimeError):
+        Admin({"bootstrap.servers": "h:1"}).within(1_000)

@@ -5,6 +5,7 @@ the three faces run against it; calls that need more must say at once which feat
 """
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import pytest
@@ -14,6 +15,7 @@ from moldau import Admin, Consumer, ErrorCode, KafkaError, ShareConsumer
 from moldau.admin import ResourceType
 from moldau.protocol.api import ApiKey
 from moldau_broker.server.lifecycle import listening
+from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from support.client import face_scenarios
 from support.client.three_faces import Face, created
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
@@ -51,6 +53,8 @@ LAST_VERSIONS = {
     ApiKey.OFFSET_DELETE: 0,
 }
 """The last versions of each API."""
+WITHOUT_TRANSACTIONS = {**SUPPORTED_FEATURES, "transaction.version": (0, 0)}
+"""A broker whose TxnOffsetCommit ends below version 5 cannot have `transaction.version` 2."""
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def run(monkeypatch):
         )
 
     monkeypatch.setattr(listening, "api_table", cut_down)
-    return run_cluster
+    return partial(run_cluster, features={1: WITHOUT_TRANSACTIONS, 101: WITHOUT_TRANSACTIONS})
 
 
 PASSED = (

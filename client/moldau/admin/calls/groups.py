@@ -231,7 +231,7 @@ class Groups:
             require_stable=require_stable,
         )
         version = connection.version_for(request, _OFFSET_FETCH_VERSION_MAX)
-        return await connection.request_as(OffsetFetchResponse, request, version, client.request_timeout_ms)
+        return await connection.request_as(OffsetFetchResponse, request, version, self._requester.request_timeout_ms)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Implements ``Admin.delete_group_offsets``."""

@@ -233,7 +233,6 @@ class Topics:
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Implements ``Admin.delete_records``."""
-        client = self._requester.client
         wanted = {
             partition: arguments.integer("delete_records", f"the offset of {partition}", offset)
             for partition, offset in arguments.by_partition("delete_records", "before", before, "42")
@@ -260,7 +259,7 @@ class Topics:
                     )
                     for topic, numbers in by_topic(partitions).items()
                 ],
-                timeout_ms=client.request_timeout_ms,
+                timeout_ms=self._requester.request_timeout_ms,
             )
             response = await self._requester.ask(DeleteRecordsResponse, request, node_id=leader)
             for topic in response.topics:

@@ -287,7 +287,9 @@ class Transactions:
             try:
                 connection = await client.connection(node_id)
                 version = connection.version_for(request, END_WITH_EPOCH_VERSION)
-                response = await connection.request_as(EndTxnResponse, request, version, client.request_timeout_ms)
+                response = await connection.request_as(
+                    EndTxnResponse, request, version, self._requester.request_timeout_ms
+                )
             except TRANSPORT_ERRORS as error:
                 problem = str(error)  # it may have been carried out: ending a transaction twice the same way is allowed
             else:
