@@ -6,6 +6,7 @@ from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, MEMBER
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import coordinators, transactions
 from moldau_jepsen.simulation.mutants.planted.log import epochs
+from moldau_jepsen.simulation.mutants.pressed import ADMINISTRATION
 
 COORDINATORS = (
     Mutant(
@@ -111,7 +112,7 @@ COORDINATORS = (
         area="groups",
         text="offsets of a consumer group are committed in any epoch",
         patches=epochs.member_epoch_unchecked,
-        profile=MEMBERS,
+        profile=ADMINISTRATION,
     ),
     Mutant(
         name="fenced-member-keeps-assignment",
