@@ -151,7 +151,7 @@ class PartitionPosition:
             self.phase = Phase.VALIDATE
 
     def is_ahead_of(self, epoch: int, now_ms: float, patience_ms: float) -> bool:
-        """Whether the position comes from a later leader than that of ``epoch``, which then is not to be asked.
+        """Returns whether the position comes from a later leader than that of ``epoch``, which must not be asked then.
 
         For ``patience_ms`` from the first time that this is found: an offset of a topic that was deleted, and of which
         another one took the name, would be waited for without end.
@@ -225,7 +225,7 @@ class PartitionPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a consumer is behind; -1 where it is not known yet."""
+    """The position of a consumer and the end of its partition; -1 where one is not known yet."""
 
     position: int
     end_offset: int
@@ -258,7 +258,7 @@ class Positions:
         return found
 
     def chunk_ended(self, position: PartitionPosition) -> None:
-        """The first chunk of a partition was handed out to its end."""
+        """Drops the first chunk of a partition, whose records were all returned, and counts it."""
         position.chunk_ended()
         self.chunks_ended += 1
 

@@ -42,7 +42,7 @@ _logger = EventLogger("moldau.broker.client_metrics")
 
 @dataclass(slots=True)
 class Counts:
-    """How often what happened since the broker started."""
+    """Counters of client telemetry since the broker started."""
 
     pushes: int = 0
     throttled: int = 0

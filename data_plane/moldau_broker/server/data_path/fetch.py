@@ -324,7 +324,7 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
     __slots__ = ("_context", "_query", "_service", "_toll", "delayed", "held_bytes", "wanted")
 
     def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
-        """The partitions of a fetch without a session are put into ``wanted``."""
+        """Collects the partitions of a fetch without a session in ``wanted``."""
         super().__init__()
         self._toll = toll
         self._service = service

@@ -1,4 +1,4 @@
-"""How one Fetch reads, and the local replica that one of its partitions names."""
+"""Describes how one Fetch reads, and the local replica that one of its partitions names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_COMMITTED = 1
 
 
 class FetchQuery(NamedTuple):
-    """How one request reads."""
+    """The limits, isolation and reader of one request."""
 
     version: int
     correlation_id: int

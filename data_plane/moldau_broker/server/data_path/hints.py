@@ -1,4 +1,4 @@
-"""Where a client that asked the wrong broker should go."""
+"""Names the broker that a client should ask when it asked the wrong one."""
 
 from __future__ import annotations
 

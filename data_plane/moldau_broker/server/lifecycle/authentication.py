@@ -1,4 +1,4 @@
-"""How a broker's listeners learn who their peers are."""
+"""Authenticates the peers of a broker's listeners."""
 
 from __future__ import annotations
 

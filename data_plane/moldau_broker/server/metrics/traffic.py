@@ -42,7 +42,7 @@ class BrokerTraffic:
     __slots__ = ("_past", "_users", "topics")
 
     def __init__(self) -> None:
-        """Nothing is counted."""
+        """Starts with counters at zero."""
         self.topics: dict[str, Traffic] = {}
         self._users: dict[str, int] = {}
         self._past = Traffic()

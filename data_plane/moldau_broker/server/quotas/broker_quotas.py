@@ -36,7 +36,7 @@ class BrokerQuotas:
     """The quotas that all connections of a broker share. Invariant: ``is_active`` if the index limits any client."""
 
     def __init__(self, clock: Clock, windows: Windows) -> None:
-        """No quota is set."""
+        """Starts without quotas."""
         self.clock = clock
         self.use = ClientQuotas(windows)
         self.index = QuotaIndex()
@@ -72,7 +72,7 @@ class BrokerQuotas:
         self._paused[throttle] = None
 
     def forget(self, throttle: Throttle) -> None:
-        """A connection has ended."""
+        """Removes a connection that has ended."""
         self._paused.pop(throttle, None)
 
     def paused_count(self) -> int:

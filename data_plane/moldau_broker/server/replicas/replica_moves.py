@@ -37,7 +37,7 @@ class CopyThrottle:
     """Limits the bytes that moves copy a second: each piece is a debt, which time pays off. Pure."""
 
     def __init__(self) -> None:
-        """Nothing is copied."""
+        """Starts without copies."""
         self._debt_bytes = 0.0
         self._since_ms = 0.0
 

@@ -23,7 +23,7 @@ _BY_DURATION = "by_duration:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupSettings:
-    """How a share group reads."""
+    """The settings with which a share group reads."""
 
     limits: ShareLimits
     reads_committed: bool
@@ -33,7 +33,7 @@ class ShareGroupSettings:
 
     @property
     def reset_duration_ms(self) -> int | None:
-        """How far back a group begins that begins by duration; None for the other two."""
+        """The duration before now at which a group begins; None if it begins at an end of the log."""
         if not self.reset.startswith(_BY_DURATION):
             return None
         return duration_ms(self.reset.removeprefix(_BY_DURATION))

@@ -19,10 +19,10 @@ DIRECTORY_HANGS_PROBABILITY = 0.25
 
 
 class DiskFaults:
-    """Strikes disks and clocks. Every action returns what ends it."""
+    """Begins faults of disks and clocks. Each action returns a function that ends it."""
 
     def __init__(self, targets: Targets) -> None:
-        """All disks work, all clocks are right."""
+        """Starts with disks that work and clocks that are right."""
         self._targets = targets
         self._world = targets.world
         self._cluster = targets.cluster
@@ -39,7 +39,7 @@ class DiskFaults:
         }
 
     def end_all(self) -> None:
-        """All disks work again, all clocks are right."""
+        """Repairs all disks and clocks."""
         for node_id, machine in self._cluster.machines.items():
             machine.disk.profile.end_all()
             machine.clock.set_rate(1.0)
@@ -47,20 +47,20 @@ class DiskFaults:
             machine.clock.jump_wall(-self._jumped_ms.pop(node_id, 0.0))
 
     def _mend(self, node_id: int) -> None:
-        """Acts as an operator of a node whose disk works again: a directory that failed needs a restart."""
+        """Restarts a node whose disk works again if a log directory failed, as an operator would."""
         if self._cluster.shape.directories > 1 and self._cluster.offline_directories(node_id):
             self._world.nursery.start_soon(self._cluster.restart, node_id)
         else:
             self._targets.start([node_id])
 
     def _begin(self, node_id: int, trouble: Trouble) -> Callable[[], None]:
-        """The disk of a node is in trouble, which ends with the call of what is returned: others may go on."""
+        """Counts a fault of a node's disk, and returns a function that ends it; other faults of the disk may go on."""
         profile = self._cluster.machines[node_id].disk.profile
         profile.begin(trouble)
         return lambda: profile.end(trouble)
 
     def _fails(self, node_id: int, trouble: Trouble) -> Callable[[], None]:
-        """The node may end for the trouble; returns what ends that."""
+        """Permits the node to end because of its disk; returns a function that withdraws the permission."""
         calm = self._begin(node_id, trouble)
         self._targets.safekeeping.endanger(node_id)
 
@@ -97,7 +97,7 @@ class DiskFaults:
         return self._fails(node_id, errors)
 
     def _read_error(self, draw: random.Random) -> Callable[[], None]:
-        """Reads of a drawn disk fail, or of one log directory of a broker, if it has several."""
+        """Makes some reads of a drawn disk fail, or those of one log directory of a broker that has several."""
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None
@@ -130,7 +130,7 @@ class DiskFaults:
         return self._fails(node_id, trouble)
 
     def _disk_hangs(self, draw: random.Random) -> Callable[[], None]:
-        """A drawn disk answers no sync. A broker gives the directory up, and ends if it has no other (ADR 0043)."""
+        """Makes a drawn disk answer no sync: a broker gives the directory up, or ends without another (ADR 0043)."""
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None

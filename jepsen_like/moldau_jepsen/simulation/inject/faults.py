@@ -1,4 +1,4 @@
-"""Which faults strike a simulated cluster: a pure plan in swarm style. ``injector`` carries it out.
+"""Plans the faults of a simulated cluster in swarm style. Pure; ``injector`` executes the plan.
 
 Each run turns a random subset of the kinds on, with random numbers of strikes: runs with everything on hide what a few
 faults in the right order find (Groce et al., "Swarm Testing"). A fault has a beginning and an end; whom it strikes is
@@ -26,7 +26,7 @@ STORM_LENGTH_SECONDS = (0.05, 1.5)
 
 
 class FaultScope(enum.Enum):
-    """Whom the faults of a run strike; drawn per run."""
+    """The nodes that the faults of a run strike; drawn for each run."""
 
     ALL = "all"
     CONTROLLERS = "controllers"

@@ -1,7 +1,7 @@
-"""The hands that carry a plan of faults out, and what the faults explain of what nodes do.
+"""Executes a plan of faults, and says which failures of nodes the faults explain.
 
-What each kind does stands with its family: ``process_faults``, ``link_faults``, ``disk_faults``, ``rot_faults``,
-``moves``.
+The effect of each kind is in the module of its family: ``process_faults``, ``link_faults``, ``disk_faults``,
+``rot_faults``, ``log_losses``, ``moves``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FaultInjector:
-    """Carries faults out."""
+    """Begins and ends each fault of a plan at its virtual time."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FaultInjector:
 
     @property
     def begun(self) -> Counter[str]:
-        """How many faults of each kind had their time."""
+        """Counts the faults of each kind that have begun."""
         return Counter(kind.value for kind in self._begun.values())
 
     @property
@@ -84,11 +84,11 @@ class FaultInjector:
 
     @property
     def fault_scope(self) -> FaultScope:
-        """Which nodes faults choose from."""
+        """The nodes that faults choose from."""
         return self.targets.fault_scope
 
     def schedule(self, faults: Sequence[PlannedFault], start: float) -> None:
-        """Books the faults on the world's agenda, for virtual times from ``start`` on."""
+        """Schedules the faults at virtual times, counted from ``start``."""
         for fault in faults:
             self._world.agenda.call_at(start + fault.begin, partial(self._strike, fault, start))
 
@@ -106,7 +106,7 @@ class FaultInjector:
         self._world.agenda.call_at(start + fault.end, heal)
 
     def end_all(self, outside: Outside = NONE_OUTSIDE) -> None:
-        """Puts everything right at once: links, disks, clocks; starts what does not run.
+        """Repairs links, disks and clocks at once, and starts the processes that do not run.
 
         Nodes outside stay down, or run and are cut off.
         """
@@ -127,13 +127,13 @@ class FaultInjector:
         await self._rot.wait_replaced(seconds)
 
     def may_fail(self, node_id: int) -> list[str]:
-        """Log directories of a node that its faults explain the failure of."""
+        """Returns the log directories of a node whose failure a fault explains."""
         if node_id in self.targets.disk_errors:
             return self._cluster.log_directories(node_id)
         return list(self.targets.directory_errors.get(node_id, ()))
 
     def unexplained_directories(self) -> list[str]:
-        """Log directories that a broker has given up although no fault affected them, as ``broker-1: /data``."""
+        """Returns log directories, as ``broker-1: /data``, that a broker gave up although no fault affected them."""
         return [
             f"{self._cluster.host(node_id)}: {path}"
             for node_id in self._cluster.broker_ids

@@ -1,4 +1,4 @@
-"""Says between which machines packets may be held back until their sender has gone on.
+"""Decides between which machines packets may be delayed beyond their sender's timeout.
 
 Moldau promises everything whatever arrives late, with two exceptions, and a fault must not ask for more:
 

@@ -36,14 +36,14 @@ class _Trouble:
 
 
 class LinkFaults:
-    """Strikes links. Every action returns what ends it, and does nothing once all faults were ended.
+    """Begins faults of links. Each action returns a function that ends it, which does nothing after ``end_all``.
 
     Where several faults strike one link, it is cut until the last of them ends, and as slow or lossy as the newest of
     those that go on makes it.
     """
 
     def __init__(self, targets: Targets) -> None:
-        """All links are whole."""
+        """Starts with links that work."""
         self._targets = targets
         self._world = targets.world
         self._cluster = targets.cluster
@@ -64,7 +64,7 @@ class LinkFaults:
         }
 
     def end_all(self, outside: Sequence[str]) -> None:
-        """All links are whole again, but for those of the hosts ``outside``, which are cut off."""
+        """Repairs all links, except those of the hosts ``outside``, which stay cut off."""
         self._cuts.clear()
         self._troubles.clear()
         self._world.network.heal_all(outside)
@@ -101,7 +101,7 @@ class LinkFaults:
         return end
 
     def _rule(self, link: tuple[str, str]) -> None:
-        """Makes a link what the newest faults want it to be."""
+        """Applies to a link the rule of the newest fault that concerns it."""
         slow = lossy = _Trouble(link=link)
         for trouble in self._troubles:
             if trouble.link == link:
@@ -182,7 +182,7 @@ class LinkFaults:
         )
 
     def _loss(self, draw: random.Random) -> Callable[[], None]:
-        """Segments get lost between one node and some others, to and fro at rates of their own."""
+        """Loses segments between one node and some others, at a drawn rate for each direction."""
         host = self._cluster.host(self._targets.leader_or_any(draw))
         mark = self._targets.mark
         troubles = [

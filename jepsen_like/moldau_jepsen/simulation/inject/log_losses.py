@@ -1,4 +1,4 @@
-"""Voters that lose their metadata log while they are down: it is removed, emptied, cut, damaged, or all is gone.
+"""Removes, empties, cuts or damages the metadata log of a voter that is down, or its whole disk.
 
 What such a voter has promised is forgotten, so it must not vote under its old identity again. One whose directory is
 still there finds that out and does not start; one whose directory is gone is another voter for the others. In the end
@@ -33,10 +33,10 @@ ENGINE = "metadata.quorum.engine"
 
 
 class LogLosses:
-    """Strikes voters, and has them replaced."""
+    """Damages the logs of voters, and replaces those voters."""
 
     def __init__(self, targets: Targets, moves: Moves) -> None:
-        """Nothing is lost."""
+        """Starts without a loss."""
         self._targets = targets
         self._cluster = targets.cluster
         self._world = targets.world
@@ -47,7 +47,7 @@ class LogLosses:
         """Nodes that may refuse to start, because their log was lost."""
 
     def strike(self, draw: random.Random) -> Callable[[], None]:
-        """Strikes a drawn voter as soon as all voters are there; returns what ends that."""
+        """Strikes a drawn voter as soon as all voters run; returns a function that ends the fault."""
         cluster = self._cluster
         fixed = str(cluster.settings(cluster.controller_ids[0]).get(ENGINE, "raft")) != "raft"
         if fixed or len(cluster.controller_ids) < 3 or self._targets.fault_scope is FaultScope.BROKERS:
@@ -103,7 +103,7 @@ class LogLosses:
         self.under_way = self._moves.lost_voter = None
 
     def _damage(self, node_id: int, way: str, draw: random.Random) -> bool:
-        """Returns whether there was anything to lose."""
+        """Damages the log; returns whether there was one."""
         disk = self._cluster.machines[node_id].disk
         directories = self._cluster.log_directories(node_id)
         found = [path for one in directories for path in disk.files(one) if path.endswith(".wal")]
@@ -127,7 +127,7 @@ class LogLosses:
         return True
 
     async def _replace(self, node_id: int) -> None:
-        """Gives the machine an empty disk, and lets the voter on it take the place of the one that is lost."""
+        """Gives the machine an empty disk, and replaces the lost voter by the one that starts there."""
         self._cluster.kill(node_id)
         self._cluster.machines[node_id].disk.replace(self._cluster.log_directories(node_id))
         self._cluster.start(node_id)

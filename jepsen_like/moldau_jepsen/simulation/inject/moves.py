@@ -36,7 +36,7 @@ class Moves:
     """Starts moves; each runs as a task of the world until it is answered."""
 
     def __init__(self, cluster: SimulatedCluster, marker: Callable[[], Callable[[], None]]) -> None:
-        """Nothing moves. ``marker`` returns what the move that is beginning calls once it has taken effect."""
+        """Starts without moves. ``marker`` returns the function that a new move calls once it has taken effect."""
         self._marker = marker
         self._cluster = cluster
         self._world = cluster.world
@@ -77,12 +77,12 @@ class Moves:
     # --- voters
 
     def voters(self) -> list[int]:
-        """The voters as the active controller knows them; empty while there is none."""
+        """Returns the voters that the active controller knows; none without an active controller."""
         active = self._cluster.active_controller()
         return [] if active is None else sorted(self._cluster.controllers[active].log.voters)
 
     def remove_voter(self, draw: random.Random) -> Callable[[], None]:
-        """Takes the vote of a drawn controller away; returns what gives it back."""
+        """Removes a drawn controller from the voters; returns a function that adds it again."""
         voters = self.voters()
         if len(voters) < len(self._cluster.controller_ids) or self.lost_voter is not None:
             return lambda: None  # one at a time: two voters cannot lose one more
@@ -100,7 +100,7 @@ class Moves:
         return f"voter {voter_id} was added"
 
     async def replace_voter(self, voter_id: int) -> None:
-        """Removes a voter and adds the node of that id, as often as it takes."""
+        """Removes a voter and adds the node of that id, and repeats both until they succeed."""
         config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
         is_removed = False
         async with Admin(config, environment=self._machine.environment) as admin:
@@ -120,7 +120,7 @@ class Moves:
                 await trio.sleep(RETRY_S)
 
     async def restore(self, seconds: float) -> None:
-        """Adds every controller that has no vote.
+        """Adds every controller that is not a voter.
 
         Raises:
             ClusterNotReadyError: The time was not enough.

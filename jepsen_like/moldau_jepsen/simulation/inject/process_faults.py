@@ -27,10 +27,10 @@ SEND_POINT_PROBABILITY = 0.3
 
 
 class ProcessFaults:
-    """Strikes processes and machines. Every action returns what ends it."""
+    """Begins faults of processes and machines. Each action returns a function that ends it."""
 
     def __init__(self, targets: Targets) -> None:
-        """Nothing is down."""
+        """Starts with processes that run."""
         self._targets = targets
         self._world = targets.world
         self._cluster = targets.cluster
@@ -136,7 +136,7 @@ class ProcessFaults:
         return self._power([draw.choice(nodes)] if nodes else [])
 
     def _power_unsynced(self, draw: random.Random) -> Callable[[], None]:
-        """A drawn broker loses power as soon as it may: as soon as other replicas keep what it has not synced."""
+        """Cuts the power of a drawn broker as soon as other replicas hold all that it has not synced."""
         targets, cluster = self._targets, self._cluster
         if targets.fault_scope is FaultScope.CONTROLLERS:
             return lambda: None
@@ -174,7 +174,7 @@ class ProcessFaults:
         return lambda: self._targets.start([node_id])
 
     def _roll(self, draw: random.Random) -> Callable[[], None]:
-        """Restarts the brokers in order, one after the other has come back; the last may be under way at the end."""
+        """Restarts the brokers one by one, each after the one before it serves; the last may not be back at the end."""
         active = True
         mark = self._targets.mark
 

@@ -1,6 +1,6 @@
-"""The part that a run heals first when its faults are over: a core of the nodes, while all others stay down or cut off.
+"""Chooses the core of the nodes that a run heals first when its faults are over; the others stay down or cut off.
 
-A cluster that works again only once every node is back waits for a node that it need not wait for. The core is a
+A cluster that needs every node before it works again waits for a node without need. The core is a
 majority of the voters, and brokers that have of each partition an in-sync replica and as many replicas as
 ``min.insync.replicas`` asks for; there everything must converge before the rest is healed.
 """
@@ -24,12 +24,12 @@ TRANSACTIONS_MIN_ISR = "transaction.state.log.min.isr"
 
 
 def drawn_core_first(seed: int) -> bool:
-    """Draws whether a core is healed first; of a stream of its own, so that it shifts no other draw."""
+    """Draws whether a core is healed first, from a random stream of its own, so that no other draw shifts."""
     return derive_random(seed, "core first").random() < CORE_FIRST_PROBABILITY
 
 
 def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
-    """Draws who stays outside of the core: as many controllers as can be spared, and one broker, if one can be.
+    """Draws the nodes outside the core: as many controllers as the quorum can spare, and one broker if possible.
 
     No node can be spared while a move is under way that could take what is needed from the core: a vote, or replicas.
     """
@@ -52,7 +52,7 @@ def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
 
 
 def _enough_without(injector: FaultInjector, broker_id: int) -> bool:
-    """Whether every partition has replicas elsewhere that are enough to acknowledge records.
+    """Returns whether every partition has enough other replicas to acknowledge records.
 
     Those that a reassignment removes do not count: it goes on in the core.
     """

@@ -1,4 +1,4 @@
-"""Damage to closed files of a stopped broker, as chaos does it to real ones (``moldau_jepsen.faults.rot``).
+"""Damages closed files of a stopped broker, as chaos damages those of real ones (``moldau_jepsen.faults.rot``).
 
 A closed segment is one that is not the last of its partition: nothing is ever written to its files again. Indexes and
 producer snapshots can be made again from the records, so a broker must come back from their damage by itself. Damaged
@@ -32,10 +32,10 @@ DAMAGES_MAX = 3
 
 
 class RotFaults:
-    """Strikes closed files, and replaces the disks that hold damaged records."""
+    """Damages closed files, and replaces the disks that hold damaged records."""
 
     def __init__(self, targets: Targets, *, replaceable: bool) -> None:
-        """Nothing has rotted. ``replaceable``: every partition has several replicas."""
+        """Starts without damage. ``replaceable``: every partition has several replicas."""
         self._targets = targets
         self._world = targets.world
         self._cluster = targets.cluster
@@ -45,7 +45,7 @@ class RotFaults:
         """The broker that is being affected, or has been, and has yet to get its new disk."""
 
     def strike(self, draw: random.Random) -> Callable[[], None]:
-        """Damages files of a drawn broker as soon as the cluster is whole; returns what ends that."""
+        """Damages files of a drawn broker once all replicas are in sync; returns a function that ends the fault."""
         if not self._replaceable or self._targets.fault_scope is FaultScope.CONTROLLERS:
             return lambda: None
         over = trio.Event()
@@ -73,7 +73,7 @@ class RotFaults:
         self._under_way = None
 
     async def _stop(self, node_id: int) -> bool:
-        """Stops a broker in order; returns whether that is how it ended, and it does not run."""
+        """Stops a broker in order; returns whether it ended so and is still down."""
         machine = self._cluster.machines[node_id]
         if machine.is_running:
             self._cluster.stop(node_id)
@@ -94,7 +94,7 @@ class RotFaults:
         self._cluster.start(node_id)
 
     async def _replace_disk(self, node_id: int) -> None:
-        """Gives the broker an empty disk as soon as nothing is lost by that."""
+        """Gives the broker an empty disk as soon as no record is lost by it."""
         machine = self._cluster.machines[node_id]
         while self._keeping.refusal(node_id):  # noqa: ASYNC110 - the state of the cluster is looked at, no event reports it
             await trio.sleep(AGAIN_SECONDS)
@@ -122,7 +122,7 @@ class RotFaults:
 
 
 def closed_files(disk: VirtualDisk, directories: Sequence[str]) -> list[str]:
-    """Paths of the files of closed segments below log directories, sorted; empty ones are left out."""
+    """Returns the sorted paths of the files of closed segments below log directories, without empty files."""
     by_partition: dict[str, list[str]] = {}
     for directory in directories:
         for path in disk.files(directory):
@@ -143,7 +143,7 @@ def _stem(path: str) -> str:
 
 
 def damage(disk: VirtualDisk, directories: Sequence[str], draw: random.Random) -> bool | None:
-    """Damages one closed file; returns whether it held records, which only other replicas have now.
+    """Damages one closed file; returns whether it held records, which now only other replicas have.
 
     None if there is no closed file.
     """

@@ -1,4 +1,4 @@
-"""When a broker may lose what its page cache holds, and who has to live on until that is made good.
+"""Decides when a broker may lose its page cache, and which brokers must live until the loss is repaired.
 
 Under the default flush policy an acknowledged record may live in page caches alone, on all in-sync replicas. One of
 them may lose it, as long as another keeps it: KIP-966 takes a broker that comes back after an unclean stop out of ISR
@@ -28,10 +28,10 @@ MIN_ISR = "min.insync.replicas"
 
 
 class Safekeeping:
-    """Knows which brokers are needed. Invariant: at most one loss is not made good."""
+    """Knows which brokers must live. Invariant: at most one loss is not repaired."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
-        """Nothing was lost."""
+        """Starts without a loss."""
         self._cluster = cluster
         self._lost: tuple[int, UUID] | None = None
         """The broker that lost something, and its registration then."""
@@ -42,11 +42,11 @@ class Safekeeping:
     # --- who may die
 
     def endanger(self, node_id: int) -> None:
-        """A fault that has begun may end the node's process uncleanly at any time, until ``secure``."""
+        """Notes that a fault may end the node's process uncleanly at any time, until ``secure``."""
         self._endangered[node_id] = self._endangered.get(node_id, 0) + 1
 
     def secure(self, node_id: int) -> None:
-        """Such a fault is over."""
+        """Notes that such a fault is over."""
         left = self._endangered.get(node_id, 0) - 1
         if left > 0:
             self._endangered[node_id] = left
@@ -54,12 +54,12 @@ class Safekeeping:
             self._endangered.pop(node_id, None)
 
     def needs(self, node_id: int) -> bool:
-        """Whether the node must live on: it is a broker, and another one has lost something."""
+        """Returns whether the node must live: it is a broker, and another one has lost records."""
         lost = self._not_made_good(self._cluster.newest_image())
         return lost is not None and node_id != lost and node_id in self._cluster.broker_ids
 
     def _not_made_good(self, image: MetadataImage | None) -> int | None:
-        """The broker that has lost what others keep for it still; None if there is none."""
+        """Returns the broker whose lost records only others hold; None if there is none."""
         if self._lost is None:
             return None
         if image is not None and not any(self._counts_on_lost(partition, image) for partition in _partitions(image)):
@@ -68,7 +68,7 @@ class Safekeeping:
         return self._lost[0]
 
     def _counts_on_lost(self, partition: PartitionImage, image: MetadataImage) -> bool:
-        """Whether the partition may still come to be led by the broker for what it has lost."""
+        """Returns whether the broker could still become leader of the partition without its lost records."""
         assert self._lost is not None
         broker_id, incarnation_id = self._lost
         if broker_id not in partition.replicas:
@@ -84,7 +84,7 @@ class Safekeeping:
     # --- who may lose what it has
 
     def refusal(self, broker_id: int) -> str:
-        """Why the broker may not lose what it has now; empty if it may."""
+        """Returns why the broker may lose nothing now; empty if it may."""
         image = self._cluster.newest_image()
         if image is None:
             return "there is no controller"
@@ -99,7 +99,7 @@ class Safekeeping:
         return ""
 
     def _alone(self, broker_id: int, image: MetadataImage) -> str:
-        """Returns why no other broker may be relied on for this broker's records; empty if one may."""
+        """Returns why no other broker holds this broker's records safely; empty if one does."""
         cluster = self._cluster
         if int(str(cluster.settings(broker_id)[MIN_ISR])) < 2:
             return f"{MIN_ISR} is less than 2"
@@ -123,21 +123,21 @@ class Safekeeping:
         return ""
 
     def can_do_without(self, broker_id: int) -> bool:
-        """Whether everything that was acknowledged is on other brokers that run."""
+        """Returns whether other brokers that run hold every acknowledged record."""
         image = self._cluster.newest_image()
         if self._not_made_good(image) == broker_id:
             return True
         return image is not None and not self._alone(broker_id, image)
 
     def lose(self, broker_id: int) -> None:
-        """The broker loses what it has, by a loss of power or with its disk. It must have been allowed."""
+        """Notes that the broker lost records, with its power or its disk; ``refusal`` must have been empty."""
         assert not self.refusal(broker_id), self.refusal(broker_id)
         image = self._cluster.newest_image()
         assert image is not None, "without an image it is not allowed"
         self._lost = (broker_id, image.brokers[broker_id].incarnation_id)
 
     def _lives_as_registered(self, broker_id: int, image: MetadataImage) -> bool:
-        """Whether the broker runs, and in the life that the metadata know: the next one begins outside ISR and ELR."""
+        """Returns whether the broker runs under its registered epoch: a new epoch begins outside ISR and ELR."""
         broker = self._cluster.brokers.get(broker_id)
         registered = image.brokers.get(broker_id)
         return (
@@ -149,7 +149,7 @@ class Safekeeping:
 
 
 def _concerned(partition: PartitionImage) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The brokers that have every committed record of a partition, and all that may come to lead it."""
+    """Returns the brokers that have every committed record of a partition, and all that may become its leader."""
     holders = (*partition.isr, *partition.elr)
     return holders, (*holders, *partition.last_known_elr, partition.leader)
 

@@ -1,4 +1,4 @@
-"""Whom faults strike: the nodes of a run that may be chosen, and those that must be spared for a while.
+"""Chooses the nodes that faults strike, and spares those that must live for a while.
 
 Whether a loss of power may strike brokers depends on what the run promises: without a sync before each
 acknowledgement a record that only lives in page caches can be lost with them, by design. Then controllers, which always
@@ -51,12 +51,12 @@ class Targets:
         self._under_way = -1
 
     def carry_out(self, number: int) -> None:
-        """The action of the fault with that number begins."""
+        """Notes that the action of the fault with that number begins."""
         self._under_way = number
 
     @property
     def mark(self) -> Callable[[], None]:
-        """The function that the beginning action calls once it has hit a target, now or later."""
+        """Returns the function that the beginning action calls once it has hit a target."""
         number = self._under_way
 
         def mark() -> None:
@@ -66,12 +66,12 @@ class Targets:
 
     @property
     def everybody(self) -> list[int]:
-        """Ids of all nodes, controllers first."""
+        """Returns the ids of all nodes, controllers first."""
         return [*self.cluster.controller_ids, *self.cluster.broker_ids]
 
     @property
     def nodes(self) -> list[int]:
-        """Ids of the nodes that faults choose from."""
+        """Returns the ids of the nodes that faults choose from."""
         match self.fault_scope:
             case FaultScope.CONTROLLERS:
                 return self.cluster.controller_ids
@@ -82,13 +82,13 @@ class Targets:
 
     @property
     def may_lose_power(self) -> list[int]:
-        """Ids of the nodes that may lose power at any time."""
+        """Returns the ids of the nodes that may lose power at any time."""
         if self.synced:
             return self.nodes
         return [] if self.fault_scope is FaultScope.BROKERS else self.cluster.controller_ids
 
     def leader(self, draw: random.Random) -> int:
-        """The active controller, or a broker that leads something; any node if there is none."""
+        """Returns the active controller, or a broker that leads a partition; any node if there is none."""
         candidates = [] if self.fault_scope is FaultScope.CONTROLLERS else self.cluster.leaders()
         active = self.cluster.active_controller()
         if (
@@ -100,11 +100,11 @@ class Targets:
         return draw.choice(candidates or self.nodes)
 
     def leader_or_any(self, draw: random.Random) -> int:
-        """A leader as often as any node."""
+        """Returns a leader or any node, with equal probability."""
         return self.leader(draw) if draw.random() < 0.5 else draw.choice(self.nodes)
 
     def transaction_coordinators(self) -> list[int]:
-        """Brokers that faults may choose and that coordinate transactions, as some broker knows it."""
+        """Returns the brokers that coordinate transactions, as some broker knows, and that faults may choose."""
         for broker in self.cluster.brokers.values():
             topic = broker.metadata.image.topics_by_name.get(TRANSACTIONS_TOPIC)
             if topic is not None:
@@ -113,11 +113,11 @@ class Targets:
         return []
 
     def several(self, draw: random.Random) -> list[int]:
-        """Two nodes or more."""
+        """Draws two nodes or more."""
         return draw.sample(self.nodes, draw.randint(2, len(self.nodes)))
 
     def hosts(self, nodes: Sequence[int]) -> list[str]:
-        """Names of the nodes' machines."""
+        """Returns the names of the nodes' machines."""
         return [self.cluster.host(node_id) for node_id in nodes]
 
     def start(self, nodes: Sequence[int]) -> None:
@@ -128,12 +128,12 @@ class Targets:
     # --- deaths that are not in order
 
     def spares(self, node_id: int) -> bool:
-        """Whether the node must not die now; the timeline reports it."""
+        """Returns whether the node must not die now, and reports that in the timeline."""
         if not self.safekeeping.needs(node_id):
             return False
         self.world.trace.note("spared", self.cluster.host(node_id))
         return True
 
     def may_kill(self, nodes: Sequence[int]) -> list[int]:
-        """Those of the nodes that may die now."""
+        """Returns those of the nodes that may die now."""
         return [node_id for node_id in nodes if not self.spares(node_id)]

@@ -1,4 +1,4 @@
-"""Loses the power of nodes just after they have dropped the end of a log, before or while they append another one.
+"""Cuts the power of nodes that have just dropped the end of a log, before or while they append another end.
 
 These are mostly followers: of a partition, or voters of the quorum, that drop what a former leader had not committed.
 Brokers cut files; a voter overwrites the entries in memory first, and the writes of that follow.
@@ -28,13 +28,13 @@ class Truncations:
     """Strikes the first node that truncates a log while the fault lasts."""
 
     def __init__(self, targets: Targets) -> None:
-        """Nothing is armed."""
+        """Starts without a fault."""
         self._targets = targets
         self._world = targets.world
         self._cluster = targets.cluster
 
     def strike(self, draw: random.Random) -> Callable[[], None]:
-        """Begins the fault; returns what ends it.
+        """Begins the fault; returns a function that ends it.
 
         Brokers that may not lose power are killed instead: their writes survive.
         """
@@ -91,7 +91,7 @@ class _QuorumWatch:
         self._ends: dict[int, tuple[EntryLog, int, int]] = {}
 
     def turn_ended(self) -> None:
-        """A turn of the event loop has ended."""
+        """Looks for truncated logs at the end of a turn of the event loop."""
         for node_id, controller in self._cluster.controllers.items():
             log = controller.log
             node = log.node if isinstance(log, RaftLog) else None

@@ -117,7 +117,7 @@ class Instances:
     """The instances that this broker has heard lately. Invariant: at most ``capacity``, least recently heard first."""
 
     def __init__(self, capacity: int = INSTANCES_MAX, budget: Budget | None = None) -> None:
-        """No subscription, no instance."""
+        """Starts without subscriptions and instances."""
         self._capacity = capacity
         self.budget = budget or Budget()
         self._subscriptions: tuple[Subscription, ...] = ()

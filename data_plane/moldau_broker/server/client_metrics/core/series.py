@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(slots=True)
 class Budget:
-    """How many series exist. Invariant: 0 <= used <= limit."""
+    """The number of series that exist. Invariant: 0 <= used <= limit."""
 
     limit: int = SERIES_MAX
     used: int = 0
@@ -46,7 +46,7 @@ class ClientSeries:
     __slots__ = ("_budget", "_kinds", "_values")
 
     def __init__(self, budget: Budget) -> None:
-        """No series."""
+        """Starts without series."""
         self._budget = budget
         self._values: dict[tuple[str, Labels], float] = {}
         self._kinds: dict[str, bool] = {}  # by name: whether it is a counter

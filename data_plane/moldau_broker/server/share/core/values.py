@@ -40,7 +40,7 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """How strictly ``records_max`` limits an acquisition (KIP-1206)."""
+    """The strictness with which ``records_max`` limits an acquisition (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # the last record batch is acquired whole, so the limit can be exceeded
     RECORD_LIMIT = 1
