@@ -102,6 +102,16 @@ def test_it_stands_still_below_min_insync_replicas() -> None:
     assert subject.check_append(1) is ErrorCode.NONE
 
 
+def test_a_replica_about_to_join_makes_no_append_possible() -> None:
+    """An append counts the committed in-sync replicas only, because the controller may refuse the new one."""
+    subject = leader(isr=(1,), end=10, high_watermark=10, min_isr=2)
+    assert fetched(subject, 2, 10).proposal is not None
+    assert subject.maximal_isr == (1, 2)
+    assert subject.check_append(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    subject.apply(state(isr=(1, 2), partition_epoch=2), 10, 0)
+    assert subject.check_append(-1) is ErrorCode.NONE
+
+
 def test_min_insync_replicas_is_capped_by_the_replication_factor() -> None:
     subject = replica(min_isr=3)
     subject.apply(state(isr=(1,), replicas=(1,)), 0, 0)

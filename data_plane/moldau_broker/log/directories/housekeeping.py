@@ -207,6 +207,10 @@ class Housekeeping:
         work = log.flush_work(up_to_closed_only=up_to_closed_only)
         return None if work is None else self._tracked(work, log)
 
+    def is_flushing(self, log: PartitionLog) -> bool:
+        """Returns whether a flush of a log is under way."""
+        return log in self._flushing
+
     def _tracked(self, work: Work, log: PartitionLog) -> Work:
         self._flushing[log] = None
 

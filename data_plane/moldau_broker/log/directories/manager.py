@@ -263,6 +263,10 @@ class LogManager:
         """Returns work that makes a log durable; see ``Housekeeping.flush_work``."""
         return self._housekeeping.flush_work(log, up_to_closed_only=up_to_closed_only)
 
+    def is_flushing(self, log: PartitionLog) -> bool:
+        """Returns whether a flush of a log is under way; see ``Housekeeping.is_flushing``."""
+        return self._housekeeping.is_flushing(log)
+
     # Stop -------------------------------------------------------------------------------------------------------------
 
     def close_work(self) -> list[Work]:

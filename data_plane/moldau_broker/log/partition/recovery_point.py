@@ -2,6 +2,9 @@
 
 Bytes are durable below the recovery point, and so are the leader epochs that begin there. Only a finished flush moves
 it up. A flush runs in a thread, while appends go on; a truncation in between makes its result void.
+
+The same holds for names: a new segment is a new name in the log's directory, and a flush makes it durable only when it
+has finished. Until then another flush syncs the directory too.
 """
 
 from __future__ import annotations
@@ -21,13 +24,27 @@ class RecoveryPoint:
     Invariant: ``offset <= log end offset``; ``offset`` falls only by truncation.
     """
 
-    __slots__ = ("names_durable", "offset", "parent_durable", "unflushed_since_ms")
+    __slots__ = ("_names_synced", "names", "offset", "parent_durable", "unflushed_since_ms")
 
     def __init__(self, offset: int, *, names_durable: bool, parent_durable: bool) -> None:
         self.offset = offset
-        self.names_durable = names_durable  # whether a power loss leaves the names in the log's directory
+        self.names = 1  # counts the changes of names in the log's directory
+        self._names_synced = int(names_durable)  # how many of these changes are durable
         self.parent_durable = parent_durable  # whether a power loss leaves the directory itself
         self.unflushed_since_ms: int | None = None  # when the oldest unflushed append was noticed
+
+    @property
+    def names_durable(self) -> bool:
+        """Whether a power loss leaves all names in the log's directory."""
+        return self._names_synced == self.names
+
+    def names_changed(self) -> None:
+        """Takes note of a new name in the log's directory, which the next flush makes durable."""
+        self.names += 1
+
+    def names_synced(self, names: int) -> None:
+        """Takes note that the first ``names`` changes are durable."""
+        self._names_synced = max(self._names_synced, names)
 
 
 class Flush:
@@ -47,7 +64,7 @@ class Flush:
         first = segments.first_to_sync(point.offset)
         self._closed = [segment for segment in segments.all[first:] if segment is not segments.active]
         self._active = None if up_to_closed_only else segments.active.file
-        self._sync_names, point.names_durable = not point.names_durable, True
+        self._names, self._sync_names = point.names, not point.names_durable
         self._sync_parent = not point.parent_durable
         self._snapshots = log.snapshots.take_unsynced()
         self._write_epochs = log.epochs.prepare_write()
@@ -92,8 +109,9 @@ class Flush:
         """Moves the recovery point after ``run``; returns False if the flush was void."""
         log, point = self._log, self._log.recovery
         if self._directory != log.directory:
-            point.names_durable = False  # the names of another directory were synced
-            return False
+            return False  # the names of another directory were synced
+        if self._sync_names:
+            point.names_synced(self._names)
         if self._generation != log.segments.generation or log.failed or self._epochs_gone:
             return False
         point.parent_durable = True
@@ -108,6 +126,4 @@ class Flush:
             self._log.failed = True
             return
         # A file or directory could not be opened: nothing has changed, and the next flush tries again.
-        point = self._log.recovery
-        point.names_durable = point.names_durable and not self._sync_names
         self._log.snapshots.not_synced(self._snapshots)

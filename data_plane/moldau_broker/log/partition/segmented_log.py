@@ -197,7 +197,7 @@ class SegmentedLog:
         if completed is not None:
             aborted = self.producer_state.complete(completed)
             if aborted is not None:
-                self.recovery.names_durable = False  # the index file may be new
+                self.recovery.names_changed()  # the index file may be new
                 try:
                     self.segments.active.transaction_index.append(aborted)
                 except OSError as error:
@@ -257,7 +257,7 @@ class SegmentedLog:
 
     def _add_segment(self, segment: LogSegment) -> None:
         self.segments.add(segment)
-        self.recovery.names_durable = False
+        self.recovery.names_changed()
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls a segment that is older than ``segment.ms``, even if no records are appended."""

@@ -336,6 +336,7 @@ class ReplicaManager:
         if delta.changed_brokers:
             self._directories_changed(delta)
             self._reconsider_all()
+            self.waits.follower_noted()  # a fenced follower does not count any more
 
     def _directories_changed(self, delta: MetadataDelta) -> None:
         """Takes over log directories of brokers that have failed or returned."""

@@ -30,7 +30,8 @@ LOOK_MS = 1_000.0
 WAIT_MS_MIN = 1.0
 """Shorter waits are left for the next piece, which makes them longer."""
 CONFIRM_MS = 20.0
-"""Period of the check whether the controller has recorded a move; the copy continues meanwhile."""
+"""Period of the checks whether the controller has recorded a move, and whether a sync of the copy has ended; the copy
+continues meanwhile."""
 
 
 class CopyThrottle:
@@ -104,9 +105,12 @@ async def _move(
         throttle.copied(future.size_bytes - present)
         if not caught_up:
             await trio.lowlevel.checkpoint()
+        elif logs.is_flushing(future):
+            # Of two concurrent syncs of a file, one would not learn of an error that the other one got.
+            await trio.sleep(CONFIRM_MS / 1000)
         elif not synced:
             # Syncing here, outside the event loop, leaves little to sync for the replacement.
-            work = logs.future_logs[key].flush_work()
+            work = logs.flush_work(future)
             if work is not None:
                 await offload(work, limiter)
             synced = True

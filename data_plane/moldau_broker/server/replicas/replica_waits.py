@@ -80,7 +80,7 @@ class ReplicaWaits:
             self._low_watermark_waiters -= 1
 
     def follower_noted(self) -> None:
-        """Wakes the waits for low watermarks after followers have reported their log start offsets."""
+        """Wakes the waits for low watermarks: followers have reported their log start offsets, or are fenced."""
         if self._low_watermark_waiters:
             self._low_watermark_changed.notify()
 

@@ -3,6 +3,8 @@
 Method: first the pure membership core alone; then consumers against a small cluster on virtual time.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
@@ -10,8 +12,10 @@ from moldau import KafkaError, TopicPartition
 from moldau.cluster.group_bytes import encode_assignment
 from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, Next
+from moldau.consumer.group import GroupClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from support.client.consumer_stories import fill, numbers, simulate, take
@@ -80,6 +84,25 @@ def test_assignment_lost_before_takeover_is_recognised():
     assert not membership.is_assignment_lost
     membership.lose_generation("the session timed out")
     assert membership.is_assignment_lost
+
+
+class FormerCoordinator(GroupClient):
+    """Answers a heartbeat when the member has joined again at another coordinator."""
+
+    async def _request(self, *_arguments, **_more):
+        join(self.membership, 6, "M2")
+        await trio.lowlevel.checkpoint()
+        return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_answer_to_a_heartbeat_of_a_former_membership_is_dropped():
+    """It would cost the member its new generation, and all partitions."""
+    membership = new_membership()
+    join(membership, 5, "M1")
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    coordinator = FormerCoordinator(SimpleNamespace(now_ms=0.0), "g", config, membership)
+    assert trio.run(coordinator._heartbeat, membership) is Next.GO_ON
+    assert (membership.generation, membership.member_id, membership.losses) == (6, "M2", 0)
 
 
 class Lost:

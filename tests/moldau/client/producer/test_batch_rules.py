@@ -357,6 +357,21 @@ def test_a_batch_that_may_be_written_keeps_its_sequence(code):
     assert (good.producer_epoch, good.base_sequence) == (0, 1)
 
 
+def test_a_refusal_does_not_settle_an_attempt_without_an_answer():
+    """The leader refuses the second attempt before it looks at sequences, so the first one may be written."""
+    core = acknowledged(accumulator())
+    add(core, b"bad")
+    (bad,) = sent(core)
+    add(core, b"good")
+    (good,) = sent(core)
+    core.settle(good, ErrorCode.NETWORK_EXCEPTION, 0)
+    core.settle(bad, ErrorCode.MESSAGE_TOO_LARGE, 0)
+    assert sent(core, 5_000) == [good]
+    core.settle(good, ErrorCode.NOT_ENOUGH_REPLICAS, 5_000)
+    assert sent(core, 10_000) == [good]
+    assert (good.producer_epoch, good.base_sequence) == (0, 1)
+
+
 def test_a_new_epoch_waits_for_what_a_partition_has_in_flight():
     """Another partition has raised it; batches of the old epoch that arrive later would be refused."""
     core = acknowledged(acknowledged(accumulator()), P1)

@@ -220,3 +220,42 @@ def test_a_log_restarted_at_an_offset_has_no_former_epochs(crashes: bool) -> Non
         log = crash(machine, manager, power_lost=True).logs[A]
         assert entries(log) == []
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_flush_after_a_shortage_syncs_the_names(seed: int) -> None:
+    """A flush that found no free descriptor has not synced the directory, so the next one must."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 2)
+    log.flush()
+    log.storage.roll(log.log_end_offset, START_MS)
+    put(log, 2)
+    profile, bound = machine.virtual_disk.profile, machine.virtual_disk.profile.open_files_max
+    work = log.flush_work()
+    profile.open_files_max = machine.disk.open_files
+    with pytest.raises(OSError, match="Too many") as caught:
+        work.run()  # the producer snapshot cannot be opened
+    work.failed(caught.value)
+    profile.open_files_max = bound
+    run_work(log.flush_work())
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_second_flush_does_not_trust_the_first_one(seed: int) -> None:
+    """A bug took new names for durable as soon as a flush had begun, so a second one moved the recovery point."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 2)
+    log.flush()
+    log.storage.roll(log.log_end_offset, START_MS)
+    put(log, 2)
+    assert log.flush_work() is not None  # in a thread that does not get on
+    log.flush()
+    assert log.recovery_point == 2
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 2

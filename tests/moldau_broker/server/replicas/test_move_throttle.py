@@ -1,4 +1,4 @@
-"""Goal: moves between log directories copy no more than the limit, which may change while they run.
+"""Goal: moves between log directories copy no more than the limit, which may change while they run, and wait for syncs.
 
 Method: the throttle alone with times made by hand, then one broker on two virtual disks in virtual time.
 """
@@ -11,6 +11,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau_broker.log.values import run_work
 from moldau_broker.server.replicas.replica_moves import LOOK_MS, RATE_KEY, CopyThrottle
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.directory_stories import TWO, all_assigned, move, place, read_all
@@ -72,5 +73,33 @@ def test_a_move_keeps_to_the_rate_until_it_is_raised():
         await cluster.until(lambda: place(cluster, 1, "t", 0) == target)
         assert trio.current_time() - begun_s < 9, "12 seconds at the first rate"
         assert list(await read_all(cluster, "t", 0)) == VALUES
+
+    run_cluster(scenario, **TWO)
+
+
+def test_a_move_waits_for_a_sync_of_the_copy_that_is_under_way():
+    """A bug synced the copy a second time beside the periodic flush, whose error one of the two would not have got."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=1, replicas=1)
+        await cluster.until(lambda: all_assigned(cluster, "t", 1))
+        for value in VALUES[:3]:
+            assert (await client.produce("t", batch(value))).error_code == ErrorCode.NONE
+        client.close()
+        source = place(cluster, 1, "t", 0)
+        target = "/d2" if source == "/d1" else "/d1"
+        assert await move(cluster, 1, "t", 0, target) == ErrorCode.NONE
+        context = cluster.running[1].context
+        logs, key = context.logs, ("t", 0)
+        logs.copy_to_future(key, context.environment.clock.wall_ms(), 1)
+        work = logs.flush_work(logs.future_logs[key])
+        assert work is not None
+        await trio.sleep(5)
+        assert logs.future_logs[key].log_end_offset == logs.logs[key].log_end_offset
+        assert place(cluster, 1, "t", 0) == source
+        run_work(work)
+        await cluster.until(lambda: place(cluster, 1, "t", 0) == target)
+        assert list(await read_all(cluster, "t", 0)) == VALUES[:3]
 
     run_cluster(scenario, **TWO)

@@ -1,6 +1,6 @@
-"""Goal: a waiting request is answered at its own deadline, or when the leadership that it waits for ends.
+"""Goal: a waiting request is answered at its own deadline, or as soon as what it waits for has come or has ended.
 
-Method: the waits of a broker alone, on virtual time.
+Method: the waits of a broker alone, and two brokers of which one stops, on virtual time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from moldau.values import Offset
 from moldau_broker.server.replicas.delayed import Operation, Waiters
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
 from moldau_jepsen.world.world import run_world
+from support.cluster.broker_cluster import batch, run_cluster
 
 if TYPE_CHECKING:
     from moldau_jepsen.world.world import World
@@ -75,3 +82,24 @@ def test_the_wait_for_a_low_watermark_ends_with_the_leadership() -> None:
         return trio.current_time()
 
     assert run_world(main, 1) == pytest.approx(1)
+
+
+def test_deleted_records_do_not_wait_for_a_silent_follower() -> None:
+    """A bug noticed only with the next fetch of a follower, or at the deadline, that the fenced one counts no more."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=2)
+        leader = await cluster.leader("t")
+        follower = 3 - leader
+        client = cluster.client(leader)
+        await client.produce("t", *(batch(b"%d" % number) for number in range(5)))
+        cluster.world.node(f"b{follower}").pause()  # the controller would fence a dead process at once
+        begun_s = trio.current_time()
+        wanted = [DeleteRecordsPartition(partition_index=0, offset=3)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)], timeout_ms=60_000)
+        done = (await client.request(request)).topics[0].partitions[0]
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 3)
+        assert trio.current_time() - begun_s < 20, "the follower was fenced long before"
+        cluster.kill(follower)
+
+    run_cluster(scenario, brokers=2)
