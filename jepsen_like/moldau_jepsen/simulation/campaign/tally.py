@@ -90,7 +90,7 @@ class Tally:
         self._runs_with.update(kind for kind, count in result.faults_by_kind.items() if count)
         self._profiles.setdefault(kind_of(result), Counter()).update(
             seeds=1,
-            chosen=bool(result.kind),
+            chosen=int(bool(result.kind)),
             turns=result.steps,
             situations=sum(one.machine == SITUATIONS for one, count in result.coverage.transitions.items() if count),
         )

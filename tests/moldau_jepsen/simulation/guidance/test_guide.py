@@ -126,3 +126,4 @@ def test_the_report_has_a_row_for_each_profile() -> None:
     first, second = tally.report(1.0).profiles
     assert (first.name, first.seeds, first.chosen, first.turns, first.situations) == ("started-over", 2, 2, 2_000, 2)
     assert (second.name, second.seeds, second.situations) == ("bank", 1, 0)
+    assert type(second.chosen) is int, "the document holds a number"
