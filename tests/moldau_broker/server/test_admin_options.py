@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from moldau import Admin, Consumer, Producer
+from moldau import Admin, Consumer, Producer, ShareConsumer
 from moldau.admin import AdminError, NewTopic
 from moldau.cluster.committed import CommittedOffset
 from moldau.protocol.errors import ErrorCode
 from support.cluster.broker_cluster import run_cluster
+from support.coordinator.streams_member import Member
+from support.coordinator.streams_world import GROUP as STREAMS_GROUP
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
@@ -75,5 +77,28 @@ def test_options_of_groups(protocol: str) -> None:
             stored = CommittedOffset(offset=0, leader_epoch=0, metadata="by hand")
             await admin.alter_group_offsets("g", {("a", 0): stored})
             assert await admin.list_group_offsets("g") == {("a", 0): stored}
+
+    run_cluster(scenario)
+
+
+def test_operations_on_share_and_streams_groups() -> None:
+    """Their descriptions name what the client may do with them, if it asks."""
+
+    async def scenario(cluster: Cluster) -> None:
+        environment = cluster.client_environment
+        async with Admin(BOOTSTRAP, environment=environment) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+            async with ShareConsumer({**BOOTSTRAP, "group.id": "shared"}, environment=environment) as consumer:
+                consumer.subscribe(["t"])
+                await consumer.poll(500)
+                asked = await admin.describe_share_groups(["shared"], include_authorized_operations=True)
+                assert asked["shared"].authorized_operations == GROUP
+                assert (await admin.describe_share_groups(["shared"]))["shared"].authorized_operations is None
+            member = Member(cluster, "m")
+            await member.beat()
+            streams = await admin.describe_streams_groups([STREAMS_GROUP], include_authorized_operations=True)
+            assert streams[STREAMS_GROUP].authorized_operations == GROUP
+            unasked = await admin.describe_streams_groups([STREAMS_GROUP])
+            assert unasked[STREAMS_GROUP].authorized_operations is None
 
     run_cluster(scenario)
