@@ -145,8 +145,9 @@ NOT_CALLED = {
     # ``fetch_schema`` is for the other faces. ``transaction`` and ``transform`` consist of the calls above them.
     "Producer": {"undeliver_outcome", "fetch_schema", "watch", "abandon", "transaction", "transform"},
     "Consumer": {"abandon"},
-    # They take keywords; the one asks for the leader as describe_producers does, the other as terminate_transaction.
-    "Admin": {"abort_transaction", "end_transaction"},
+    # The first two take keywords; the one asks for the leader as describe_producers does, the other as
+    # terminate_transaction. ``within`` makes no call, and the faces use it outside trio.
+    "Admin": {"abort_transaction", "end_transaction", "within"},
 }
 ALL_CALLS = [(kind, call) for kind, calls in CALLS.items() for call in calls]
 ASYNCIO = "runs under trio, and this is an asyncio event loop; use moldau.aio.{}"
