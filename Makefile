@@ -1,8 +1,16 @@
 # Moldau. `make demo` and `make test` set up all they need; nothing but Python 3.11 or later, git and make has to be
-# there. The first of these interpreters that runs is used.
+# there. The first of these interpreters that runs is used. Where the PATH has several of the same name, those built for
+# speed are tried first: one that loads libpython as a library and was built without --enable-optimizations, which is how pyenv
+# builds by default, takes 10 to 20% more processor time for the same tests.
 
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
-PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+OLD := sys.version_info < (3, 11)
+BARE := not os.path.exists(sysconfig.get_path("include") + "/Python.h")
+SLOW := "--enable-optimizations" not in sysconfig.get_config_var("CONFIG_ARGS") and "libpython3" in open("/proc/self/maps").read()
+PYTHON ?= $(shell IFS=:; for name in $(PYTHONS); do \
+	for unfit in '$(OLD) or $(BARE) or $(SLOW)' '$(OLD) or $(BARE)' '$(OLD)'; do for folder in $$PATH; do \
+	test -x "$$folder/$$name" && "$$folder/$$name" -c "import os, sys, sysconfig, venv, ensurepip; sys.exit($$unfit)" 2>/dev/null \
+	&& echo "$$folder/$$name" && exit; done; done; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.moldau-installed
