@@ -11,18 +11,24 @@ Forks share that work, and the memory of the code. Each node is a process in a s
 
 Without ``--with-parent`` this process ends as soon as the nodes run. With it, this process stays until all of them
 have ended, and the nodes end when it ends; it ends when the process that started it does.
+
+``python -m moldau_cli.nodes.several --serve`` stays for as long as its stdin is open, and forks nodes as often as it is
+asked (``moldau_jepsen.launcher.forks``). A request is a JSON object on one line of stdin, with ``directory``,
+``environment`` and ``nodes``, a list of the three words for each node. The answer is the number of each node's process.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED
 from moldau_cli.nodes.server import PARENT_POLL_S, serve_command
@@ -53,14 +59,16 @@ class _NodeWords(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     """Starts the nodes and returns an exit code: of this process, or of the node whose process it has become."""
-    with_parent = bool(arguments) and arguments[0] == "--with-parent"
-    words = arguments[1:] if with_parent else arguments
-    nodes = [_NodeWords(*words[place : place + WORDS_PER_NODE]) for place in range(0, len(words), WORDS_PER_NODE)]
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a node would write to every page that the forks share
+    if arguments == ["--serve"]:
+        return _serve(parent)
+    with_parent = bool(arguments) and arguments[0] == "--with-parent"
+    words = arguments[1:] if with_parent else arguments
+    nodes = [_NodeWords(*words[place : place + WORDS_PER_NODE]) for place in range(0, len(words), WORDS_PER_NODE)]
     children: set[int] = set()
     for node in nodes:
         child = os.fork()
@@ -71,6 +79,45 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # the reader of the numbers finds their end
     return _stay(children, parent) if with_parent else EXIT_DONE
+
+
+def _serve(parent: int) -> int:
+    """Forks nodes on request until stdin ends or ``parent`` does; returns an exit code, in a new node the node's."""
+    ended, wake = _watch_children()
+    received = bytearray()
+    while os.getppid() == parent:
+        readable = select.select([0, ended], [], [], PARENT_POLL_S)[0]
+        if ended in readable:
+            os.read(ended, select.PIPE_BUF)
+            _collect()
+        if 0 not in readable:
+            continue
+        if not (more := os.read(0, select.PIPE_BUF)):
+            break
+        received += more
+        if not received.endswith(b"\n"):
+            continue
+        request = json.loads(received)
+        received.clear()
+        for words in request["nodes"]:
+            child = os.fork()
+            if child == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(ended)
+                os.close(wake)
+                return _become_requested(_NodeWords(*words), request)
+            os.write(1, f"{child}\n".encode())
+    return EXIT_DONE
+
+
+def _become_requested(node: _NodeWords, request: dict[str, Any]) -> int:
+    """Makes this new process a node in the surroundings of the process that asked for it."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    return _become(node, with_parent=True)
 
 
 def _become(node: _NodeWords, *, with_parent: bool) -> int:
@@ -89,11 +136,7 @@ def _become(node: _NodeWords, *, with_parent: bool) -> int:
 
 def _stay(children: set[int], parent: int) -> int:
     """Collects the nodes when they end. Returns when all have ended, or the process that started this one has."""
-    ended, wake = os.pipe()
-    os.set_blocking(ended, False)
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler nothing is written to the pipe
+    ended, _ = _watch_children()
     while children and os.getppid() == parent:
         for child in list(children):
             if os.waitpid(child, os.WNOHANG)[0]:
@@ -101,6 +144,23 @@ def _stay(children: set[int], parent: int) -> int:
         if children and select.select([ended], [], [], PARENT_POLL_S)[0]:
             os.read(ended, select.PIPE_BUF)
     return EXIT_FAILED if children else EXIT_DONE
+
+
+def _watch_children() -> tuple[int, int]:
+    """Returns both ends of a pipe, to which a byte is written when a child ends."""
+    ended, wake = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler nothing is written to the pipe
+    return ended, wake
+
+
+def _collect() -> None:
+    """Collects all children that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 if __name__ == "__main__":

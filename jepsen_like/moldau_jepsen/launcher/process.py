@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.launcher.forks import NodeForks
 from moldau_jepsen.launcher.process_table import look, same_start
 from moldau_jepsen.launcher.spec import LauncherError
 
@@ -27,6 +28,7 @@ POLL_S = 0.01
 LOG_TAIL_BYTES = 8_192
 _parents: set[int] = set()
 """Processes that started several nodes and stay until those end, to be collected then."""
+_FORKS = NodeForks()
 
 
 class ProcessState(enum.Enum):
@@ -61,14 +63,20 @@ def spawn_all(nodes: Sequence[Node], *, tied_to_parent: bool) -> None:
     """Starts the processes of several nodes, as ``spawn`` does for each.
 
     Those that run in this machine's own network namespace are forks of one process (``moldau_cli.nodes.several``),
-    which saves most of the processor time of a start.
+    which saves most of the processor time of a start. Where they are tied to this process, that one serves all later
+    starts too (``moldau_jepsen.launcher.forks``).
 
     Raises:
         LauncherError: not all processes could be made; ``node.pid`` says which run.
     """
     here = [node for node in nodes if not node.namespace]
+    if here and tied_to_parent:
+        begun = _FORKS.start(here)
+        for node in here:
+            node.started = start_mark(node.pid) if node.pid else ""
+        here = [] if begun else [node for node in here if not node.pid]
     for node in nodes:
-        if node.namespace or len(here) == 1:
+        if node.namespace or (len(here) == 1 and node is here[0]):
             spawn(node, tied_to_parent=tied_to_parent)
     if len(here) > 1:
         _fork(here, tied_to_parent=tied_to_parent)

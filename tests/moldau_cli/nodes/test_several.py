@@ -135,3 +135,55 @@ def test_nodes_that_cannot_be_made_are_an_error(pair, monkeypatch):
     with pytest.raises(LauncherError, match="the nodes did not start"):
         process.spawn_all(pair, tied_to_parent=True)
     assert [node.pid for node in pair] == [0, 0]
+
+
+def parent_of(node):
+    with open(f"/proc/{node.pid}/stat", encoding="ascii") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="parents are read from /proc")
+def test_later_starts_are_forks_of_the_same_process(pair):
+    """A node that is started again costs no imports, and is a process of its own as before."""
+    first, second = pair
+    process.spawn_all([first], tied_to_parent=True)
+    wait_ready([first])
+    server = parent_of(first)
+    assert server != os.getpid()
+    assert process.send_signal(first, signal.SIGKILL)
+    assert process.wait_state(first, ProcessState.STOPPED, WAIT_MS)
+    process.spawn_all(pair, tied_to_parent=True)
+    wait_ready(pair)
+    assert {parent_of(node) for node in pair} == {server}
+    assert {os.getsid(node.pid) for node in pair} == {first.pid, second.pid}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="parents are read from /proc")
+def test_other_variables_are_not_served_by_earlier_imports(pair, monkeypatch):
+    """A node gets the environment variables of the moment of its start."""
+    first, second = pair
+    process.spawn_all([first], tied_to_parent=True)
+    monkeypatch.setenv("MOLDAU_NODE_ID", "104")
+    process.spawn_all([second], tied_to_parent=True)
+    assert parent_of(second) == os.getpid()
+    wait_until(lambda: is_gone(second), "the node to refuse an id that is no voter's")
+    monkeypatch.delenv("MOLDAU_NODE_ID")
+    process.spawn_all([second], tied_to_parent=True)
+    wait_ready(pair)
+    assert parent_of(second) == parent_of(first)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="parents are read from /proc")
+def test_a_dead_server_of_forks_is_replaced(pair):
+    """Its nodes end with it; the next start does not need it, and later ones have a new one."""
+    process.spawn_all(pair, tied_to_parent=True)
+    wait_ready(pair)
+    os.kill(parent_of(pair[0]), signal.SIGKILL)
+    for node in pair:
+        assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
+    for _ in range(2):
+        process.spawn_all(pair, tied_to_parent=True)
+        wait_ready(pair)
+        for node in pair:
+            assert process.send_signal(node, signal.SIGKILL)
+            assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
