@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -329,6 +330,8 @@ def _plain(error: OSError) -> str:
     """Returns the system's message (such as ``Connection refused``) from the errors that trio wraps around it."""
     for cause in (error.__cause__, error.__context__, error):
         for one in leaves(cause) if cause is not None else ():
+            if isinstance(one, socket.gaierror):
+                return str(one.strerror)  # its numbers are those of the resolver
             if isinstance(one, OSError) and one.errno:
                 return os.strerror(one.errno)
     return str(error)

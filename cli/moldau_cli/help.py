@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Command = Any
     Parameter = Any
 
+_ANYWHERE = "Also, anywhere in the command: --json, --command-config FILE, --profile NAME."
+"""Options that ``moldau_cli.main`` takes out of the arguments before the library sees them."""
+
 
 def plain_help(command: Command) -> None:
     """Sets how a command, and all commands below it, describe their arguments and their subcommands.
@@ -28,6 +31,8 @@ def plain_help(command: Command) -> None:
         elif parameter.metavar is None and not parameter.is_flag and not hasattr(parameter.type, "choices"):
             parameter.metavar = _value_name(parameter)
     if not hasattr(command, "commands"):
+        if any(parameter.name == "bootstrap_server" for parameter in command.params):
+            command.epilog = _ANYWHERE
         return
     command.no_args_is_help = True
     for child in command.commands.values():

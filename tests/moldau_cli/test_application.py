@@ -54,6 +54,7 @@ def test_help_names_values_plainly_and_cuts_no_sentence(monkeypatch):
         shown = " ".join(command.get_help(context).split())
         assert not re.search(r"<(str|int|float|path)\b|[─│]|``", shown), path
         assert "{" not in command.get_usage(context), path
+        assert ("--command-config FILE, --profile NAME" in shown) == ("--bootstrap-server" in shown), path
         if hasattr(command, "commands"):
             for child in command.commands.values():
                 assert " ".join(child.help.split()).partition(". ")[0] in shown, path

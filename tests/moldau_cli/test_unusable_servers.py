@@ -1,5 +1,7 @@
 """Goal: a command whose security settings do not fit the listener names the setting in one line, with exit code 2."""
 
+import errno
+import socket
 import subprocess
 import sys
 
@@ -7,6 +9,7 @@ import pytest
 
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import ListenerTls
+from moldau_cli.client import _plain
 from moldau_cli.main import main
 from support.certificates import authority
 from support.client.socket_cluster import cluster
@@ -23,6 +26,14 @@ def test_nothing_but_that_line_is_written():
     assert run.returncode == 2
     assert run.stderr.startswith("moldau: INVALID_CONFIG: no broker of 127.0.0.1:")
     assert run.stderr.count("\n") == 1
+
+
+def test_a_name_that_cannot_be_resolved_is_reported_in_words():
+    """The numbers of the resolver are no ``errno``: -2 was called an unknown error."""
+    wrapped = OSError("all attempts to connect failed")
+    wrapped.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert _plain(wrapped) == "Name or service not known"
+    assert _plain(ConnectionRefusedError(errno.ECONNREFUSED, "x")) == "Connection refused"
 
 
 def fails(arguments, text, capsys):

@@ -87,7 +87,7 @@ async def check_ports(environment: Environment, config: Config) -> list[Finding]
         try:
             (await environment.network.listen(host, port)).close()
         except OSError as error:
-            detail = f"cannot listen: {os.strerror(error.errno) if error.errno else error}"
+            detail = f"cannot listen: {_reason(error)}"
             found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
         else:
             found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
@@ -189,7 +189,9 @@ async def ask_voters(
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+    if isinstance(error, socket.gaierror):
+        return str(error.strerror)
+    if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return " ".join(str(error).split()) or type(error).__name__
 
