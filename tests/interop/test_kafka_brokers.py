@@ -202,9 +202,9 @@ def test_the_end_of_a_record_at_the_delivery_limit(node):
             consumer.commit()
 
     async def asked():
-        environment = real_environment()
-        times = await group_times_ms(bootstrap, environment, "limited")
-        return times, await archived_records(bootstrap, environment, "limited", "limited")
+        environment, reach = real_environment(), {"bootstrap.servers": bootstrap}
+        times = await group_times_ms(reach, environment, "limited")
+        return times, await archived_records(reach, environment, "limited", "limited")
 
     times, archived = trio.run(asked)
     assert times == (20_000, 45_000)
