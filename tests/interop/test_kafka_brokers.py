@@ -204,7 +204,7 @@ def test_the_end_of_a_record_at_the_delivery_limit(node):
     async def asked():
         environment, reach = real_environment(), {"bootstrap.servers": bootstrap}
         times = await group_times_ms(reach, environment, "limited")
-        return times, await archived_records(reach, environment, "limited", "limited")
+        return times, await archived_records(reach, environment, "limited", "limited", times[0])
 
     times, archived = trio.run(asked)
     assert times == (20_000, 45_000)

@@ -78,6 +78,8 @@ PROGRESS_S = 60.0
 READING_S = 600.0
 """How long a group may take to come to what is new, as long as it reads what is older."""
 DRAIN_S, STUCK_DRAIN_S = 3_000.0, 60.0
+PATIENT_START = {"initial.broker.registration.timeout.ms": str(600_000)}
+"""Faults may keep controllers from electing a leader for minutes; a broker that starts then is not to end by itself."""
 """How long clients may take to end, where the cluster serves (longer than a pipe takes at most) and where not."""
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
@@ -209,6 +211,7 @@ class _Run:
             controllers=options.controllers,
             settings={
                 **self._small(SNAPSHOT_BYTES, SMALL_SNAPSHOT_BYTES),
+                **PATIENT_START,
                 **options.clients.settings,
                 **options.settings,
             },

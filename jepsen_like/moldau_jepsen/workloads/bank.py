@@ -309,6 +309,7 @@ class BankWorkload:
 
     async def final_read(self, timeout_s: float) -> None:
         """Reads all accounts and requests from their beginnings; see ``read_everything``."""
+        self._clerks.note_unfinished()
         partitions = [*self._options.account_partitions, *self._options.clerks.source_partitions]
         asked = str(self._options.consumer.get("isolation.level", "read_committed"))
         await read_everything(

@@ -372,8 +372,15 @@ class PipeWorkload:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def note_unfinished(self) -> None:
+        """Says in the history that the workers were ended before they were through, so nothing is judged as lost."""
+        if not self._drained:
+            process, text = self._recorder.new_process(), "the pipe was ended before it was through"
+            self._recorder.operation(process, Kind.POLL, Status.INFO, self._recorder.now_ms(), final=True, error=text)
+
     async def final_read(self, timeout_s: float) -> None:
         """Reads source and target from their beginnings; see ``read_everything``."""
+        self.note_unfinished()
         partitions = [*self._options.source_partitions, *self._options.target_partitions]
 
         def make(isolation: str) -> Consumer:

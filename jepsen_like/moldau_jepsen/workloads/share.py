@@ -24,6 +24,7 @@ from moldau_jepsen.checkers.group.share import (
     Event,
     Sent,
     ShareAnomalyKind,
+    ShareVerdict,
     check_share_group,
 )
 from moldau_jepsen.history import TopicPartition
@@ -128,6 +129,7 @@ class ShareWorkload:
         self.evidence = ""
         """Times of the group that brokers use, and why the coordinators' log was not read where it was needed."""
         self._judges_loss = True
+        self._lock_ms = options.lock_ms
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -284,12 +286,13 @@ class ShareWorkload:
     async def _ask_what_was_given_up(self, environment: Environment) -> None:
         """Adds the records that the coordinators archived, if the history alone would call a record lost."""
         options = self._options
-        verdict = check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX)
-        if all(one.kind is not ShareAnomalyKind.LOST for one in verdict.anomalies):
+        if all(one.kind is not ShareAnomalyKind.LOST for one in self._verdict().anomalies):
             return
         try:
             with trio.fail_after(EVIDENCE_SECONDS):
-                self.events += await archived_records(self._reach, environment, options.group, options.topic)
+                self.events += await archived_records(
+                    self._reach, environment, options.group, options.topic, self._lock_ms
+                )
         except PrunedLogError as error:  # whether a record was given up or lost cannot be known
             self._judges_loss = False
             self.evidence += f"; not judged whether records were lost: {error}"
@@ -298,12 +301,15 @@ class ShareWorkload:
 
     def wrong(self) -> list[tuple[str, str]]:
         """Returns the kind and the text of each violation of the group."""
-        found = check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX).anomalies
+        found = self._verdict().anomalies
         return [
             (one.kind.value, f"{one.kind.value}: offset {one.place[1]} of {one.place[0]}: {one.text}")
             for one in found
             if self._judges_loss or one.kind is not ShareAnomalyKind.LOST
         ]
+
+    def _verdict(self) -> ShareVerdict:
+        return check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX, lock_ms=self._lock_ms)
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:
         """Accepts whatever comes, until nothing has come for longer than the group's lock and session.
@@ -316,6 +322,7 @@ class ShareWorkload:
         number = self._new_member()
         with trio.fail_after(timeout_s) as scope:
             lock_ms, session_ms = await group_times_ms(self._reach, environment, self._options.group)
+            self._lock_ms = lock_ms
             self.evidence = f"lock {lock_ms} ms, session {session_ms} ms"
             allowed_ms = max(self._options.quiet_ms, 2 * lock_ms + session_ms)
             scope.deadline += allowed_ms / 1000

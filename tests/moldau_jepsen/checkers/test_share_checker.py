@@ -17,6 +17,7 @@ from moldau_jepsen.checkers.group.share import (
 from moldau_jepsen.history import TopicPartition
 
 K = ShareAnomalyKind
+LOCK_MS = 80
 PLACE = (TopicPartition("t", 0), 5)
 SENT = Sent(PLACE, 9)
 ACCEPT, RELEASE, REJECT, RENEW = Acknowledgement
@@ -57,6 +58,10 @@ HISTORIES = {
     "held by two": (
         [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(1, 70, 75)],
         K.TWO_HOLDERS,
+    ),
+    "held by the other, perhaps no longer": (
+        [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(1, 85, 91), acknowledged(2, 95, 99)],
+        None,
     ),
     "done by another before": (
         [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(2, 62, 65), acknowledged(1, 70, 75)],
@@ -109,14 +114,14 @@ HISTORIES = {
 def test_golden_histories(name):
     """Each history has the one anomaly that it was written for, or none."""
     events, expected = HISTORIES[name]
-    verdict = check_share_group(events, delivery_count_max=5)
+    verdict = check_share_group(events, delivery_count_max=5, lock_ms=LOCK_MS)
     assert {each.kind for each in verdict.anomalies} == ({expected} if expected else set())
     assert verdict.valid == (expected is None)
 
 
 def test_open_end():
     """Without the final phase, records may be open."""
-    assert check_share_group([SENT], delivery_count_max=5, drained=False).valid
+    assert check_share_group([SENT], delivery_count_max=5, lock_ms=LOCK_MS, drained=False).valid
 
 
 def deliveries_seen(count):
@@ -127,21 +132,21 @@ def deliveries_seen(count):
 def test_unseen_deliveries_count_towards_the_limit():
     """A correct broker counts fetches whose answers are lost; the history alone cannot tell these from a loss."""
     history = deliveries_seen(3)
-    (lost,) = check_share_group(history, delivery_count_max=5).anomalies
+    (lost,) = check_share_group(history, delivery_count_max=5, lock_ms=LOCK_MS).anomalies
     assert lost.kind is K.LOST
     assert lost.text == "delivered 3 times (with the counts 1, 2, 3), neither accepted nor rejected"
-    assert check_share_group([*history, Archived(PLACE, 5)], delivery_count_max=5).valid
+    assert check_share_group([*history, Archived(PLACE, 5)], delivery_count_max=5, lock_ms=LOCK_MS).valid
 
 
 def test_a_record_that_was_given_up_too_early_is_lost():
     """As by a share-partition that uses another limit than the group's."""
     archived = [Archived(PLACE, 4), Archived(PLACE, 2)]
-    (lost,) = check_share_group([*deliveries_seen(3), *archived], delivery_count_max=5).anomalies
+    (lost,) = check_share_group([*deliveries_seen(3), *archived], delivery_count_max=5, lock_ms=LOCK_MS).anomalies
     assert lost.kind is K.LOST
     assert "archived after 4 deliveries, the limit is 5" in lost.text
 
 
 def test_another_records_end_excuses_no_loss():
     other = (PLACE[0], PLACE[1] + 1)
-    (lost,) = check_share_group([SENT, Archived(other, 5)], delivery_count_max=5).anomalies
+    (lost,) = check_share_group([SENT, Archived(other, 5)], delivery_count_max=5, lock_ms=LOCK_MS).anomalies
     assert (lost.kind, lost.place) == (K.LOST, PLACE)

@@ -18,8 +18,18 @@ def holding(member: str, begun: float, ended: float | None, *epochs: int, coordi
     return Holding(TASK, member, begun, ended, set(epochs), coordinator)
 
 
-def commit(held: Holding, offset: int, begun: float, *, accepted: bool | None = True) -> Commit:
-    return Commit(holding=held, partition=0, offset=offset, begun_ms=begun, ended_ms=begun + 1, accepted=accepted)
+def commit(
+    held: Holding, offset: int, begun: float, *, accepted: bool | None = True, coordinator: str = "b1"
+) -> Commit:
+    return Commit(
+        holding=held,
+        partition=0,
+        offset=offset,
+        begun_ms=begun,
+        ended_ms=begun + 1,
+        accepted=accepted,
+        coordinator=coordinator,
+    )
 
 
 def kinds(history: History) -> list[StreamsAnomalyKind]:
@@ -56,6 +66,27 @@ def test_lost_and_older_commits_are_convicted() -> None:
     history = History(holdings=[one, two], commits=[commit(one, 50, 5), commit(two, 40, 25)])
     history.reads = [Read(partition=0, offset=50, begun_ms=30), Read(partition=0, offset=40, begun_ms=40)]
     assert kinds(history) == [K.OFFSET_BACK, K.OFFSET_LOST]
+
+
+@pytest.mark.parametrize(
+    ("before", "reader", "after", "is_wrong"),
+    [
+        ("b2", "b1", "b2", False),  # the reader asked a coordinator that had been replaced
+        ("b2", "b1", "b1", True),  # it came back, and had lost the commit
+        ("b2", "b3", "b3", True),  # it took over, and had lost the commit
+        ("b2", "b2", "b2", True),
+        ("b2", "b1", None, True),  # nothing tells that it was replaced
+    ],
+)
+def test_an_older_offset_needs_a_replaced_coordinator(
+    before: str, reader: str, after: str | None, *, is_wrong: bool
+) -> None:
+    held = holding("m1", 0, None, 1)
+    history = History(holdings=[held], commits=[commit(held, 40, 1), commit(held, 50, 5, coordinator=before)])
+    history.reads = [Read(partition=0, offset=40, begun_ms=10, coordinator=reader)]
+    if after is not None:
+        history.commits.append(commit(held, 60, 20, coordinator=after))
+    assert kinds(history) == ([K.OFFSET_LOST] if is_wrong else [])
 
 
 @pytest.mark.parametrize("accepted", [None, False])

@@ -138,6 +138,15 @@ def test_the_run_waits_for_a_busy_pipe_but_not_for_a_stalled_one(monkeypatch, ra
     assert 85 < took < 95 if through else 19 < took < 25
 
 
+def test_a_pipe_that_is_ended_early_has_lost_nothing():
+    """The final read says that workers were cancelled, so the checker does not judge what they had not reached."""
+    operations = []
+    environment = simulated_environment()
+    pipe = PipeWorkload(environment, "b:9092", OPTIONS, Recorder(environment.clock, operations.append))
+    pipe.note_unfinished()
+    assert [(one.kind, one.status, one.final) for one in operations] == [(Kind.POLL, Status.INFO, True)]
+
+
 def test_a_crashed_worker_records_its_pending_sends(monkeypatch):
     """Found by seed 35: what a crashed worker had sent was missing in the history, and showed as made from nothing."""
     monkeypatch.setattr("moldau_jepsen.workloads.pipe.Producer", Stub)

@@ -6,17 +6,29 @@ Method: the draws of many seeds, and short runs of the profile.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
+import trio
 
+from moldau.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TaskIds,
+)
+from moldau_jepsen.checkers.group.streams import History
 from moldau_jepsen.coverage.situations import OF_STREAMS
 from moldau_jepsen.simulation.campaign.later_profiles import STREAMING
 from moldau_jepsen.simulation.campaign.options import RunOptions, drawn_sharing, drawn_streams
 from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.campaign.runner import run_seed
 from moldau_jepsen.simulation.mutants.mutants import run_trial
+from moldau_jepsen.workloads.streams.member import StreamsMember
 from moldau_jepsen.workloads.streams.workload import StreamsOptions, StreamsWorkload
 from support.cluster.broker_cluster import Cluster, run_cluster
+
+if TYPE_CHECKING:
+    from moldau_jepsen.workloads.streams.member import Link
 
 RULES = (
     "streams-two-at-once",
@@ -79,3 +91,46 @@ def test_rules_convict_alone(rule: str) -> None:
     verdict = run_trial(rule, range(1, 9))
     assert verdict.found
     assert verdict.found_by == rule
+
+
+class HeldLink:
+    """Answers each heartbeat with both tasks, but the second one only when the member has left."""
+
+    def __init__(self) -> None:
+        self.application = StreamsOptions().application
+        self.answered_by = "b1:9092"
+        self.beats = 0
+        self.under_way, self.has_left = trio.Event(), trio.Event()
+
+    async def ask(
+        self, response_class: type[StreamsGroupHeartbeatResponse], request: StreamsGroupHeartbeatRequest, version: int
+    ) -> StreamsGroupHeartbeatResponse:
+        del response_class, version
+        if request.member_epoch == -1:
+            self.has_left.set()
+        else:
+            self.beats += 1
+            if self.beats == 2:
+                self.under_way.set()
+                await self.has_left.wait()
+        tasks = [TaskIds(subtopology_id="1", partitions=[0, 1])]
+        return StreamsGroupHeartbeatResponse(member_epoch=self.beats, active_tasks=tasks)
+
+
+def test_a_member_that_leaves_takes_no_tasks() -> None:
+    """The answer to a heartbeat that was under way comes after the leave: the coordinator has given the tasks away."""
+    link, history = HeldLink(), History()
+    member = StreamsMember("m1", cast("Link", link), history)
+
+    async def main() -> None:
+        await member.beat()
+        assert sorted(member.acting) == [("1", 0), ("1", 1)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.beat)
+            await link.under_way.wait()
+            await member.leave()
+        assert member.acting == {}
+
+    trio.run(main)
+    assert link.beats == 2
+    assert [each.ended_ms is not None for each in history.holdings] == [True, True]

@@ -97,4 +97,4 @@ def tell(seed: int, *, work_s: float = 60.0, kill_every_s: float = 15.0) -> Stor
 
     _, digest = run_cluster(scenario, seed=seed, brokers=3, **SETTINGS)
     assert workload is not None
-    return Story(check_share_group(workload.events, delivery_count_max=LIMIT), kills, digest)
+    return Story(check_share_group(workload.events, delivery_count_max=LIMIT, lock_ms=OPTIONS.lock_ms), kills, digest)

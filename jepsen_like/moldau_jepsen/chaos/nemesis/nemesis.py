@@ -42,6 +42,8 @@ SLOW_BYTES_PER_S = (10_000.0, 200_000.0)
 LOSSES = (1 / 32, 1 / 16, 1 / 8, 1 / 4)
 RESET_EVERY_S = (0.2, 2.0)
 RESTORE_TIMEOUT_S = 90.0
+REPLACE_ATTEMPTS = 3
+"""How often a controller's vote is asked for, each time for ``RESTORE_TIMEOUT_S``, before the end of the run."""
 ROLLING_WAIT_S = 30.0
 WATCH_EVERY_S = 0.5
 DEATHS_MAX = 20
@@ -169,7 +171,7 @@ class Nemesis:
         self._taken.clear()
         self._power_lost = None
         for node_id in sorted(self._rotten):
-            await self._replace_disk(node_id)
+            await self._replace_disk(node_id, is_last=True)
         if self._voters is not None and not await self._voters.restore_voters(RESTORE_TIMEOUT_S):
             self.deaths.append(f"not all controllers vote again {RESTORE_TIMEOUT_S:g} s after the last fault")
 
@@ -203,10 +205,13 @@ class Nemesis:
             return True
         return trio.current_time() < self._failed_until.get(node_id, 0.0)
 
-    async def _replace_disk(self, node_id: int) -> None:
-        """Gives a node whose records were damaged an empty disk: they come from the other replicas."""
+    async def _replace_disk(self, node_id: int, *, is_last: bool = False) -> None:
+        """Gives a node whose records were damaged an empty disk: they come from the other replicas.
+
+        Other faults may prevent it for now; ``recover`` tries for the last time.
+        """
         if any(node.node_id == node_id for node in self._cluster.controllers):
-            await self._replace_controller(node_id)
+            await self._replace_controller(node_id, is_last=is_last)
             return
         with trio.move_on_after(RESTORE_TIMEOUT_S) as scope:
             while not await self._call(self._cluster.can_do_without, node_id):  # noqa: ASYNC110 - no event reports it
@@ -216,14 +221,15 @@ class Nemesis:
             await self._call(self._cluster.wipe, node_id)
             await self._call(self._cluster.launch, node_id)
             del self._rotten[node_id]
-        if scope.cancelled_caught:
+        if scope.cancelled_caught and is_last:
             self.deaths.append(f"broker {node_id} could not be replaced: partitions have no other in-sync replica")
 
-    async def _replace_controller(self, node_id: int) -> None:
+    async def _replace_controller(self, node_id: int, *, is_last: bool) -> None:
         """A voter with an empty disk might vote twice in an epoch, and lacks the entries that it confirmed."""
         assert self._voters is not None, "controllers rot only where a client can take their vote away"
         if not await self._voters.surely_remove_voter(node_id, RESTORE_TIMEOUT_S):
-            self.deaths.append(f"controller {node_id} could not be replaced: its vote could not be taken away")
+            if is_last:
+                self.deaths.append(f"controller {node_id} could not be replaced: its vote could not be taken away")
             return
         if await self._call(self._cluster.state, node_id) is not ProcessState.STOPPED:
             await self._call(self._cluster.stop_node, node_id)
@@ -412,7 +418,9 @@ class Nemesis:
         await trio.sleep_until(end)
         for node_id in affected:
             if node_id in controllers and node_id in self._rotten:
-                await self._replace_disk(node_id)
+                for _ in range(REPLACE_ATTEMPTS):
+                    if node_id in self._rotten:
+                        await self._replace_disk(node_id)
                 continue
             await self._bring_back(node_id)  # it may have refused to start
             if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):

@@ -7,7 +7,9 @@ heartbeat that reports the revocation. The rules:
 2. Two members act on one task at the same time only if the coordinator may have removed the first one: the second
    begins no earlier than a session after the first one's last heartbeat that the same coordinator accepted was sent. A
    coordinator that another one has replaced, and that does not know it yet, still accepts heartbeats.
-3. A committed offset is neither lost nor replaced by an older one.
+3. A committed offset is neither lost nor replaced by an older one. A coordinator that another one has replaced may
+   still answer with the offset that it knows: a read does not count if another broker accepted both the last commit
+   before it and the first one after it.
 4. After the faults have ended, each task runs on exactly one member.
 
 A commit without an answer may reach the coordinator late, and replace later commits of the same holding: the member is
@@ -64,6 +66,8 @@ class Commit:
     begun_ms: float
     ended_ms: float
     accepted: bool | None
+    coordinator: str = ""
+    """The broker that accepted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,8 @@ class Read:
     partition: int
     offset: int
     begun_ms: float
+    coordinator: str = ""
+    """The broker that answered."""
 
 
 @dataclass(slots=True)
@@ -148,6 +154,14 @@ def _firm(commits: list[Commit]) -> list[Commit]:
     return [each for each in commits if each.accepted and each.ended_ms <= doubtful.get(id(each.holding), float("inf"))]
 
 
+def _is_outdated(read: Read, history: History) -> bool:
+    """Whether other brokers coordinated the group right before and after a read, as far as accepted commits tell."""
+    accepted = sorted((each.ended_ms, each.coordinator) for each in history.commits if each.accepted)
+    before = [coordinator for ended_ms, coordinator in accepted if ended_ms <= read.begun_ms]
+    after = [coordinator for ended_ms, coordinator in accepted if ended_ms > read.begun_ms]
+    return bool(before and after) and read.coordinator not in (before[-1], after[0])
+
+
 def _commits_stay(history: History) -> list[StreamsAnomaly]:
     found: list[StreamsAnomaly] = []
     for partition in sorted({each.partition for each in history.commits}):
@@ -164,7 +178,7 @@ def _commits_stay(history: History) -> list[StreamsAnomaly]:
                 found.append(StreamsAnomaly(StreamsAnomalyKind.OFFSET_BACK, text))
         for read in (each for each in history.reads if each.partition == partition):
             least = floor(read.begun_ms)
-            if read.offset < least:
+            if read.offset < least and not _is_outdated(read, history):
                 text = f"{read.offset} is committed for partition {partition}, and {least} was before"
                 found.append(StreamsAnomaly(StreamsAnomalyKind.OFFSET_LOST, text))
     return found

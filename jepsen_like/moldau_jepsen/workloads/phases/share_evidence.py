@@ -20,7 +20,7 @@ from moldau_broker.coordinator.share.core.batches import ARCHIVED, AVAILABLE
 from moldau_broker.coordinator.share.core.records import parse_change
 from moldau_broker.coordinator.share.core.state import Snapshot
 from moldau_broker.server.cluster_metadata.topic_creation import SHARE_STATE_TOPIC
-from moldau_jepsen.checkers.group.share import Archived
+from moldau_jepsen.checkers.group.share import CLOCK_RATE_MAX, Archived
 from moldau_jepsen.history import TopicPartition
 
 if TYPE_CHECKING:
@@ -65,10 +65,11 @@ async def group_times_ms(reach: Mapping[str, str], environment: Environment, gro
 
 
 async def archived_records(
-    reach: Mapping[str, str], environment: Environment, group: str, topic: str
+    reach: Mapping[str, str], environment: Environment, group: str, topic: str, lock_ms: float
 ) -> list[Archived]:
     """Returns all records of a group that its coordinators have stored as archived, by rejection or by the limit.
 
+    ``lock_ms`` is how long the group's locks last; see ``StoredStates``.
     Bounded by the caller's deadline.
 
     Raises:
@@ -81,7 +82,7 @@ async def archived_records(
         "isolation.level": "read_uncommitted",
         "enable.auto.commit": False,
     }
-    states = StoredStates(group, topic)
+    states = StoredStates(group, topic, lock_ms)
     async with Admin(reach, environment=environment) as admin:
         description = (await admin.describe_topics([SHARE_STATE_TOPIC]))[SHARE_STATE_TOPIC]
     partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
@@ -102,15 +103,19 @@ class StoredStates:
 
     Brokers of Kafka store a record as archived, and then move the start offset of the share-partition. Those of Moldau
     move it at once: a record that the start offset has passed while it was available after ``count`` deliveries was
-    archived with the delivery that followed. So the last state of each record is kept, and the start offsets.
+    archived with a delivery that followed. Usually that is the next one. While a write was under way, locks may have
+    expired several times, and only the outcome was written; so each lock that fits between the two writes may have been
+    a delivery. A clock may run at twice the rate.
     """
 
-    def __init__(self, group: str, topic: str) -> None:
-        """Knows nothing of the group, which reads one topic."""
+    def __init__(self, group: str, topic: str, lock_ms: float) -> None:
+        """Knows nothing of the group, which reads one topic and whose locks last for ``lock_ms``."""
         self._group = group
         self._topic = topic
+        self._lock_ms = lock_ms / CLOCK_RATE_MAX
         self._archived: dict[Place, int] = {}
-        self._available: dict[Place, int] = {}
+        self._available: dict[Place, tuple[int, int]] = {}
+        """Deliveries of records that were available in their last state, and the time of its write."""
         self._starts: dict[int, int] = {}
 
     def take(self, records: Iterable[Record[bytes, bytes]]) -> None:
@@ -127,25 +132,29 @@ class StoredStates:
                 continue
             stored = change.state if isinstance(change, Snapshot) else change
             if stored is not None:
-                partition = change.key.partition
-                self._starts[partition] = max(stored.start_offset, self._starts.get(partition, 0))
+                partition = TopicPartition(self._topic, change.key.partition)
                 for batch in stored.batches:
-                    self._take_batch(TopicPartition(self._topic, partition), batch)
+                    self._take_batch(partition, batch, record.timestamp)
+                self._pass(partition, stored.start_offset, record.timestamp)
 
-    def _take_batch(self, partition: TopicPartition, batch: StateBatch) -> None:
+    def _pass(self, partition: TopicPartition, start_offset: int, now_ms: int) -> None:
+        """Archives the available records that a new start offset has passed."""
+        if start_offset <= self._starts.get(partition.partition, 0):
+            return
+        self._starts[partition.partition] = start_offset
+        for place in [each for each in self._available if each[0] == partition and each[1] < start_offset]:
+            count, written_ms = self._available.pop(place)
+            self._archived[place] = count + 1 + int(max(0, now_ms - written_ms) / self._lock_ms)
+
+    def _take_batch(self, partition: TopicPartition, batch: StateBatch, now_ms: int) -> None:
         for offset in range(batch.first_offset, batch.last_offset + 1):
             place = partition, offset
             self._available.pop(place, None)
             if batch.delivery_state == AVAILABLE:
-                self._available[place] = batch.delivery_count
+                self._available[place] = batch.delivery_count, now_ms
             elif batch.delivery_state == ARCHIVED:
                 self._archived[place] = batch.delivery_count
 
     def archived(self) -> list[Archived]:
-        """Returns the archived records with the deliveries that had counted then."""
-        passed = {
-            place: count + 1
-            for place, count in self._available.items()
-            if place[1] < self._starts.get(place[0].partition, 0)
-        }
-        return [Archived(place, count) for place, count in sorted((self._archived | passed).items())]
+        """Returns the archived records with the most deliveries that can have counted then."""
+        return [Archived(place, count) for place, count in sorted(self._archived.items())]

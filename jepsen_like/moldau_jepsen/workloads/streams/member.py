@@ -170,7 +170,7 @@ async def read_offset(link: Link, history: History, partition: int, member: tupl
             link.forget()
         return -2
     offset = int(found.topics[0].partitions[0].committed_offset)
-    history.reads.append(Read(partition=partition, offset=offset, begun_ms=begun_ms))
+    history.reads.append(Read(partition=partition, offset=offset, begun_ms=begun_ms, coordinator=link.answered_by))
     return offset
 
 
@@ -194,6 +194,7 @@ class StreamsMember:
         self.positions: dict[Task, int] = {}
         self.sends_all = True
         self._hurries = trio.Event()
+        self._leaves = False
         self.hung_until = 0.0
 
     @property
@@ -210,7 +211,8 @@ class StreamsMember:
             self._drop_all()
 
     async def leave(self) -> None:
-        """Commits, closes all tasks, and leaves the group."""
+        """Commits, closes all tasks, and leaves the group; a late answer to a heartbeat gives it no tasks any more."""
+        self._leaves = True
         for task in sorted(self.acting):
             await self._commit(task)
             self._close(task)
@@ -222,7 +224,7 @@ class StreamsMember:
     # Heartbeats
 
     async def _beat_for_ever(self) -> None:
-        while True:
+        while not self._leaves:
             await self._until_awake()
             await self.beat()
             self._hurries = trio.Event()
@@ -247,7 +249,7 @@ class StreamsMember:
         coordinator = self.link.answered_by
         await self._until_awake()
         self.sends_all = True
-        if answer is None:
+        if answer is None or self._leaves:
             return
         code = ErrorCode(answer.error_code)
         if code in FENCED:
@@ -340,6 +342,7 @@ class StreamsMember:
                     begun_ms=begun_ms,
                     ended_ms=now_ms(),
                     accepted=accepted,
+                    coordinator=self.link.answered_by,
                 )
             )
 
