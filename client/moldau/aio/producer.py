@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moldau.aio.consumer import Consumer
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.consumer import CommittedOffset
     from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.producer.core.statistics import ProducerStatistics
@@ -315,6 +316,11 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
         """
         return await self._portal.call_async(self._trio_producer.client_instance_id, timeout_ms)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._portal.call_sync(lambda: self._trio_producer.application_metrics)
 
     # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
     # commit belong to it.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from moldau.blocking.portal import Portal
     from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
     from moldau.consumer import Consumer as TrioConsumer
     from moldau.consumer.core.statistics import ConsumerStatistics
@@ -134,6 +135,11 @@ class ConsumerCalls:
         Positions are those of the trio consumer, which is ahead of a loop over single records.
         """
         return self._portal.call_sync(self._consumer.statistics)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._portal.call_sync(lambda: self._consumer.application_metrics)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Stops reading the partitions; they stay assigned."""

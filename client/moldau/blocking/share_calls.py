@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from moldau.blocking.portal import Portal
     from moldau.cluster.metadata import TopicPartition
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.share import ShareConsumer, ShareRecord
     from moldau.share.core.statistics import ShareConsumerStatistics
 
@@ -54,6 +55,11 @@ class ShareCalls:
     def statistics(self) -> ShareConsumerStatistics:
         """Returns the consumer's numbers, under the names of Kafka's metrics of share consumers."""
         return self._portal.call_sync(self._consumer.statistics)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._portal.call_sync(lambda: self._consumer.application_metrics)
 
     def acknowledge(self, record: ShareRecord[Any, Any], kind: AcknowledgeType | int = AcknowledgeType.ACCEPT) -> None:
         """Notes the outcome of a record that a poll has returned; the next poll or ``commit`` sends it.

@@ -1,6 +1,6 @@
 """Reports of a client about itself: statistics to the application, metrics to brokers that want them (KIP-714).
 
-Brokers that take no metrics cost nothing: the modules of ``moldau.cluster.telemetry`` are loaded when a connection to
+Brokers that take no metrics cost nothing: the shell of ``moldau.cluster.telemetry`` is loaded when a connection to
 one that does is open. Until then a client keeps a few counters.
 """
 
@@ -12,6 +12,7 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.cluster.samples import Samples
+from moldau.cluster.telemetry.application import ApplicationMetrics
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
@@ -44,10 +45,24 @@ def check_has_instance_id(config: Config) -> None:
 class TelemetryHandle:
     """The client metrics of one client."""
 
-    __slots__ = ("_began_ms", "_client", "_connections", "_creations", "_latencies", "_offered", "_opened", "_shell")
+    __slots__ = (
+        "_began_ms",
+        "_client",
+        "_connections",
+        "_creations",
+        "_latencies",
+        "_offered",
+        "_opened",
+        "_shell",
+        "application",
+        "member_id",
+    )
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
+        self.application = ApplicationMetrics(client.logger)
+        self.member_id: Callable[[], str] = str
+        """Returns the client's id in its group; empty without one."""
         self._began_ms = client.environment.clock.wall_ms()
         self._connections: list[RpcConnection] = []
         self._creations = Samples()

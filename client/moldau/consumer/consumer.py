@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.consumer.core.membership import Membership
     from moldau.consumer.core.statistics import ConsumerStatistics
     from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, EncodedBatches, RebalanceCallback
@@ -159,6 +160,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             self._auto_commit = AutoCommit(client, self._group, self._offsets.consumed, config)
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
+        client.telemetry.member_id = lambda: "" if self._membership is None else self._membership.member_id
         self._reports.start(self._background.nursery, client, self.statistics)
         return self
 
@@ -523,6 +525,11 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
         """
         return await self._opened()[0].telemetry.client_instance_id(timeout_ms)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._opened()[0].telemetry.application
 
     # --- offsets
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.consumer import Consumer
     from moldau.producer.core.partitioner import PartitionerFunction
     from moldau.producer.core.statistics import ProducerStatistics
@@ -558,6 +559,11 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
         """
         return await self._intake.opened()[0].telemetry.client_instance_id(timeout_ms)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._intake.opened()[0].telemetry.application
 
     @property
     def failure(self) -> KafkaError | None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
     from moldau.serialization.core.values import DeserializerLike
@@ -145,6 +146,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         )
         client.on_bootstrap_error = self._fetcher.arrived.notify
         await self._background.open(client.run)
+        client.telemetry.member_id = lambda: member_id
         self._background.nursery.start_soon(client.telemetry.run, self.statistics)
         return self
 
@@ -276,6 +278,11 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             KafkaError: REQUEST_TIMED_OUT, by default after ``request.timeout.ms``.
         """
         return await self._opened().telemetry.client_instance_id(timeout_ms)
+
+    @property
+    def application_metrics(self) -> ApplicationMetrics:
+        """The application's own metrics, which this client pushes to brokers that want them (KIP-1076)."""
+        return self._opened().telemetry.application
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:

@@ -83,7 +83,7 @@ def test_a_start_offset_archives_what_was_available():
     assert archived(update(start=9)) == {}
 
 
-def test_locks_that_expired_during_a_write_may_have_been_deliveries():
+def test_locks_that_expired_during_a_write_may_count():
     """A write took 3.5 s: a lock of 2 s ends three times within it if a clock runs at twice the rate."""
     available = update(StateBatch(4, 4, AVAILABLE, 5), start=4)
     assert archived(available, update(start=5), apart_ms=999) == {4: 6}

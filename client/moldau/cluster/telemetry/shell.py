@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.cluster.telemetry.core.metrics import HasMetrics, Metric, Point
     from moldau.runtime.config import Config
     from moldau.runtime.net.rpc import RpcConnection
@@ -70,7 +71,12 @@ class Owner(Protocol):
 
 
 class Counters(Protocol):
-    """The numbers of a client's connections, and the connections that may carry metrics."""
+    """The numbers of a client beside its statistics, and the connections that may carry metrics."""
+
+    application: ApplicationMetrics
+    """The application's own metrics."""
+    member_id: Callable[[], str]
+    """Returns the client's id in its group; empty without one."""
 
     def idlest_connection(self) -> RpcConnection | None:
         """Returns the open connection with the fewest requests in flight."""
@@ -228,6 +234,9 @@ class TelemetryShell:
         prefix = statistics.TELEMETRY_PREFIX
         now_ms = self._client.now_ms
         yield from named(prefix, self._counters.connection_numbers(now_ms))
+        for name, value, labels in self._counters.application.values():
+            group, _, last = name.replace("-", ".").replace("_", ".").rpartition(".")
+            yield from named(group, {last: value}, labels)
         yield from statistics.metrics()
         for node_id, values in self._counters.latency_numbers(now_ms):
             yield from named(f"{prefix}.node", values, (("node_id", f"node-{node_id}"),))
@@ -235,6 +244,7 @@ class TelemetryShell:
     def _resource(self) -> Mapping[str, str]:
         config = self._client.config
         found = {label: config.get(key) for key, label in _RESOURCE_KEYS.items() if key in config}
+        found["group_member_id"] = self._counters.member_id()
         return {label: str(value) for label, value in found.items() if value}
 
 

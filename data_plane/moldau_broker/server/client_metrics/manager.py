@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau.values import Buffer
     from moldau_broker.server.client_metrics.core.instances import Client
-    from moldau_broker.server.client_metrics.core.series import Point
+    from moldau_broker.server.client_metrics.core.series import Labels, Point
     from moldau_quorum.metadata.image import MetadataImage
 
 OFFERED: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
@@ -57,7 +57,7 @@ class ClientMetrics:
     def __init__(
         self,
         environment: Environment,
-        read: Callable[[Buffer], tuple[list[Point], int]],
+        read: Callable[[Buffer], tuple[list[Point], int, Labels]],
         bytes_max: Callable[[], int],
         load: Callable[[], None] = lambda: None,
     ) -> None:
@@ -128,7 +128,7 @@ class ClientMetrics:
     def _store(self, request: PushTelemetryRequest) -> ErrorCode:
         try:
             data = decompress(Compression(request.compression_type), request.metrics, self._bytes_max())
-            points, left_out = self._read(data)
+            points, left_out, labels = self._read(data)
         except OversizedRecordsError:
             return ErrorCode.TELEMETRY_TOO_LARGE
         except (CorruptRecordError, ValueError) as error:
@@ -136,7 +136,9 @@ class ClientMetrics:
             _logger.debug("metrics-unreadable", instance=request.client_instance_id, error=error)
             return ErrorCode.INVALID_RECORD
         self.counts.pushes += 1
-        self.counts.left_out += left_out + self.instances.series(request.client_instance_id).store(points)
+        series = self.instances.series(request.client_instance_id)
+        series.client_labels = labels
+        self.counts.left_out += left_out + series.store(points)
         return ErrorCode.NONE
 
     def _count(self, error: ErrorCode) -> None:
@@ -181,7 +183,7 @@ def _load() -> None:
     import moldau_broker.server.client_metrics.otlp  # noqa: F401
 
 
-def _points_of(metrics: Buffer) -> tuple[list[Point], int]:
+def _points_of(metrics: Buffer) -> tuple[list[Point], int, Labels]:
     from moldau_broker.server.client_metrics.otlp import points_of
 
     return points_of(metrics)

@@ -5,7 +5,8 @@ starts, because the import takes tens of milliseconds.
 
 Gauges and sums are read; clients of KIP-714 send nothing else. Kafka's own metrics keep their name, with dots as
 underscores (``org_apache_kafka_...``). All other names get the prefix ``client_``, so that no client can send a metric
-that looks like one of the broker. A counter ends with ``_total``.
+that looks like one of the broker. A counter ends with ``_total``. Attributes of the resource that KIP-714 names, as
+the group of a client, become labels of all its metrics.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ LABELS_MAX: Final = 16
 """Labels of a point; further ones are dropped, in the order of their names."""
 OWN_LABELS: Final = frozenset({"client_id", "client_instance_id"})
 """Labels that the broker sets; a client's labels of these names are dropped."""
+CLIENT_LABELS: Final = ("client_rack", "group_id", "group_instance_id", "group_member_id", "transactional_id")
+"""Attributes of the resource that are labels (KIP-714)."""
 _KAFKA: Final = "org_apache_kafka_"
 _OTHER: Final = "client_"
 _NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int]:
-    """Returns at most ``CLIENT_SERIES_MAX`` points, and how many others the data have.
+def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int, Labels]:
+    """Returns at most ``CLIENT_SERIES_MAX`` points, how many others the data have, and the labels of the client.
 
     Raises:
         ValueError: the bytes are no ``MetricsData``.
@@ -67,7 +70,17 @@ def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int]:
             )
             for value in taken
         ]
-    return points, left_out
+    return points, left_out, _client_labels(message)
+
+
+def _client_labels(message: MetricsData) -> Labels:
+    found = {
+        attribute.key: text
+        for resource in message.resource_metrics
+        for attribute in resource.resource.attributes
+        if attribute.key in CLIENT_LABELS and (text := _text(attribute.value))
+    }
+    return tuple(sorted(found.items()))
 
 
 def _metrics(message: MetricsData) -> Iterator[Any]:

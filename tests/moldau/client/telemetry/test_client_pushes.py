@@ -17,11 +17,13 @@ import trio
 from moldau import Admin, Consumer, Producer, ShareConsumer
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.cluster.reports import LAST_PUSH_MS
+from moldau.cluster.telemetry.application import REGISTERED_MAX, ApplicationMetrics
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from moldau.protocol.messages.push_telemetry import PushTelemetryResponse
 from moldau.runtime.config import ConfigError
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_broker.server.client_metrics.core.instances import id_text
 from moldau_broker.server.metrics.clients import register_client_metrics
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
 
 BOOTSTRAP = {"bootstrap.servers": "b1:9092"}
-LINE = re.compile(r'org_apache_kafka_(\w+){client_id="([^"]*)",client_instance_id="[^"]*"(.*)} (\S+)')
+OF_CLIENT = r'(?:,(?:group_id|group_member_id)="[^"]*")*'
+LINE = re.compile(r'org_apache_kafka_(\w+){client_id="([^"]*)",client_instance_id="[^"]*"' + OF_CLIENT + r"(.*)} (\S+)")
 GET, PUSH = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY
 
 
@@ -50,9 +53,7 @@ def page(cluster: Cluster, *brokers: int) -> dict[str, dict[str, float]]:
         registry = Registry()
         register_client_metrics(registry, cluster.running[broker_id].context.client_metrics)
         for line in registry.expose().splitlines():
-            match = re.fullmatch(
-                r'org_apache_kafka_(\w+){client_id="([^"]*)",client_instance_id="[^"]*"(.*)} (\S+)', line
-            )
+            match = LINE.fullmatch(line)
             if match:
                 found.setdefault(match[2], {})[match[1] + match[3]] = float(match[4])
     return found
@@ -109,6 +110,82 @@ def test_all_clients_push_their_metrics() -> None:
         assert shared["consumer_connection_creation_total"] >= 1
 
     run_cluster(scenario)
+
+
+def test_applications_push_metrics_of_their_own() -> None:
+    """Beside those of the client, under the names that operators subscribe to; one that fails is left out."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await subscribe(cluster, metrics="org.apache.kafka.orders.", interval_ms="1000")
+        async with Producer(settings("p"), environment=cluster.client_environment) as producer:
+            metrics, backlog = producer.application_metrics, [3.0]
+            metrics.register("orders.backlog", lambda: backlog[0], shop="east")
+            metrics.register("orders.broken", lambda: 1 / 0)
+            metrics.register("orders-handled.total", lambda: 7)
+            await trio.sleep(4)
+            assert page(cluster)["p"] == {'orders_backlog,shop="east"': 3.0, "orders_handled_total": 7.0}
+            backlog[0] = 5.0
+            metrics.unregister("orders-handled.total")
+            metrics.unregister("orders.unknown")
+        assert page(cluster)["p"]['orders_backlog,shop="east"'] == 5.0, "the last push has the last value"
+
+    run_cluster(scenario)
+
+
+def test_members_of_groups_are_named_in_their_metrics() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        await subscribe(cluster, metrics="org.apache.kafka.consumer.connection.", interval_ms="1000")
+        environment = cluster.client_environment
+        async with (
+            Consumer(settings("c", group_id="g"), environment=environment) as consumer,
+            ShareConsumer(settings("s", group_id="h"), environment=environment) as sharer,
+        ):
+            consumer.subscribe(["t"])
+            sharer.subscribe(["t"])
+            with trio.fail_after(30):
+                while not consumer.assignment or not sharer.assignment:
+                    await consumer.poll(200)
+                    await sharer.poll(200)
+            await trio.sleep(3)
+            registry = Registry()
+            register_client_metrics(registry, cluster.running[1].context.client_metrics)
+            members = re.findall(r'creation_total{client_id="(\w)".*group_member_id="([^"]+)"', registry.expose())
+            assert sorted(members) == [("c", consumer.group_metadata().member_id), ("s", sharer.member_id)]
+
+    run_cluster(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "labels", "error", "text"),
+    [
+        ("backlog", float, {}, ValueError, "at least two, such as"),
+        ("Orders.backlog", float, {}, ValueError, "small letters"),
+        (7, float, {}, ValueError, "name int 7 must be words"),
+        ("producer.backlog", float, {}, ValueError, "belong to the client's own metrics"),
+        ("orders.backlog", 7, {}, TypeError, "read must be a function"),
+        ("orders.backlog", float, {"shop": 7}, TypeError, "the label shop must be a string"),
+    ],
+)
+def test_wrong_metrics_are_refused(
+    name: Any, read: Any, labels: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    metrics = ApplicationMetrics(EventLogger("test"))
+    with pytest.raises(error, match=text):
+        metrics.register(name, read, **labels)
+    assert list(metrics.values()) == []
+
+
+def test_the_number_of_metrics_is_bounded() -> None:
+    metrics = ApplicationMetrics(EventLogger("test"))
+    for number in range(REGISTERED_MAX):
+        metrics.register("orders.backlog", float, shop=str(number))
+    with pytest.raises(ValueError, match="200 metrics are registered already"):
+        metrics.register("orders.backlog", float)
+    metrics.register("orders.backlog", float, shop="7")
+    metrics.unregister("orders.backlog", shop="7")
+    metrics.register("orders.backlog", float)
+    assert len(list(metrics.values())) == REGISTERED_MAX
 
 
 def test_a_change_of_the_subscription_is_followed() -> None:

@@ -174,3 +174,14 @@ def test_series_never_exceed_their_budget(pushes, limit) -> None:
     for client in clients:
         client.clear()
     assert budget.used == 0
+
+
+def test_labels_of_a_client_follow_its_last_push() -> None:
+    series = ClientSeries(Budget())
+    series.store([point(1), replace(point(2), labels=(("group_id", "own"),))])
+    series.client_labels = (("group_id", "g"), ("group_member_id", "m1"))
+    series.client_labels = (("group_id", "g"), ("group_member_id", "m2"))
+    first, second = (dict(each.labels) for each in series.points())
+    assert first.items() >= {"group_id": "g", "group_member_id": "m2"}.items()
+    assert second == {"group_id": "own", "group_member_id": "m2"}
+    assert len(series) == 2

@@ -32,6 +32,9 @@ def test_sums_and_gauges_become_points() -> None:
     gauge = metrics.add(name="org.apache.kafka.producer.node.request.latency.avg").gauge.data_points.add(as_double=1.5)
     gauge.attributes.add(key="node.id").value.int_value = 2
     gauge.attributes.add(key="client_id").value.string_value = "forged"
+    owner = data.resource_metrics[0].resource.attributes
+    for key, text in (("group_member_id", "m"), ("group_id", "g"), ("client_rack", ""), ("client_id", "forged")):
+        owner.add(key=key).value.string_value = text
     assert points_of(data.SerializeToString()) == (
         [
             Point(
@@ -52,6 +55,7 @@ def test_sums_and_gauges_become_points() -> None:
             ),
         ],
         0,
+        (("group_id", "g"), ("group_member_id", "m")),
     )
 
 
@@ -63,7 +67,7 @@ def test_hostile_metrics_stay_within_the_bounds() -> None:
         for label in range(LABELS_MAX + 3):
             found.attributes.add(key=f"{label}\n").value.string_value = "v" * 1000
     metrics.add(name="h").histogram.data_points.add(count=1)
-    points, left_out = points_of(data.SerializeToString())
+    points, left_out, _ = points_of(data.SerializeToString())
     assert (len(points), left_out) == (CLIENT_SERIES_MAX, 6)
     assert points[0].name.startswith("client_x___")
     assert len(points[0].name) <= TEXT_MAX + len("client_")

@@ -43,13 +43,15 @@ class Budget:
 class ClientSeries:
     """The newest value of each series of one client."""
 
-    __slots__ = ("_budget", "_kinds", "_values")
+    __slots__ = ("_budget", "_kinds", "_values", "client_labels")
 
     def __init__(self, budget: Budget) -> None:
         """Starts without series."""
         self._budget = budget
         self._values: dict[tuple[str, Labels], float] = {}
         self._kinds: dict[str, bool] = {}  # by name: whether it is a counter
+        self.client_labels: Labels = ()
+        """Labels of all series, as of the last push: the client's group, its id in it, and the like."""
 
     def __len__(self) -> int:
         """The number of series."""
@@ -82,11 +84,14 @@ class ClientSeries:
         return not is_new or (len(self._values) < CLIENT_SERIES_MAX and self._budget.used < self._budget.limit)
 
     def points(self) -> list[Point]:
-        """Returns the totals and the newest values."""
+        """Returns the totals and the newest values; a label of a series goes before one of the client."""
         return [
-            Point(name=name, labels=labels, is_counter=self._kinds[name], is_delta=False, value=value)
+            Point(name=name, labels=self._labelled(labels), is_counter=self._kinds[name], is_delta=False, value=value)
             for (name, labels), value in self._values.items()
         ]
+
+    def _labelled(self, labels: Labels) -> Labels:
+        return tuple((dict(self.client_labels) | dict(labels)).items()) if self.client_labels else labels
 
     def clear(self) -> None:
         """Forgets all series, and gives their room back."""
