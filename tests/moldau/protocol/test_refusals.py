@@ -64,7 +64,7 @@ ENTRIES: dict[ApiKey, list[tuple[str, str, str]]] = {
             "markers topics partition_indexes",
         )
     ],
-    ApiKey.TXN_OFFSET_COMMIT: [("0-5", "topics(name) partitions(partition_index)", "topics partitions")],
+    ApiKey.TXN_OFFSET_COMMIT: [("0-6", "topics(name,topic_id) partitions(partition_index)", "topics partitions")],
     ApiKey.CREATE_ACLS: [("1-3", "results()", "creations")],
     ApiKey.DELETE_ACLS: [("1-3", "filter_results()", "filters")],
     ApiKey.DESCRIBE_CONFIGS: [("1-4", "results(resource_type,resource_name)", "resources")],
@@ -73,7 +73,7 @@ ENTRIES: dict[ApiKey, list[tuple[str, str, str]]] = {
         ("1-2", "results(topic_name=name) partitions(partition_index=)", "dirs/topics partitions")
     ],
     ApiKey.CREATE_PARTITIONS: [("0-3", "results(name)", "topics")],
-    ApiKey.DELETE_GROUPS: [("0-2", "results(group_id=)", "groups_names")],
+    ApiKey.DELETE_GROUPS: [("0-3", "results(group_id=)", "groups_names")],
     ApiKey.ELECT_LEADERS: [
         ("0-2", "replica_election_results(topic) partition_result(partition_id=)", "topic_partitions partitions")
     ],

@@ -198,7 +198,9 @@ class TlsConnection:
         except ssl.SSLEOFError:
             self._broken = "the TLS stream was cut"
         except ssl.SSLError as error:
-            self._broken = f"the TLS stream is broken: {_reason(error)}"
+            # Not every Python has an exception of its own for what OpenSSL 3 reports of a stream that was cut.
+            is_cut = error.reason == "UNEXPECTED_EOF_WHILE_READING"
+            self._broken = "the TLS stream was cut" if is_cut else f"the TLS stream is broken: {_reason(error)}"
         raise ConnectionResetError(errno.ECONNRESET, self._broken)
 
     def receive_into_nowait(self, buffer: memoryview) -> int:

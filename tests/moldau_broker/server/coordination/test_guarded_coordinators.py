@@ -173,7 +173,8 @@ def test_a_new_leader_hides_no_visible_record() -> None:
 
             for timestamp in (-1, -3, 1_500, 2_500):
                 assert await look_up(timestamp, 7) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), timestamp
-                assert await look_up(timestamp, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), timestamp
+                if timestamp != -3:  # version 4 does not know it
+                    assert await look_up(timestamp, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), timestamp
             assert await look_up(500, 7) == (ErrorCode.NONE, 0)
             assert await look_up(-2, 7) == (ErrorCode.NONE, 0)
             assert await look_up(1_500, 7, replica_id=silent) == (ErrorCode.NONE, 1)
