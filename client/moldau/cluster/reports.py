@@ -1,6 +1,6 @@
 """Reports of a client about itself: statistics to the application, metrics to brokers that want them (KIP-714).
 
-Brokers that take no metrics cost nothing: the shell of ``moldau.cluster.telemetry`` is loaded when a connection to
+Brokers that take no metrics cost nothing: the modules of ``moldau.cluster.telemetry`` are loaded when a connection to
 one that does is open. Until then a client keeps a few counters.
 """
 
@@ -12,7 +12,6 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.cluster.samples import Samples
-from moldau.cluster.telemetry.application import ApplicationMetrics
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.telemetry.application import ApplicationMetrics
     from moldau.cluster.telemetry.core.metrics import HasMetrics
     from moldau.cluster.telemetry.shell import TelemetryShell
     from moldau.runtime.config import Config
@@ -46,6 +46,7 @@ class TelemetryHandle:
     """The client metrics of one client."""
 
     __slots__ = (
+        "_application",
         "_began_ms",
         "_client",
         "_connections",
@@ -54,13 +55,12 @@ class TelemetryHandle:
         "_offered",
         "_opened",
         "_shell",
-        "application",
         "member_id",
     )
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
-        self.application = ApplicationMetrics(client.logger)
+        self._application: ApplicationMetrics | None = None
         self.member_id: Callable[[], str] = str
         """Returns the client's id in its group; empty without one."""
         self._began_ms = client.environment.clock.wall_ms()
@@ -70,6 +70,15 @@ class TelemetryHandle:
         self._latencies: dict[int, Samples] | None = None  # None: no broker wants them
         self._offered = trio.Event()
         self._shell: TelemetryShell | None = None
+
+    @property
+    def application(self) -> ApplicationMetrics:
+        """The application's own metrics."""
+        if self._application is None:
+            from moldau.cluster.telemetry.application import ApplicationMetrics  # most programs have none
+
+            self._application = ApplicationMetrics(self._client.logger)
+        return self._application
 
     # --- what the client reports
 

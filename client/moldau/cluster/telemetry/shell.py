@@ -73,10 +73,13 @@ class Owner(Protocol):
 class Counters(Protocol):
     """The numbers of a client beside its statistics, and the connections that may carry metrics."""
 
-    application: ApplicationMetrics
-    """The application's own metrics."""
     member_id: Callable[[], str]
     """Returns the client's id in its group; empty without one."""
+
+    @property
+    def application(self) -> ApplicationMetrics:
+        """The application's own metrics."""
+        ...
 
     def idlest_connection(self) -> RpcConnection | None:
         """Returns the open connection with the fewest requests in flight."""
