@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher.forks import NodeForks
 from moldau_jepsen.launcher.ports import choose_ports
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, node_properties, plan_nodes
@@ -143,8 +144,9 @@ def parent_of(node):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="parents are read from /proc")
-def test_later_starts_are_forks_of_the_same_process(pair):
+def test_later_starts_are_forks_of_the_same_process(pair, monkeypatch):
     """A node that is started again costs no imports, and is a process of its own as before."""
+    monkeypatch.setattr(process, "_FORKS", NodeForks())  # that of other tests may have other environment variables
     first, second = pair
     process.spawn_all([first], tied_to_parent=True)
     wait_ready([first])
