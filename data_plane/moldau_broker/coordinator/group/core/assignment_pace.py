@@ -8,6 +8,37 @@ coordinator keeps the pace.
 
 from __future__ import annotations
 
+from typing import Protocol
+
+
+class Paced(Protocol):
+    """A group of any kind, as far as the pace of its target assignments goes."""
+
+    @property
+    def epoch(self) -> int:
+        """The group epoch."""
+        ...
+
+    @property
+    def assignment_epoch(self) -> int:
+        """The group epoch of the last target assignment."""
+        ...
+
+    @property
+    def assigned_ms(self) -> int:
+        """When that was computed, in Unix time; 0 if unknown."""
+        ...
+
+
+def target_wait_ms(group: Paced, interval_ms: int, wall_ms: int, *, is_assigned: bool) -> int:
+    """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now.
+
+    The other arguments are those of ``assignment_wait_ms``.
+    """
+    if group.epoch <= group.assignment_epoch:
+        return 0
+    return assignment_wait_ms(group.assigned_ms, interval_ms, wall_ms, is_assigned=is_assigned)
+
 
 def assignment_wait_ms(assigned_ms: int, interval_ms: int, wall_ms: int, *, is_assigned: bool) -> int:
     """Returns how long a group still has to wait for a new target assignment; 0 if it can be computed now.

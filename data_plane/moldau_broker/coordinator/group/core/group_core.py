@@ -444,9 +444,8 @@ class GroupCore:
             return offset_checks.check_commit(group, request, context.version)
         code = check_commit(self.membership, request, moment)
         if code is ErrorCode.ILLEGAL_GENERATION and request.group_id not in self.membership.groups:
-            knows = (
-                isinstance(request, TxnOffsetCommitRequest) and context.version >= offset_checks.TXN_MEMBER_EPOCH_FROM
-            )
+            transactional = isinstance(request, TxnOffsetCommitRequest)
+            knows = transactional and offset_checks.knows_member_epochs(request, context.version)
             return ErrorCode.GROUP_ID_NOT_FOUND if knows else code
         return code
 

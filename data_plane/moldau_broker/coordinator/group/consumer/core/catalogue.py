@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     """
 
 
+def group_setting(catalogue: Catalogue, group_id: str, key: str, default: int) -> int:
+    """Returns a setting of a group; ``default`` if the group has none of its own."""
+    own = catalogue.group_setting(group_id, key)
+    return default if own is None else own
+
+
 def metadata_hash(topics: Iterable[str], catalogue: Catalogue) -> int:
     """Returns a hash of the given topics, which changes when one is created, deleted, or gets partitions.
 

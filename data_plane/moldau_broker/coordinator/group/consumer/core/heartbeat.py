@@ -22,7 +22,7 @@ from moldau.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 from moldau_broker.coordinator.group.consumer.core.assignors import ASSIGNORS, Subscriber
-from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
+from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
 from moldau_broker.coordinator.group.consumer.core.reconcile import reconcile
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
 from moldau_broker.coordinator.group.consumer.core.regexes import TopicRegexes, note_right
@@ -38,7 +38,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     Target,
     TargetEpoch,
 )
-from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
+from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,13 +111,11 @@ class HeartbeatDecisions:
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Returns the session timeout of a group."""
-        own = self._catalogue.group_setting(group_id, SESSION_TIMEOUT)
-        return self._config.consumer_session_timeout_ms if own is None else own
+        return group_setting(self._catalogue, group_id, SESSION_TIMEOUT, self._config.consumer_session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """Returns the heartbeat interval that answers give to members of a group."""
-        own = self._catalogue.group_setting(group_id, HEARTBEAT_INTERVAL)
-        return self._config.consumer_heartbeat_interval_ms if own is None else own
+        return group_setting(self._catalogue, group_id, HEARTBEAT_INTERVAL, self._config.consumer_heartbeat_interval_ms)
 
     # Requests
 
@@ -364,14 +362,10 @@ class HeartbeatDecisions:
         draft.add(GroupEpoch(group_id=group.group_id, epoch=group.epoch + 1, metadata_hash=hashed))
 
     def _wait_ms(self, group: ConsumerGroup, moment: Moment) -> int:
-        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
-        if group.epoch <= group.assignment_epoch:
-            return 0
-        own = self._catalogue.group_setting(group.group_id, ASSIGNMENT_INTERVAL)
-        interval_ms = self._config.consumer_assignment_interval_ms if own is None else own
-        return assignment_wait_ms(
-            group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values())
-        )
+        """Returns how long a group still waits for a new target assignment; see ``target_wait_ms``."""
+        default = self._config.consumer_assignment_interval_ms
+        interval_ms = group_setting(self._catalogue, group.group_id, ASSIGNMENT_INTERVAL, default)
+        return target_wait_ms(group, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values()))
 
     def _assign(self, draft: Draft, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one."""

@@ -18,6 +18,11 @@ TXN_MEMBER_EPOCH_FROM = 6
 """The first version of TxnOffsetCommit whose senders know STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND (KIP-1319)."""
 
 
+def knows_member_epochs(request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> bool:
+    """Returns whether the sender of a commit may get the codes that came with member epochs."""
+    return isinstance(request, OffsetCommitRequest) or version >= TXN_MEMBER_EPOCH_FROM
+
+
 def check_commit(
     group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int
 ) -> ErrorCode:
@@ -38,8 +43,7 @@ def check_commit(
     if not transactional and member.classic is None and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch < 0 or epoch != member.epoch:
-        knows = not transactional or version >= TXN_MEMBER_EPOCH_FROM
-        return _stale(member) if knows else ErrorCode.ILLEGAL_GENERATION
+        return _stale(member) if knows_member_epochs(request, version) else ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.share_group_heartbeat import Assignment, ShareGroupHeartbeatResponse, TopicPartitions
-from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
+from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
 from moldau_broker.coordinator.group.consumer.core.state import NO_PARTITIONS
-from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
+from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
 from moldau_broker.coordinator.group.share.core.assignor import Sharer, simple_assignor
 from moldau_broker.coordinator.group.share.core.state import (
     JOIN_EPOCH,
@@ -53,13 +53,11 @@ class ShareDecisions:
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Returns the session timeout of a group."""
-        own = self._catalogue.group_setting(group_id, SESSION_TIMEOUT)
-        return self._config.share_session_timeout_ms if own is None else own
+        return group_setting(self._catalogue, group_id, SESSION_TIMEOUT, self._config.share_session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """Returns the heartbeat interval that the answers of a group contain."""
-        own = self._catalogue.group_setting(group_id, HEARTBEAT_INTERVAL)
-        return self._config.share_heartbeat_interval_ms if own is None else own
+        return group_setting(self._catalogue, group_id, HEARTBEAT_INTERVAL, self._config.share_heartbeat_interval_ms)
 
     def check(self, request: ShareGroupHeartbeatRequest) -> None:
         """Checks what a request says on its own.
@@ -181,14 +179,10 @@ class ShareDecisions:
         draft.raise_epoch(metadata_hash(draft.group.subscribed_topics(), self._catalogue))
 
     def _wait_ms(self, group: ShareGroup, moment: Moment) -> int:
-        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
-        if group.epoch <= group.assignment_epoch:
-            return 0
-        own = self._catalogue.group_setting(group.group_id, ASSIGNMENT_INTERVAL)
-        interval_ms = self._config.share_assignment_interval_ms if own is None else own
-        return assignment_wait_ms(
-            group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values())
-        )
+        """Returns how long a group still waits for a new target assignment; see ``target_wait_ms``."""
+        default = self._config.share_assignment_interval_ms
+        interval_ms = group_setting(self._catalogue, group.group_id, ASSIGNMENT_INTERVAL, default)
+        return target_wait_ms(group, interval_ms, moment.wall_ms, is_assigned=any(group.targets.values()))
 
     def assign_if_due(self, draft: ShareDraft, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, unless it exists or its time has not come."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEntry
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
-from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
-from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
+from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
+from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
 from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
 from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
@@ -98,8 +98,7 @@ class StreamsDecisions:
         return self._setting(group_id, INITIAL_DELAY, self._config.streams_initial_delay_ms)
 
     def _setting(self, group_id: str, key: str, default: int) -> int:
-        own = self._catalogue.group_setting(group_id, key)
-        return default if own is None else own
+        return group_setting(self._catalogue, group_id, key, default)
 
     def _assignor_configs(self, group_id: str) -> tuple[tuple[str, str], ...]:
         replicas = self._setting(group_id, STANDBYS, self._config.streams_standby_replicas)
@@ -306,12 +305,10 @@ class StreamsDecisions:
         return wait_ms
 
     def _wait_ms(self, group: StreamsGroup, moment: Moment) -> int:
-        """Returns how long a group still waits for the target of its epoch; 0 if it has it or can get it now."""
-        if group.epoch <= group.assignment_epoch:
-            return 0
+        """Returns how long a group still waits for a new target assignment; see ``target_wait_ms``."""
         interval_ms = self._setting(group.group_id, ASSIGNMENT_INTERVAL, self._config.streams_assignment_interval_ms)
         is_assigned = any(not tasks.is_empty for tasks in group.targets.values())
-        return assignment_wait_ms(group.assigned_ms, interval_ms, moment.wall_ms, is_assigned=is_assigned)
+        return target_wait_ms(group, interval_ms, moment.wall_ms, is_assigned=is_assigned)
 
     def assign(self, draft: StreamsDraft, configured: Configured, moment: Moment) -> None:
         """Computes the target assignment of the group epoch, and writes what differs from the last one.

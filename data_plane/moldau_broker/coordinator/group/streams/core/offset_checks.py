@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
-from moldau_broker.coordinator.group.consumer.core.offset_checks import MEMBER_EPOCH_FROM, TXN_MEMBER_EPOCH_FROM
+from moldau_broker.coordinator.group.consumer.core.offset_checks import MEMBER_EPOCH_FROM, knows_member_epochs
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
@@ -37,7 +37,7 @@ def check_commit(group: StreamsGroup, request: OffsetCommitRequest | TxnOffsetCo
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.epoch:
         return ErrorCode.NONE
-    knows = not transactional or version >= TXN_MEMBER_EPOCH_FROM
+    knows = knows_member_epochs(request, version)
     stale = ErrorCode.STALE_MEMBER_EPOCH if knows else ErrorCode.ILLEGAL_GENERATION
     if epoch > member.epoch:
         return stale
