@@ -196,7 +196,8 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         timestamp: int | None,
         intercepted: OutputRecord[Any, Any] | None,
     ) -> BlockingDelivery:
-        token, handover = self._portal.token, self._opened()
+        token, handover = self._portal.token, self._handover
+        assert handover is not None
         delivery = BlockingDelivery(self)
         delivery.intercepted = intercepted
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
