@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -62,6 +62,18 @@ class Samples:
         return max(self._max) if sum(self._count) else math.nan
 
 
+class FetchNumbers(TypedDict):
+    """The numbers of all fetches, by the fields that the statistics of all clients that consume have."""
+
+    bytes_consumed_total: int
+    fetch_total: int
+    fetch_latency_avg: float
+    fetch_latency_max: float
+    fetch_size_avg: float
+    fetch_size_max: float
+    records_per_request_avg: float
+
+
 class FetchCounters:
     """Counts the answered fetches of a client that consumes."""
 
@@ -80,6 +92,18 @@ class FetchCounters:
         self.bytes += size_bytes
         self.latency.add(latency_ms, now_ms)
         self.size.add(size_bytes, now_ms)
+
+    def numbers(self, now_ms: float) -> FetchNumbers:
+        """Returns the numbers now."""
+        return FetchNumbers(
+            bytes_consumed_total=self.bytes,
+            fetch_total=self.total,
+            fetch_latency_avg=self.latency.average(now_ms),
+            fetch_latency_max=self.latency.maximum(now_ms),
+            fetch_size_avg=self.size.average(now_ms),
+            fetch_size_max=self.size.maximum(now_ms),
+            records_per_request_avg=self.records.average(now_ms),
+        )
 
 
 class PollIdleRatio:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from moldau.cluster.telemetry.core.metrics import Ledger, named
+from moldau.cluster.telemetry.core.metrics import DOMAIN, Ledger, Metric, dotted, named
 from moldau.cluster.telemetry.core.reporter import Ask, Push, Reporter
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.cluster.telemetry.application import ApplicationMetrics
-    from moldau.cluster.telemetry.core.metrics import HasMetrics, Metric, Point
+    from moldau.cluster.telemetry.core.metrics import HasMetrics, Point
     from moldau.runtime.config import Config
     from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.ports.environment import Environment
@@ -238,8 +238,7 @@ class TelemetryShell:
         now_ms = self._client.now_ms
         yield from named(prefix, self._counters.connection_numbers(now_ms))
         for name, value, labels in self._counters.application.values():
-            group, _, last = name.replace("-", ".").replace("_", ".").rpartition(".")
-            yield from named(group, {last: value}, labels)
+            yield Metric(DOMAIN + dotted(name), value, labels)
         yield from statistics.metrics()
         for node_id, values in self._counters.latency_numbers(now_ms):
             yield from named(f"{prefix}.node", values, (("node_id", f"node-{node_id}"),))

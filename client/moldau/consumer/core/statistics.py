@@ -130,18 +130,11 @@ class ConsumerCounters:
         self, positions: Iterable[PartitionPosition], now_ms: float, last_poll_ms: float | None
     ) -> ConsumerStatistics:
         """Returns the numbers now; ``last_poll_ms`` is None before the first poll."""
-        fetches = self._fetches
         partitions = {each.partition: _partition(each) for each in positions}
         lags = [each.records_lag for each in partitions.values() if each.records_lag >= 0]
         return ConsumerStatistics(
             records_consumed_total=self.records,
-            bytes_consumed_total=fetches.bytes,
-            fetch_total=fetches.total,
-            fetch_latency_avg=fetches.latency.average(now_ms),
-            fetch_latency_max=fetches.latency.maximum(now_ms),
-            fetch_size_avg=fetches.size.average(now_ms),
-            fetch_size_max=fetches.size.maximum(now_ms),
-            records_per_request_avg=fetches.records.average(now_ms),
+            **self._fetches.numbers(now_ms),
             records_lag_max=max(lags, default=math.nan),
             commit_total=self._commits,
             commit_failed_total=self._failed_commits,

@@ -84,16 +84,9 @@ class ShareCounters:
 
     def statistics(self, now_ms: float, last_poll_ms: float | None) -> ShareConsumerStatistics:
         """Returns the numbers now; ``last_poll_ms`` is None before the first poll."""
-        fetches = self._fetches
         return ShareConsumerStatistics(
             records_consumed_total=self._records,
-            bytes_consumed_total=fetches.bytes,
-            fetch_total=fetches.total,
-            fetch_latency_avg=fetches.latency.average(now_ms),
-            fetch_latency_max=fetches.latency.maximum(now_ms),
-            fetch_size_avg=fetches.size.average(now_ms),
-            fetch_size_max=fetches.size.maximum(now_ms),
-            records_per_request_avg=fetches.records.average(now_ms),
+            **self._fetches.numbers(now_ms),
             acknowledgements_send_total=self._sent,
             acknowledgements_error_total=self._errors,
             last_poll_seconds_ago=math.nan if last_poll_ms is None else (now_ms - last_poll_ms) / 1000,

@@ -62,7 +62,12 @@ class Point:
 def named(group: str, values: Mapping[str, float], labels: Labels = ()) -> Iterator[Metric]:
     """Yields the metrics of a group such as ``producer.topic``; keys of ``values`` may have hyphens."""
     for name, value in values.items():
-        yield Metric(f"{DOMAIN}{group}.{name.replace('-', '.').replace('_', '.')}", value, labels)
+        yield Metric(f"{DOMAIN}{group}.{dotted(name)}", value, labels)
+
+
+def dotted(name: str) -> str:
+    """Returns a name with dots for hyphens and underscores."""
+    return name.replace("-", ".").replace("_", ".")
 
 
 class Ledger:
