@@ -50,11 +50,10 @@ class NodeForks:
         self._lock = threading.Lock()
         self._server: _Server | None = None
 
-    def start(self, nodes: Sequence[Node]) -> bool:
+    def start(self, nodes: Sequence[Node]) -> None:
         """Starts the nodes and notes their processes in ``node.pid``.
 
-        Returns False if not all were started, because the variables have changed or the other process has died:
-        ``node.pid`` is 0 where no process was started.
+        It is 0 where no process was started, because the variables have changed or the other process has died.
         """
         for node in nodes:
             node.pid = 0
@@ -63,14 +62,13 @@ class NodeForks:
             if server is None or server.owner != os.getpid():
                 server = self._server = _serve(nodes[0])
             if (server.executable, server.environment) != (sys.executable, _variables()):
-                return False
+                return
             request = _request(nodes)
             try:
                 _ask(server, request, nodes)
             except OSError:
                 self._server = None
                 _close(server)
-        return bool(nodes[-1].pid)
 
 
 def _request(nodes: Sequence[Node]) -> bytes:

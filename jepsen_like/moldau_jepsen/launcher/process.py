@@ -71,13 +71,13 @@ def spawn_all(nodes: Sequence[Node], *, tied_to_parent: bool) -> None:
     """
     here = [node for node in nodes if not node.namespace]
     if here and tied_to_parent:
-        begun = _FORKS.start(here)
+        _FORKS.start(here)
         for node in here:
             node.started = start_mark(node.pid) if node.pid else ""
-        here = [] if begun else [node for node in here if not node.pid]
-    for node in nodes:
-        if node.namespace or (len(here) == 1 and node is here[0]):
-            spawn(node, tied_to_parent=tied_to_parent)
+        here = [node for node in here if not node.pid]
+    alone = here if len(here) == 1 else []
+    for node in (*(node for node in nodes if node.namespace), *alone):
+        spawn(node, tied_to_parent=tied_to_parent)
     if len(here) > 1:
         _fork(here, tied_to_parent=tied_to_parent)
 

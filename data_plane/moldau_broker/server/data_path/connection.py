@@ -536,13 +536,16 @@ class BrokerConnection:
         request = decode(ApiVersionsRequest, header.api_version, frame, header.body_offset)
         context = self._services.context
         image = context.metadata.image
-        misled = request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+        code = ErrorCode.NONE
+        if names_half_a_node(request):
+            code = ErrorCode.INVALID_REQUEST
+        elif request.cluster_id is not None and (request.cluster_id, request.node_id) != (
             image.cluster_id,
             context.broker_id,
-        )
-        if names_half_a_node(request) or misled:
+        ):
             # The client's metadata are of another cluster, or this address was another broker's (KIP-1242).
-            code = ErrorCode.REBOOTSTRAP_REQUIRED if misled and request.node_id != -1 else ErrorCode.INVALID_REQUEST
+            code = ErrorCode.REBOOTSTRAP_REQUIRED
+        if code is not ErrorCode.NONE:
             refused = ApiVersionsResponse(error_code=code)
             return (encode_response(refused, header.api_version, header.correlation_id),)
         self._software = (request.client_software_name, request.client_software_version)

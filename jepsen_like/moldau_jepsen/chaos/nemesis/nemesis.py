@@ -419,8 +419,9 @@ class Nemesis:
         for node_id in affected:
             if node_id in controllers and node_id in self._rotten:
                 for _ in range(REPLACE_ATTEMPTS):
-                    if node_id in self._rotten:
-                        await self._replace_disk(node_id)
+                    await self._replace_disk(node_id)
+                    if node_id not in self._rotten:
+                        break
                 continue
             await self._bring_back(node_id)  # it may have refused to start
             if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):
