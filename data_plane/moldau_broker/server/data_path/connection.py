@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.access import AclOperation, Cost
 from moldau.protocol.api import ApiKey
-from moldau.protocol.codec import DecodeError, TooManyEntriesError, decode
+from moldau.protocol.codec import DecodeError, TooManyEntriesError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
 from moldau.protocol.hot import read_fetch_request
-from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, names_half_a_node
 from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
 from moldau.runtime.net.serving.entry_limit import decode_limited
@@ -28,12 +27,13 @@ from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
+from moldau_broker.server.data_path.described_apis import DescribedApis
 from moldau_broker.server.data_path.fetch import FetchOperation, FetchService
 from moldau_broker.server.data_path.fetch_query import FetchQuery
 from moldau_broker.server.data_path.handler_answers import CompletionAnswer, Exchange, HandlerAnswer, LateAnswer
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.record_checks import INLINE_COST, InlineBudget, RequestChecks
-from moldau_broker.server.handlers.apis import BROKER_CHECKS, api_versions
+from moldau_broker.server.handlers.apis import BROKER_CHECKS
 from moldau_broker.server.handlers.context import Call, LongAnswer
 from moldau_broker.server.handlers.groups.share_delivery import session_owner
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, ClientAccount
@@ -88,6 +88,7 @@ class ListenerServices(NamedTuple):
     produce: ProduceService
     fetch: FetchService
     apis: Mapping[int, ServedApi]
+    described_apis: DescribedApis
     quotas: BrokerQuotas
     charged: frozenset[int]  # API keys that count against quotas; none on the listener on which only brokers ask
 
@@ -118,6 +119,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
             close_session=context.sessions.close,
         ),
         apis,
+        DescribedApis(context, apis),
         context.quotas,
         frozenset(key for key, api in apis.items() if api.rules.cost is not Cost.NONE and not is_internal),
     )
@@ -522,32 +524,7 @@ class BrokerConnection:
         return check(request, version, rights, BROKER_CHECKS, creates_topics=creates_topics)
 
     def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
-        entry = self._services.apis[ApiKey.API_VERSIONS]
-        if not entry.first_version <= header.api_version <= entry.last_version:
-            response = ApiVersionsResponse(
-                error_code=ErrorCode.UNSUPPORTED_VERSION,
-                api_keys=[
-                    ApiVersion(
-                        api_key=ApiKey.API_VERSIONS, min_version=entry.first_version, max_version=entry.last_version
-                    )
-                ],
-            )
-            return (encode_response(response, 0, header.correlation_id),)
-        request = decode(ApiVersionsRequest, header.api_version, frame, header.body_offset)
-        context = self._services.context
-        image = context.metadata.image
-        code = ErrorCode.NONE
-        if names_half_a_node(request):
-            code = ErrorCode.INVALID_REQUEST
-        elif request.cluster_id is not None and (request.cluster_id, request.node_id) != (
-            image.cluster_id,
-            context.broker_id,
-        ):
-            # The client's metadata are of another cluster, or this address was another broker's (KIP-1242).
-            code = ErrorCode.REBOOTSTRAP_REQUIRED
-        if code is not ErrorCode.NONE:
-            refused = ApiVersionsResponse(error_code=code)
-            return (encode_response(refused, header.api_version, header.correlation_id),)
-        self._software = (request.client_software_name, request.client_software_version)
-        response = api_versions(self._services.apis, context.features, image.features, image.offset)
-        return (encode_response(response, header.api_version, header.correlation_id),)
+        answer, software = self._services.described_apis.answer(header, frame)
+        if software is not None:
+            self._software = software
+        return (answer,)

@@ -19,6 +19,8 @@ from moldau.implementation import EXTENSIONS
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import IMPLEMENTATION
+from moldau.runtime.net.receive_buffer import ReceiveBuffer
+from moldau.runtime.net.serving.connection_loop import LARGE_BUFFER_MS
 from moldau.runtime.net.serving.turns import CONNECTIONS_MAX
 from moldau_jepsen.world.disk.disk import VirtualFile
 from moldau_jepsen.world.network.network import NetworkProfile
@@ -31,6 +33,8 @@ CONNECTIONS = 2 * CONNECTIONS_MAX
 ROUNDS = 4
 CONSUMERS = 20
 RECORDS = 9
+LARGE_BYTES = 16 * 1024
+"""Size of a first receive buffer."""
 FETCH_CALLS = 102
 """Of Moldau's functions, for a fetch that waits for a batch, from its arrival to its answer; with its part of the
 produce."""
@@ -64,8 +68,8 @@ class Work(trio.abc.Instrument):
                 self.calls += 1
 
 
-def request() -> bytes:
-    partition = PartitionProduceData(index=0, records=batch(*[b"x" * 100] * RECORDS))
+def request(records: int = RECORDS) -> bytes:
+    partition = PartitionProduceData(index=0, records=batch(*[b"x" * 100] * records))
     topic = TopicProduceData(name="t", partition_data=[partition])
     return frame(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[topic]), 12)
 
@@ -120,6 +124,36 @@ def test_work_of_a_produce_on_many_connections(monkeypatch: pytest.MonkeyPatch) 
             connection.close()
 
     run_cluster(scenario, profile=NetworkProfile(delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0))
+
+
+def test_busy_connections_keep_their_large_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request beyond the first buffer makes it grow once, not once a second; a quiet connection gives it back."""
+    grown = 0
+    enlarge = ReceiveBuffer._enlarge
+
+    def counted(self: ReceiveBuffer, size: int) -> None:
+        nonlocal grown
+        grown += size > LARGE_BYTES
+        enlarge(self, size)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        await cluster.leader("t")
+        connection = await cluster.client(1).raw()
+        asked = request(2 * LARGE_BYTES // 100)
+        monkeypatch.setattr(ReceiveBuffer, "_enlarge", counted)
+        await ask_all([connection], asked)
+        assert (first := grown) > 0
+        for _ in range(5):
+            await trio.sleep(2)  # of virtual time: the sweeper has looked at all connections
+            await ask_all([connection], asked)
+        assert grown == first
+        await trio.sleep(2 * LARGE_BUFFER_MS / 1000)
+        await ask_all([connection], asked)
+        assert grown == 2 * first
+        connection.close()
+
+    run_cluster(scenario)
 
 
 @compiled

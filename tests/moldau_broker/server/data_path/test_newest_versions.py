@@ -6,7 +6,7 @@ Method: requests as a client of Kafka 4.4 sends them, to a broker on virtual tim
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.offset_fetch import (
@@ -62,6 +62,28 @@ def test_a_client_of_another_cluster_is_sent_away() -> None:
         assert await code(cluster_id, -1) is ErrorCode.INVALID_REQUEST
         assert await code(None, 1) is ErrorCode.INVALID_REQUEST
         assert await code("another", 1, version=4) is ErrorCode.NONE, "older versions do not carry the fields"
+
+    run_cluster(scenario)
+
+
+def test_the_description_of_apis_follows_the_metadata() -> None:
+    """ApiVersions is encoded once for each version and state of the metadata; correlation ids differ."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+
+        async def described(version: int) -> ApiVersionsResponse:
+            request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+            return await client.request(request, version)
+
+        before = await described(3)
+        assert before == await described(3), "the client checks that the answer is that of its request"
+        assert [key.api_key for key in (await described(0)).api_keys] == [key.api_key for key in before.api_keys]
+        await client.create_topic("t")
+        await cluster.leader("t")
+        after = await described(3)
+        assert after.finalized_features_epoch > before.finalized_features_epoch
+        assert after.api_keys == before.api_keys
 
     run_cluster(scenario)
 

@@ -65,6 +65,11 @@ _PRODUCE = b"\0\0"
 _SASL = (b"\0\x11", b"\0\x24")
 """API keys 17 and 36, SaslHandshake and SaslAuthenticate."""
 
+LARGE_BUFFER_MS = 10_000
+"""How long a quiet connection keeps a large receive buffer that no other connection waits for.
+
+A peer with larger requests would otherwise pay for growing it again every second."""
+
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
 
@@ -533,7 +538,7 @@ class ConnectionLoop:
         self._held.request_waits(kept)
         return answer, kept
 
-    def shrink_if_parked(self) -> None:
-        """Gives a large buffer back while the reader waits with nothing in it."""
-        if self._parked.is_parked and not self._received.pending:
+    def shrink_if_parked(self, quiet_since_ms: float = NEVER_MS) -> None:
+        """Gives a large buffer back while the reader waits with nothing in it, if nothing came after that time."""
+        if self._parked.is_parked and not self._received.pending and self._received.arrived_ms <= quiet_since_ms:
             self._received.release()

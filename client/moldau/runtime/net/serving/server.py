@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.net.buffers import BufferPool
-from moldau.runtime.net.serving.connection_loop import ConnectionLoop
+from moldau.runtime.net.serving.connection_loop import LARGE_BUFFER_MS, ConnectionLoop
 from moldau.runtime.net.serving.connection_tally import AdmissionRates, ConnectionTally
 from moldau.runtime.net.serving.handshakes import Handshakes
 from moldau.runtime.net.serving.turns import EndedWaits, serve_arrivals
@@ -257,7 +257,7 @@ class Server:
                 continue
             all_due_ms = now_ms + period_ms
             for loop in list(self.connections.values()):
-                loop.shrink_if_parked()
+                loop.shrink_if_parked(now_ms - LARGE_BUFFER_MS)
                 loop.enforce_deadlines(now_ms)
 
 
