@@ -1,10 +1,11 @@
 """A load generator that costs next to nothing: it sends the same prepared request frames again and again and counts
 answers.
 
-Runs in a process of its own (``python -m benchmarks.broker.load JOB``, a JSON object) and prints one JSON object. The
-frame is built once, so that what is measured is the broker. A rate of 0 sends as fast as the window of requests in
-flight allows; otherwise requests leave on a fixed schedule, and latency counts from the moment a request was due (no
-coordinated omission).
+Runs in a process of its own (``python -m benchmarks.broker.load JOB``, a JSON object). It prints ``BEGUN`` when it
+begins to measure, and one JSON object at the end. Each connection of a produce has got an answer before: the cost of
+accepting connections is not in the figures. The frame is built once, so that what is measured is the broker. A rate of
+0 sends as fast as the window of requests in flight allows; otherwise requests leave on a fixed schedule, and latency
+counts from the moment a request was due (no coordinated omission).
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.records import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 RECORD_OVERHEAD_BYTES = 8
 RECEIVE_BYTES = 1 << 20
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
 TAIL_FETCH_BYTES = 8 << 20
+BEGUN = "begun"
+"""The line that says that the measurement begins."""
 
 
 class LoadError(Exception):
@@ -192,10 +195,37 @@ class Load:
             if not peer.left:
                 self.latencies.append(time.perf_counter() - peer.due.pop(0))
                 if peer.answer:
-                    (error,) = struct.unpack_from(">h", peer.answer, peer.error_position)
-                    if error:
-                        raise LoadError(f"the broker answered a produce request with error {error}")
+                    check_produced(peer.answer, peer.error_position)
                     peer.answer.clear()
+
+
+def open_all(peers: Sequence[Peer]) -> None:
+    """Sends one Produce on each connection and receives the answers.
+
+    Raises:
+        LoadError: the broker answered with an error code.
+    """
+    for peer in peers:
+        peer.sock.sendall(peer.frames[0])
+    for peer in peers:
+        answer = b""
+        for size in (4, None):
+            wanted = struct.unpack(">i", answer)[0] if size is None else size
+            answer = peer.sock.recv(wanted, socket.MSG_WAITALL)
+            if len(answer) < wanted:
+                raise ConnectionError("the broker closed the connection")
+        check_produced(answer, peer.error_position)
+
+
+def check_produced(answer: bytes | bytearray, position: int) -> None:
+    """Checks the error code at ``position`` of an answer to Produce.
+
+    Raises:
+        LoadError: it is not 0.
+    """
+    (error,) = struct.unpack_from(">h", answer, position)
+    if error:
+        raise LoadError(f"the broker answered a produce request with error {error}")
 
 
 class EndToEnd:
@@ -244,8 +274,7 @@ class EndToEnd:
                     raise ConnectionError("the broker closed the connection")
                 into += chunk
             for answer in frames_of(answers):
-                if struct.unpack_from(">h", answer, position)[0]:
-                    raise LoadError("the broker answered a produce request with an error")
+                check_produced(answer, position)
             for answer in frames_of(fetched):
                 self._arrived(answer)
         return {
@@ -313,6 +342,7 @@ def main() -> None:
     """Runs one job from the command line."""
     job = json.loads(sys.argv[1])
     if job["api"] == "end-to-end":
+        print(BEGUN, flush=True)
         print(json.dumps(EndToEnd(job).run()))
         return
     connections, partitions = int(job["connections"]), int(job["partitions"])
@@ -334,6 +364,9 @@ def main() -> None:
         )
         for number in range(connections)
     ]
+    if job["api"] == "produce":
+        open_all(peers)
+    print(BEGUN, flush=True)
     result = Load(peers, job["window"], job["rate"], job["seconds"]).run()
     result["records"] = result["requests"] * records
     result["sent_bytes"] = result["requests"] * len(frames[0])

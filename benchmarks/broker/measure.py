@@ -186,15 +186,22 @@ class Bench:
         deadline = time.monotonic() + LEADING_TIMEOUT_S
         while True:
             touch_memory(self.directory)
-            before = self._cpu_s(peer)
             command = [sys.executable, "-m", "benchmarks.broker.load", json.dumps(job)]
-            with starting_on(self.load_cores):
-                done = subprocess.run(command, capture_output=True, text=True)
-            if NOT_YET_LEADING not in done.stderr or time.monotonic() > deadline:
+            with (
+                starting_on(self.load_cores),
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+            ):
+                assert process.stdout is not None
+                process.stdout.readline()  # ``load.BEGUN``
+                before = self._cpu_s(peer)
+                printed = process.stdout.readline()
+                used_s = self._cpu_s(peer) - before
+                _, errors = process.communicate()
+            if NOT_YET_LEADING not in errors or time.monotonic() > deadline:
                 break  # a leader that metadata names already may still be taking over its many partitions
-        if done.returncode:
-            raise RuntimeError(f"load on {peer.name} failed: {done.stderr.strip().splitlines()[-1]}")
-        result: dict[str, float] = json.loads(done.stdout)
+        if process.returncode:
+            raise RuntimeError(f"load on {peer.name} failed: {errors.strip().splitlines()[-1]}")
+        result: dict[str, float] = json.loads(printed)
         seconds = result["seconds"]
         size = result["received_bytes"] if api == "fetch" else result["sent_bytes"]
         return Sample(
@@ -205,7 +212,7 @@ class Bench:
             p50_ms=result["p50_ms"],
             p99_ms=result["p99_ms"],
             p999_ms=result["p999_ms"],
-            broker_cores=(self._cpu_s(peer) - before) / seconds,
+            broker_cores=used_s / seconds,
             requests_per_second=result["requests"] / seconds,
             load_cores=result.get("cpu_s", -seconds) / seconds,
         )

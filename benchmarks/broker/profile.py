@@ -34,6 +34,8 @@ SAMPLES_PER_SECOND = 400
 SETTLE_S = 1.0
 FUNCTIONS_SHOWN = 12
 WAITING = ("epoll_wait", "lock_PyThread_acquire_lock")
+IDLE_THREAD = "_work (trio/_core/_thread_cache.py"
+"""The innermost Python function of a thread without work, where the interpreter has no symbols."""
 SYSTEM_CALLS = {
     "send": "kernel: sockets out",
     "sendmsg": "kernel: sockets out",
@@ -87,12 +89,15 @@ def place(stack: list[str]) -> tuple[str, str] | None:
 
     >>> place(["run (trio/_core/_run.py:1)", "send_nowait (moldau/runtime/ports/real.py:7)", "send (libc.so.6)"])
     ('kernel: sockets out', 'send, for send_nowait (moldau/runtime/ports/real.py)')
+    >>> place(["WorkerThread._work (trio/_core/_thread_cache.py:9)", "0x7f12 (libc.so.6)"])
     >>> place(["run (trio/_core/_run.py:1)", "get_events (trio/_core/_io_epoll.py:2)", "epoll_wait (libc.so.6)"])
     """
     names = [frame.partition(" ")[0] for frame in stack]
     if any(name in WAITING for name in names):
         return None
     python = next((frame for frame in reversed(stack) if ".py:" in frame), "")
+    if IDLE_THREAD in python:
+        return None
     if names[-1] in SYSTEM_CALLS:
         return SYSTEM_CALLS[names[-1]], f"{names[-1]}, for {named(python)}"
     group = next((group for path, group in PLACES if path in python), OTHER)
