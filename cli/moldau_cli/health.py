@@ -22,7 +22,18 @@ VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
 VOTER_SILENCE_MS_MAX: Final = 3_000
 """A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
-KINDS: Final = (*FAILING, "voter-down", "voter-lags", "broker-down", "log-dir-failed", "under-replicated")
+KINDS: Final = (
+    *FAILING,
+    "voter-down",
+    "voter-lags",
+    "broker-down",
+    "log-dir-failed",
+    "log-dir-nearly-full",
+    "under-replicated",
+)
+LOW_SHARE: Final = 20
+LOW_BYTES_MAX: Final = 1 << 30
+"""A log directory is nearly full if less than one twentieth of its disk is usable, and less than 1 GiB."""
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 
 
@@ -77,6 +88,9 @@ def judge(
             if directory.error is not ErrorCode.NONE:
                 detail = f"{directory.path}: {directory.error.name.lower()}; the broker goes on without its replicas"
                 problems.append(Problem(kind="log-dir-failed", subject=f"broker {broker}", detail=detail))
+            elif 0 <= directory.usable_bytes < min(LOW_BYTES_MAX, directory.total_bytes // LOW_SHARE):
+                detail = f"{directory.path}: {directory.usable_bytes:,} of {directory.total_bytes:,} bytes are usable"
+                problems.append(Problem(kind="log-dir-nearly-full", subject=f"broker {broker}", detail=detail))
     return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
 
 

@@ -45,6 +45,8 @@ WELL = {
     'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "0+0x60",
     'kafka_controller_controllerstats_uncleanleaderelections_total{instance="a"}': "2+0x60",
     'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
+    'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "200+0x60",
+    'moldau_log_directory_total_bytes{instance="a",directory="/d"}': "1000+0x60",
     'moldau_broker_fenced{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
     'moldau_event_loop_lag_ms_bucket{instance="a",le="200"}': "0+100x60",
@@ -75,6 +77,9 @@ FAULTS = {
     },
     "MoldauUnderReplicated": {'kafka_server_replicamanager_underreplicatedpartitions{instance="a"}': "1+0x60"},
     "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
+    "MoldauLogDirectoryFillsUp": {
+        'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "90+0x60",
+    },
     "MoldauBrokerStartsLong": {'kafka_server_kafkaserver_brokerstate{instance="a"}': "2+0x60"},
     "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},
     "MoldauIsrFlapping": {'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "0+30x60"},

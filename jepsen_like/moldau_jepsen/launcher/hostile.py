@@ -323,6 +323,10 @@ class HostileDisk:
         """See ``Disk.free_bytes``."""
         return 0 if self._reader.read().disk_full else self._disk.free_bytes(path)
 
+    def total_bytes(self, path: str) -> int:
+        """See ``Disk.total_bytes``."""
+        return self._disk.total_bytes(path)
+
     def lock(self, path: str) -> Lock:
         """See ``Disk.lock``; the lock file is not in the journal, because its loss would have no effect."""
         return self._disk.lock(path)

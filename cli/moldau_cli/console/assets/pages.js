@@ -9,7 +9,7 @@ const VERDICTS = {
 };
 const KINDS = {
   "no-quorum-leader": "No controller leads", offline: "Partition without a leader", "under-min-isr": "Refuses acks=all",
-  "voter-down": "Controller is down", "voter-lags": "Controller lags", "broker-down": "Broker is down", "log-dir-failed": "Log directory failed", "under-replicated": "Replica out of sync",
+  "voter-down": "Controller is down", "voter-lags": "Controller lags", "broker-down": "Broker is down", "log-dir-failed": "Log directory failed", "log-dir-nearly-full": "Disk is nearly full", "under-replicated": "Replica out of sync",
 };
 
 function overview(seen) {

@@ -348,6 +348,10 @@ class Disk(Protocol):
         """Bytes that can still be written below ``path``."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the disk that holds ``path``, with the bytes that are used."""
+        ...
+
     def open_files_max(self) -> int:
         """How many descriptors the process may have, connections included; beyond that ``open`` raises EMFILE."""
         ...

@@ -315,6 +315,11 @@ class RealDisk:
         status = os.statvfs(_absolute(path))
         return status.f_bavail * status.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        """See ``Disk.total_bytes``."""
+        status = os.statvfs(_absolute(path))
+        return status.f_blocks * status.f_frsize
+
     def open_files_max(self) -> int:
         """See ``Disk.open_files_max``; RLIMIT_NOFILE."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

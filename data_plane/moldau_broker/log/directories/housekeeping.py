@@ -12,17 +12,20 @@ from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import DAMAGE_ADVICE
 from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
+from moldau_broker.log.directories.room import DirectoryRoom
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.values import TopicPartition, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from moldau_broker.log.directories.log_store import LogStore
     from moldau_broker.log.partition.partition_log import PartitionLog
 
 _logger = EventLogger("moldau.log")
 _TICK_MS = 1000
+_LOW_RETENTION_MS = 5000
+"""How often retention looks at the logs of a directory that is nearly full."""
 
 
 class Housekeeping:
@@ -34,6 +37,7 @@ class Housekeeping:
         self._settings = store.settings
         self._due: dict[str, int] = {}
         self._may_discard = False
+        self.room = DirectoryRoom(store)
         self._flushing: dict[PartitionLog, None] = {}
         self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
         """Called in the event loop after each flush of a partition's log that did not take the log offline."""
@@ -42,7 +46,8 @@ class Housekeeping:
 
     def start(self, now_ms: int) -> None:
         """Makes all regular work due."""
-        for interval in ("retention", "flush", "recovery-points", "log-starts", "high-watermarks", "producers"):
+        self.room.look()
+        for interval in ("retention", "low", "flush", "recovery-points", "log-starts", "high-watermarks", "producers"):
             self._due[interval] = now_ms
 
     def begin_discarding(self, now_ms: int) -> None:
@@ -53,6 +58,7 @@ class Housekeeping:
         """
         self._may_discard = True
         self._due["retention"] = now_ms + self._settings.initial_task_delay_ms  # no deletion right after the start
+        self._due["low"] = now_ms
 
     # Ticks ------------------------------------------------------------------------------------------------------------
 
@@ -65,6 +71,9 @@ class Housekeeping:
         self._store.now_ms = now_ms
         if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
             self._each_log(lambda log: self._retain(log, now_ms))
+        self.room.look()
+        if self.room.low and self._may_discard and self._is_due("low", now_ms, _LOW_RETENTION_MS):
+            self._each_log(lambda log: self._retain(log, now_ms), self.room.low)
         if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
         works = self._deletion_work(now_ms)
@@ -100,9 +109,10 @@ class Housekeeping:
         if log.log_start_offset != start:
             self.start_listener(log.topic_partition)
 
-    def _each_log(self, action: Callable[[PartitionLog], object]) -> None:
+    def _each_log(self, action: Callable[[PartitionLog], object], only: Container[str] | None = None) -> None:
+        """Performs an action on each log, or on those of some directories."""
         for log in self._table.current_and_future():
-            if log.failed:
+            if log.failed or (only is not None and log.parent_directory not in only):
                 continue
             try:
                 action(log)
@@ -144,7 +154,7 @@ class Housekeeping:
             log = self._table.current.get(key)
             if log is not None and log.parent_directory == directory.path:
                 fresh[key] = offset if log.storage.truncated_to is None else min(offset, log.storage.truncated_to)
-        if not directory.online or not fresh:
+        if not directory.online or not fresh or self.room.is_full(directory.path):
             return None
         offsets = {**directory.cleaner_offsets.offsets, **fresh}
         path = directory.path
@@ -160,6 +170,8 @@ class Housekeeping:
             for deletion in log.storage.segments.deletions:
                 self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
             log.storage.segments.deletions.clear()
+        for path in self.room.low:
+            self._store.deletions.hasten(path, now_ms)
         by_directory: dict[str, list[str]] = {}
         for path in self._store.deletions.take_due(now_ms):
             owner = next((name for name in self._store.directories if path.startswith(name + "/")), None)
@@ -240,7 +252,7 @@ class Housekeeping:
         if not (recovery or starts or watermarks):
             return []
         for directory in self._store.directories.values():
-            if not directory.online:
+            if not directory.online or self.room.is_full(directory.path):
                 continue
             path = directory.path
             logs = self._table.in_directory(path)

@@ -61,6 +61,12 @@ class DeletionQueue:
         self._trees = [(due, path) for due, path in self._trees if due > now_ms]
         return [*trees, *(path for paths in files for path in paths)]
 
+    def hasten(self, directory: str, now_ms: int) -> None:
+        """Makes all entries of a log directory due, because it is nearly full."""
+        prefix = directory + "/"
+        self._trees = [(min(due, now_ms) if path.startswith(prefix) else due, path) for due, path in self._trees]
+        self._files = [(min(due, now_ms) if paths[0].startswith(prefix) else due, paths) for due, paths in self._files]
+
     def forget_directory(self, directory: str) -> None:
         """Drops all entries of a log directory that went offline."""
         prefix = directory + "/"

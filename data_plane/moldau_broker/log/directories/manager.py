@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.config import LogConfig, LogManagerSettings
     from moldau_broker.log.directories.directory import LogDirectory
     from moldau_broker.log.directories.loading import RecoveryProgress
+    from moldau_broker.log.directories.room import DirectoryRoom
     from moldau_broker.log.partition.partition_log import PartitionLog
 
 _logger = EventLogger("moldau.log")
@@ -112,6 +113,11 @@ class LogManager:
     def has_room(self) -> bool:
         """Whether there are file descriptors for one more log."""
         return self._store.has_room
+
+    @property
+    def room(self) -> DirectoryRoom:
+        """The room on the disks of the directories."""
+        return self._housekeeping.room
 
     @property
     def failure_listener(self) -> Callable[[str, BaseException], object]:
@@ -349,8 +355,8 @@ class LogManager:
         usable = total = -1
         if directory.online:
             try:
-                usable = self._store.disk.free_bytes(directory.path)
-                total = usable + sum(replica.size_bytes for replica in replicas)
+                space = self.room.measure(directory.path)
+                usable, total = space.usable_bytes, space.total_bytes
             except OSError as error:
                 self._store.fail_directory(directory.path, error)
                 replicas = []

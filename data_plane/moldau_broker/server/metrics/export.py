@@ -179,6 +179,12 @@ def _register_logs(registry: Registry, broker: Broker) -> None:
         "Milliseconds until the records of a log were durable (fsync), with the wait for a thread.",
     ).attach(broker.flush_times)
     directories = registry.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log directories.").labels()
+    usable = registry.gauge(
+        "moldau_log_directory_usable_bytes",
+        "Bytes that the disk of a log directory can still take.",
+        "directory",
+    )
+    sizes = registry.gauge("moldau_log_directory_total_bytes", "Size of the disk of a log directory.", "directory")
     ends = registry.gauge("kafka_log_log_logendoffset", "Log end offset (exclusive).", "topic", "partition")
     starts = registry.gauge("kafka_log_log_logstartoffset", "First offset of the log.", "topic", "partition")
     left_out = registry.gauge(
@@ -187,6 +193,11 @@ def _register_logs(registry: Registry, broker: Broker) -> None:
 
     def update() -> None:
         directories.set(sum(not directory.online for directory in broker.context.logs.directories))
+        usable.clear()
+        sizes.clear()
+        for path, space in broker.context.logs.room.spaces.items():
+            usable.labels(path).set(space.usable_bytes)
+            sizes.labels(path).set(space.total_bytes)
         partitions = broker.context.replicas.partitions
         left_out.set(max(0, len(partitions) - PARTITIONS_MAX))
         ends.clear()

@@ -64,6 +64,8 @@ EXTENSION_MS = 1_000.0
 """How much longer than its time a fetch may take, so that the deadline does not move with each fetch."""
 THROTTLE_RECHECK_MS = 500.0
 """Longest pause of a throttled partition: after it a raised or lifted throttle holds."""
+ROOM_RECHECK_MS = 1_000.0
+"""Pause of a partition whose log directory is nearly full; housekeeping frees space once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +391,8 @@ class _Source:
     def _advance(self, partition: Partition, step: Step) -> None:
         answer = step.answer
         log = partition.log
-        if len(answer.records):
+        is_short = len(answer.records) > 0 and self._replicas.is_short_of_room(partition, len(answer.records))
+        if len(answer.records) and not is_short:
             info = log.append_as_follower(
                 answer.records,
                 now_ms=self._environment.clock.wall_ms(),
@@ -399,7 +402,9 @@ class _Source:
         self._replicas.follower_advanced(partition, Offset(answer.high_watermark), Offset(answer.log_start_offset))
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
         self.claims(partition)
-        if partition.follower_throttled and len(answer.records):
+        if is_short:  # the leader's log start, which the log has taken over, may free the disk meanwhile
+            self.core.delay(step.followed, self._environment.clock.monotonic_ms(), ROOM_RECHECK_MS)
+        elif partition.follower_throttled and len(answer.records):
             self._throttle(partition, step.followed, len(answer.records))
 
     def _throttle(self, partition: Partition, followed: Followed, count: int) -> None:

@@ -219,6 +219,11 @@ class ReplicaManager:
         if log.log_start_offset < leader_log_start_offset <= replica.high_watermark:
             log.increment_log_start_offset(leader_log_start_offset)
 
+    def is_short_of_room(self, partition: Partition, size_bytes: int) -> bool:
+        """Returns whether a follower must wait until its nearly full log directory has room for so many bytes."""
+        room = self._logs.room
+        return bool(room.low) and room.is_short(partition.log.parent_directory, size_bytes)
+
     def follower_truncated(self, partition: Partition, offset: Offset) -> None:
         """Truncates the log of a follower to ``offset``, and lowers its high watermark if needed.
 

@@ -418,6 +418,10 @@ class NodeDisk:
         """See ``Disk.free_bytes``."""
         return max(0, self.check(path).profile.capacity_bytes - self._used)
 
+    def total_bytes(self, path: str) -> int:
+        """See ``Disk.total_bytes``."""
+        return self.check(path).profile.capacity_bytes
+
     def open_files_max(self) -> int:
         """See ``Disk.open_files_max``; connections are not counted here."""
         return self._disk.profile.open_files_max
