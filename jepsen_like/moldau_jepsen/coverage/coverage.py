@@ -113,13 +113,15 @@ class MessageMeter:
         coverage: Coverage,
         violated: Callable[[str, str], None] | None = None,
         heard: Callable[[str], None] | None = None,
+        sent: Callable[[VirtualConnection, MessageKind], None] | None = None,
     ) -> None:
         """Counts into ``coverage``.
 
         ``violated`` is called with a rule and a text for each answer without a request, because every delayed operation
         completes once. ``heard`` is called with the host of a broker whose registration or heartbeat a controller
-        answers.
+        answers. ``sent`` is called with each message and the end that is about to send it.
         """
+        self._sent = sent
         self._counts = coverage.messages
         self._violated = violated
         self._heard = heard
@@ -161,7 +163,10 @@ class MessageMeter:
             api = found
             if self._heard is not None and api[0] in _KEEP_SESSIONS:
                 self._heard(stream.end.peer_end.host.name)
-        self._counts[MessageKind(*api, stream.is_request, stream.sender, stream.receiver)] += 1
+        kind = MessageKind(*api, stream.is_request, stream.sender, stream.receiver)
+        self._counts[kind] += 1
+        if self._sent is not None:
+            self._sent(stream.end, kind)
 
 
 # --- transitions

@@ -6,19 +6,28 @@ import contextlib
 import enum
 from typing import TYPE_CHECKING, TypedDict
 
+from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.replication.replica import NO_BROKER, Replica
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
+from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
+from moldau_broker.server.data_path.transaction_checks import TransactionChecks
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from typing import Unpack
 
+    from moldau.consumer.core.membership import Next
     from moldau.protocol.errors import ErrorCode
+    from moldau.protocol.hot import ProduceRequestView
+    from moldau.protocol.messages.consumer_group_heartbeat import (
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+    )
     from moldau.protocol.messages.end_txn import EndTxnRequest
     from moldau.values import BrokerId
     from moldau_broker.coordinator.runtime.effects import Moment
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, PartitionKey
     from moldau_broker.replication.replica import IsrProposal
+    from moldau_broker.server.data_path.transaction_checks import Verified
     from moldau_broker.server.replicas.partition import Partition
 
 
@@ -50,6 +60,10 @@ class Situation(enum.Enum):
     STREAMS_TASK_MOVED = "task of a streams group moved to another member"
     STREAMS_MEMBER_FENCED = "member of a streams group fenced"
     STREAMS_COMMIT_REFUSED = "commit of a streams member refused"
+    GIVEN_UP_REQUEST = "request arrived after its client had given the connection up"
+    OVERTAKEN_ANSWER = "answer arrived after a later one on another connection"
+    FORMER_MEMBERSHIP = "heartbeat answered after its member had lost its epoch"
+    ENDED_DURING_QUESTION = "transaction ended in a partition while its leader asked about one"
 
 
 ADMINISTERED = {
@@ -124,6 +138,8 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
         (FetchSessionCache, "open", counting_open),
         (TransactionCore, "_end", _counting_end(counts)),
         (ListenerHints, "preferred_read_replica", counting_prefer),
+        (EpochMembership, "on_epoch_heartbeat", _counting_heartbeat(counts)),
+        (TransactionChecks, "verify", _counting_verify(counts)),
     )
     former = [(owner, name, vars(owner)[name]) for owner, name, _ in replacements]
     try:
@@ -133,6 +149,39 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
     finally:
         for owner, name, original in former:
             setattr(owner, name, original)
+
+
+def _counting_heartbeat(counts: Counter[Situation]) -> Callable[..., Next]:
+    """Wraps the method that takes answers to heartbeats, to count those that the member has not waited for."""
+    take = EpochMembership.on_epoch_heartbeat
+
+    def counting_take(
+        self: EpochMembership,
+        request: ConsumerGroupHeartbeatRequest,
+        response: ConsumerGroupHeartbeatResponse,
+        losses: int,
+    ) -> Next:
+        if losses != self.losses:
+            counts[Situation.FORMER_MEMBERSHIP] += 1
+        return take(self, request, response, losses)
+
+    return counting_take
+
+
+def _counting_verify(counts: Counter[Situation]) -> Callable[..., Coroutine[object, object, Verified]]:
+    """Wraps the questions about transactional batches, to count those during which a transaction ended."""
+    verify = TransactionChecks.verify
+
+    async def counting_verify(self: TransactionChecks, request: ProduceRequestView, version: int) -> Verified:
+        verified = await verify(self, request, version)
+        lookup = self._replicas.by_raw_id if version >= TOPIC_IDS else self._replicas.by_raw_name
+        for key, (_, ends_seen) in verified.items():
+            partition = lookup.get(key)
+            if partition is not None and partition.ends_seen != ends_seen:
+                counts[Situation.ENDED_DURING_QUESTION] += 1
+        return verified
+
+    return counting_verify
 
 
 def met_by_late_end(core: TransactionCore, request: EndTxnRequest) -> Transaction | None:

@@ -48,6 +48,7 @@ class FaultKind(enum.Enum):
     HELD_BACK = "held-back"  # packets stay in the network, and arrive long after the fault has ended
     POWER_TRUNCATED = "power-truncated"  # a node loses power just after it has cut a log, before it appends
     DISK_HANGS = "disk-hangs"  # a disk, or that of one log directory, answers no sync
+    HELD_CALL = "held-call"  # single requests or answers stay in the network, and what follows on their connections
 
 
 CHAOS_KINDS = (

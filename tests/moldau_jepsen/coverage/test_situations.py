@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
 
+from moldau.consumer.core.epoch_membership import EpochMembership
+from moldau.consumer.core.membership import GroupIdentity
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
@@ -18,8 +23,16 @@ from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
 from moldau_broker.replication.replica import Replica
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
+from moldau_broker.server.data_path.transaction_checks import (
+    ATTRIBUTES_LOW_BYTE,
+    TRANSACTIONAL_FLAG,
+    TransactionChecks,
+)
 from moldau_jepsen.coverage.coverage import Coverage, count_situations, reachable_transitions
 from moldau_jepsen.coverage.situations import Situation, situations_watched
+
+ABORTABLE = 11
+"""A version of Produce for whose clients the coordinator is asked."""
 
 
 def partition(number: int) -> FetchPartition:
@@ -87,3 +100,47 @@ def test_situations_are_a_machine_of_the_report() -> None:
     assert transition.machine == "rare situations"
     possible = {each.after for each in reachable_transitions() if each.machine == transition.machine}
     assert possible == {each.value for each in Situation}
+
+
+def test_answers_to_heartbeats_of_a_lost_membership_are_counted() -> None:
+    identity = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6_000, rebalance_timeout_ms=60_000)
+    counts: Counter[Situation] = Counter()
+    with situations_watched(counts):
+        membership = EpochMembership(identity, "member", None)
+        membership.want(["t"])
+        request, losses = membership.epoch_heartbeat([]), membership.losses
+        membership.on_epoch_heartbeat(request, ConsumerGroupHeartbeatResponse(member_epoch=4), losses)
+        assert counts == {}
+        membership.lose_generation("poll came too late")
+        membership.on_epoch_heartbeat(request, ConsumerGroupHeartbeatResponse(member_epoch=5), losses)
+    assert counts == {Situation.FORMER_MEMBERSHIP: 1}
+    assert not membership.has_generation
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_transaction_that_ends_during_a_question_is_counted(ends: bool) -> None:
+    key = (b"t", 0)
+    batch = bytearray(100)
+    batch[ATTRIBUTES_LOW_BYTE] = TRANSACTIONAL_FLAG
+    state = SimpleNamespace(has_ongoing_transaction=lambda producer_id, epoch: False)
+    led = SimpleNamespace(
+        is_leader=True,
+        is_internal=False,
+        key=SimpleNamespace(topic="t", partition=0),
+        ends_seen=(3, 7),
+        log=SimpleNamespace(producer_state=state),
+    )
+    counts: Counter[Situation] = Counter()
+
+    async def verify(transactional_id: str, producer_id: int, epoch: int, partitions: list[Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        led.ends_seen = (3, 7 + ends)
+        return dict.fromkeys(partitions, ErrorCode.NONE)
+
+    replicas: Any = SimpleNamespace(by_raw_id={}, by_raw_name={key: led})
+    verifier: Any = SimpleNamespace(verify=verify)
+    request: Any = SimpleNamespace(transactional_id="x", topics=[(b"t", [(0, memoryview(batch))])])
+    with situations_watched(counts):
+        verified = trio.run(TransactionChecks(replicas, verifier, lambda: True).verify, request, ABORTABLE)
+    assert verified == {key: (ErrorCode.NONE, (3, 7))}
+    assert counts[Situation.ENDED_DURING_QUESTION] == ends

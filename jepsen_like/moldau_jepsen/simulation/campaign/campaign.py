@@ -52,7 +52,8 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
 
     async def main(world: World) -> Result:
         run = Run(world, chosen, logs)
-        world.network.tap = MessageMeter(coverage, run.judge.violated, run.observer.broker_heard)
+        held = run.injector.held_calls.message_sent if run.holds_calls else None
+        world.network.tap = MessageMeter(coverage, run.judge.violated, run.observer.broker_heard, held)
         witness = Witness(run.cluster, world.agenda.clock) if detailed else None
         if witness is not None:
             world.agenda.watchers.append(witness.turn_ended)

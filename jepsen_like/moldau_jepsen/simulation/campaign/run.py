@@ -22,6 +22,7 @@ from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.coverage.situations import ADMINISTERED, OF_STREAMS, Situation
+from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.campaign.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
@@ -183,6 +184,11 @@ class Run:
             "administration": self.clients.administered is not None,
         }
 
+    @property
+    def holds_calls(self) -> bool:
+        """Whether the plan holds single messages, so that each must be looked at."""
+        return any(fault.kind is FaultKind.HELD_CALL for fault in self.plan)
+
     def situations(self) -> Counter[Situation]:
         """Returns the rare situations that clients and rules saw."""
         found = Counter({Situation.SEQUENCES_WRAPPED: self.judge.producers.wrapped})
@@ -192,7 +198,7 @@ class Run:
                 found[ADMINISTERED[name]] += count
         for name, count in self.clients.streams.situations().items():
             found[OF_STREAMS[name]] += count
-        return +found
+        return +found + self.injector.held_calls.situations
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)

@@ -22,6 +22,8 @@ CHOSEN: dict[str, Profile] = PROFILES | {
     profile.name: profile
     for profile in (
         pressed.ADMINISTRATION,
+        pressed.HELD_MEMBERSHIPS,
+        pressed.HELD_QUESTIONS,
         pressed.LATE_PACKETS,
         pressed.NEAR_READERS,
         pressed.POWER_CUTS,

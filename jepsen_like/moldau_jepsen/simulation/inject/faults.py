@@ -41,6 +41,7 @@ STREAMS: Final = {
     "last": (FaultKind.LOST_LOG,),
     "since": (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED),
     "newly": (FaultKind.DISK_HANGS,),
+    "calls": (FaultKind.HELD_CALL,),
 }
 """Kinds that came later, in the order in which they came, by the stream that they are drawn from.
 

@@ -1,7 +1,7 @@
 """Executes a plan of faults, and says which failures of nodes the faults explain.
 
 The effect of each kind is in the module of its family: ``process_faults``, ``link_faults``, ``disk_faults``,
-``rot_faults``, ``log_losses``, ``moves``.
+``rot_faults``, ``log_losses``, ``moves``, ``held_calls``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.inject.disk_faults import DiskFaults
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.held_calls import HeldCalls
 from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
 from moldau_jepsen.simulation.inject.link_faults import LinkFaults
 from moldau_jepsen.simulation.inject.log_losses import LogLosses
@@ -59,6 +60,7 @@ class FaultInjector:
         self._disks = DiskFaults(self.targets)
         self._rot = RotFaults(self.targets, replaceable=replaceable)
         self.log_losses = LogLosses(self.targets, self.moves)
+        self.held_calls = HeldCalls(self.targets)
         self._actions: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
             **ProcessFaults(self.targets).actions,
             **self._links.actions,
@@ -69,6 +71,7 @@ class FaultInjector:
             FaultKind.REASSIGN: self.moves.reassign,
             FaultKind.MOVE_DIRECTORY: self.moves.move_directories,
             FaultKind.ELECT: self.moves.elect,
+            FaultKind.HELD_CALL: self.held_calls.strike,
         }
         assert len(self._actions) == len(SIMULATED_KINDS), "every kind has its action"
 
@@ -112,6 +115,7 @@ class FaultInjector:
         """
         self._links.end_all([self._cluster.host(node_id) for node_id in outside.nodes] if outside.cut else [])
         self._disks.end_all()
+        self.held_calls.end_all()
         for machine in self._world.nodes.values():
             machine.resume()
         down = () if outside.cut else outside.nodes

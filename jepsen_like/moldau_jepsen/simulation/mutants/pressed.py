@@ -9,7 +9,13 @@ from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import Profile
-from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
+from moldau_jepsen.simulation.campaign.profiles import (
+    DECISIONS,
+    GROUPS,
+    IMPATIENT,
+    REPLICATION,
+    TRANSACTIONS,
+)
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.transactions import TransactionOptions
@@ -327,3 +333,30 @@ UNCLEAN = Profile(
     lengths=(1.0, 4.0),
 )
 """Acknowledged records are lost here, as configured; so only rules that hold all the same convict."""
+
+HELD_QUESTIONS = Profile(
+    name="held-questions",
+    text="single requests and answers are held while transactions of one epoch are given up and begun anew",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),
+        transactional_producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 1_100, "linger.ms": 0},
+        transaction_options=TransactionOptions(clients=3, transactions_per_second=20.0, poll_share=0.1),
+        transaction_level=1,
+        config_changes_per_second=0.2,
+        fault_seconds=25.0,
+    ),
+    kinds=(FaultKind.HELD_CALL,),
+    strikes=(30, 40),
+    lengths=(1.0, 3.0),
+)
+
+HELD_MEMBERSHIPS = replace(
+    ADMINISTRATION,
+    name="held-memberships",
+    text="as administration, and single requests and answers are held while members come and go",
+    options=replace(ADMINISTRATION.options, fault_seconds=25.0),
+    kinds=(FaultKind.HELD_CALL,),
+    strikes=(30, 40),
+    lengths=(1.0, 3.0),
+)

@@ -98,6 +98,10 @@ class Pipe:
             self._transit.append(segment)
         self._transmit(segment, 0.0)
 
+    def hold(self, seconds: float) -> None:
+        """Lets nothing arrive for so long that is sent from now on; what was sent before is not affected."""
+        self.last_seconds = max(self.last_seconds, self._network.agenda.clock.now + seconds)
+
     def _transmit(self, segment: _Segment, wait_seconds: float) -> None:
         network, agenda = self._network, self._network.agenda
         lost_seconds = network.resend_delay(self.sender.host, self.receiver.host)

@@ -147,7 +147,10 @@ class VirtualNetwork:
         self.trace = trace
         self.profile = profile
         self.tap: Callable[[VirtualConnection, bytes], None] | None = None
-        """Observer that is called with all sent bytes and the sending end; it must not change anything."""
+        """Observer that is called with all bytes and the sending end, before they are sent.
+
+        It may hold the end's outgoing pipe (``Pipe.hold``), and must not change anything else.
+        """
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._blocked: list[Pipe] = []

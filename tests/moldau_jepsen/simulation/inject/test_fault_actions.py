@@ -50,6 +50,7 @@ VISIBLE = {
 
 SHOWN_APART = {
     FaultKind.CRASH_POINT,
+    FaultKind.HELD_CALL,
     FaultKind.POWER_TRUNCATED,
     FaultKind.RESET,
     FaultKind.DISK_ERROR,

@@ -22,8 +22,8 @@ from moldau_jepsen.world.world import run_world
 
 UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
-RARE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED)
-"""They strike packets that a cut has stopped, and a log that is truncated."""
+RARE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED, FaultKind.HELD_CALL)
+"""They strike packets that a cut has stopped, a log that is truncated, and messages that a meter sees."""
 OF_DISKS = (
     FaultKind.DISK_SLOW,
     FaultKind.DISK_FULL,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from moldau_jepsen.simulation.campaign.profiles import IMPATIENT, REPLICATION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
-from moldau_jepsen.simulation.mutants.planted import administration, situations
+from moldau_jepsen.simulation.mutants.planted import administration, overtaken, situations
 from moldau_jepsen.simulation.mutants.pressed import (
     ADMINISTRATION,
     HANGING_DISKS,
+    HELD_QUESTIONS,
     LATE_PACKETS,
     NEAR_READERS,
     POWER_CUTS,
@@ -121,5 +122,12 @@ SITUATIONS = (
         text="a broker gives up a log directory whose disk is slow and answers",
         patches=situations.slow_disk_given_up,
         profile=SLOW_DISKS,
+    ),
+    Mutant(
+        name="markers-counted-late",
+        area="transactions",
+        text="a leader counts the markers of a partition after its question to the coordinator",
+        patches=overtaken.markers_counted_late,
+        profile=HELD_QUESTIONS,
     ),
 )
