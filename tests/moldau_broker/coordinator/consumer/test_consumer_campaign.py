@@ -82,9 +82,8 @@ def failed_write_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
     kept = groups.ConsumerGroups.written
 
     def written(self: groups.ConsumerGroups, append_id: int, moment: object, *, failed: bool = False) -> None:
-        group_id = self._writing.get(append_id)
-        if failed and group_id is not None:
-            room = self._rooms[group_id]
+        room = self._rooms.writing(append_id)
+        if failed and room is not None:
             assert room.draft is not None
             room.group = room.draft.group
         kept(self, append_id, moment, failed=failed)  # type: ignore[arg-type]

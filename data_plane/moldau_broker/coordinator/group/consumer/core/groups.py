@@ -2,18 +2,11 @@
 
 Theory of operation. The state of a group is a function of the committed log: `replay` is its only mutator. A request is
 decided on a copy of the group (`Draft`). Its changes become one write, and its answer waits until the write is
-committed. A group has at most one write in flight. Requests that arrive meanwhile are parked; then all of them are
-decided on one copy, and their changes are one write again. So each decision sees the decisions before it, clients
-see committed state only, and a group of many members needs few writes.
-
-Each wait has an end: a write that is not committed within ``offsets.commit.timeout.ms`` is answered with
-COORDINATOR_NOT_AVAILABLE, together with everything that is parked behind it, and further requests are refused until its
-outcome is known. The sessions of members are soft state; they start over with each coordinator.
+committed; ``group_rooms`` says what waits meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,12 +27,10 @@ from moldau_broker.coordinator.group.consumer.core.migration import (
 from moldau_broker.coordinator.group.consumer.core.records import change_record
 from moldau_broker.coordinator.group.consumer.core.rooms import (
     Fence,
-    ParkedRequest,
+    MemberAsked,
     Room,
     bytes_of,
-    for_members,
     heartbeat_error,
-    refused,
     sender_of,
 )
 from moldau_broker.coordinator.group.consumer.core.state import (
@@ -51,9 +42,8 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES
+from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRooms
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
-from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,13 +58,9 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
-_SESSION, _REBALANCE, _JOIN, _SYNC = "session", "rebalance", "join", "sync"
-_KINDS = (_SESSION, _REBALANCE, _JOIN, _SYNC)
+_REBALANCE, _JOIN, _SYNC = "rebalance", "join", "sync"
+_KINDS = (SESSION, _REBALANCE, _JOIN, _SYNC)
 """Deadlines of members. The last two are those of classic members, by which they must join again, or send SyncGroup."""
-CHANGES_MAX = 1_000
-"""Changes after which a write takes no more parked requests."""
-PARKED_MAX = 10_000
-"""Parked requests of a group; further ones are refused with COORDINATOR_NOT_AVAILABLE."""
 
 
 class ConsumerGroups:
@@ -99,95 +85,56 @@ class ConsumerGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the consumer groups share their ids.
         """
-        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        self._rooms: GroupRooms[Room, ConsumerGroup] = GroupRooms(_room, MemberAsked, effects, memory, config)
+        self.deadlines = self._rooms.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
         self._catalogue = catalogue
-        self._memory = memory
         self._classic = classic
         self._classic_decisions = ClassicMemberDecisions(config, catalogue, decisions)
-        self._rooms: dict[str, Room] = {}
-        self._writing: dict[int, str] = {}
-        """Groups by the id of their write in flight."""
 
     # The log
 
     def replay(self, change: Change) -> None:
         """Applies a committed change."""
-        group_id = change.group_id
-        room = self._rooms.get(group_id)
-        if room is None:
-            room = self._open(group_id)
+        room = self._rooms.open(change.group_id)
         room.group.apply(change)
         if isinstance(change, Subscription):
-            self._count(room, change.member_id)
-        self._close_if_forgotten(room)
+            member = room.group.members.get(change.member_id)
+            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
+        self._rooms.close_if_forgotten(room)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in self._rooms.values():
+        for room in self._rooms.all.values():
             for member in room.group.members.values():
                 self._renew(room.group.group_id, member.member_id, moment)
                 self._watch(room.group.group_id, member, moment)
-
-    def _open(self, group_id: str) -> Room:
-        room = self._rooms[group_id] = Room(group=ConsumerGroup(group_id=group_id))
-        self._hold(room, GROUP_BYTES + len(group_id))
-        return room
-
-    def _close_if_forgotten(self, room: Room) -> None:
-        if not (room.group.is_forgotten and room.is_idle):
-            return
-        del self._rooms[room.group.group_id]
-        self._hold(room, -room.held_bytes)
-
-    # Memory
-
-    def _hold(self, room: Room, more_bytes: int) -> None:
-        room.held_bytes += more_bytes
-        self._memory.used_bytes += more_bytes
-
-    def _count(self, room: Room, member_id: str) -> None:
-        member = room.group.members.get(member_id)
-        held = room.held.pop(member_id, 0)
-        if member is not None:
-            room.held[member_id] = bytes_of(member)
-        self._hold(room, room.held.get(member_id, 0) - held)
-
-    def _has_room(self, room: Room, member: ConsumerMember) -> ErrorCode:
-        more = bytes_of(member) - room.held.get(member.member_id, 0)
-        if more <= 0:
-            return ErrorCode.NONE
-        if room.held_bytes + more > self._config.metadata_bytes_max:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE if self._memory.has_room(more) else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     # Queries
 
     @property
     def committed(self) -> Mapping[str, ConsumerGroup]:
         """The groups that the committed log contains, by id."""
-        return {group_id: room.group for group_id, room in self._rooms.items() if room.group.exists}
+        return self._rooms.committed
 
     def get(self, group_id: str) -> ConsumerGroup | None:
         """Returns a group as the committed log has it."""
-        room = self._rooms.get(group_id)
-        return None if room is None or not room.group.exists else room.group
+        return self._rooms.get(group_id)
 
     def latest(self, group_id: str) -> ConsumerGroup | None:
         """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        room = self._rooms.get(group_id)
-        return None if room is None or not room.latest.exists else room.latest
+        return self._rooms.latest(group_id)
 
     def is_converting(self, group_id: str) -> bool:
         """Returns whether a write in flight ends a group and begins a classic one."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return room is not None and room.converts
 
     def for_commits(self, group_id: str) -> ConsumerGroup | None:
         """Returns the group by which commits are checked: a classic group that begins knows the same members."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         if room is not None and room.converts:
             return room.group
         return self.latest(group_id)
@@ -198,14 +145,12 @@ class ConsumerGroups:
 
     def is_deletable(self, group_id: str) -> ErrorCode | None:
         """Returns whether a group can be deleted now; None if it is no consumer group."""
-        room = self._rooms.get(group_id)
-        if room is None or not (room.group.exists or room.latest.exists):
-            return None
-        if room.latest.members or room.group.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        return ErrorCode.NONE if room.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._rooms.is_deletable(group_id)
 
     # Requests
+
+    def _has_room(self, room: Room, member: ConsumerMember) -> ErrorCode:
+        return self._rooms.has_room(room, bytes_of(member) - room.held.get(member.member_id, 0))
 
     def heartbeat(
         self, request_id: int, request: ConsumerGroupHeartbeatRequest, context: RequestContext, moment: Moment
@@ -216,37 +161,30 @@ class ConsumerGroups:
         except KafkaError as error:
             self._effects.answer(request_id, heartbeat_error(error.code, error.message))
             return
-        room = self._rooms.get(request.group_id)
-        if room is None:
-            if not self._memory.has_room(GROUP_BYTES + len(request.group_id)):
-                self._effects.answer(request_id, heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                return
-            room = self._open(request.group_id)
-        self._accept(room, ParkedRequest(request_id=request_id, request=request, context=context), moment)
+        asked = MemberAsked(request_id=request_id, request=request, context=context)
+        self._accept(self._rooms.open_if_fits(request.group_id), asked, moment)
 
     def serves_classic(self, group_id: str) -> bool:
         """Returns whether `classic_request` takes the requests of classic members of a group."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return room is not None and room.serves_classic
 
     def classic_request(
         self, request_id: int, request: ClassicRequest, context: RequestContext, moment: Moment
     ) -> None:
         """Handles a request of a classic member of a consumer group."""
-        room = self._rooms[request.group_id]
-        self._accept(room, ParkedRequest(request_id=request_id, request=request, context=context), moment)
+        asked = MemberAsked(request_id=request_id, request=request, context=context)
+        self._accept(self._rooms.all[request.group_id], asked, moment)
 
-    def _accept(self, room: Room, parked: ParkedRequest, moment: Moment) -> None:
-        member_id, epoch = sender_of(parked.request)
-        member = room.group.members.get(member_id)
-        if member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
+    def _accept(self, room: Room | None, asked: MemberAsked, moment: Moment) -> None:
+        member_id, epoch = sender_of(asked.request)
+        member = None if room is None else room.group.members.get(member_id)
+        if room is not None and member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
             # The member is alive, even if its request has to be refused because the log is not available.
-            parked = replace(parked, session_ms=self._renew(room.group.group_id, member.member_id, moment))
-        if room.timed_out or len(room.parked) >= PARKED_MAX:
-            self._effects.answer(parked.request_id, refused(parked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        room.parked.append(parked)
-        self._work(room, moment)
+            asked = replace(asked, session_ms=self._renew(room.group.group_id, member_id, moment))
+        if self._rooms.park(room, asked):
+            assert room is not None
+            self._work(room, moment)
 
     def _work(self, room: Room, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
@@ -254,7 +192,7 @@ class ConsumerGroups:
             return
         draft = Draft(room.group, rights=room.rights)
         version, refresh_ms = self._catalogue.version(), self._config.consumer_regex_refresh_interval_ms
-        waiting: list[tuple[ParkedRequest, Response]] = []
+        waiting: list[tuple[MemberAsked, Response]] = []
         decisions: list[Decision] = []
         alive: dict[str, None] = {}
         while room.parked and len(draft.changes) < CHANGES_MAX and not draft.after:
@@ -273,10 +211,7 @@ class ConsumerGroups:
                     looks = room.must_look(version, moment.now_ms, refresh_ms)
                     draft, answer = self._decide(room, draft, operation, moment, looks=looks)
                 except KafkaError as error:
-                    self._effects.answer(operation.request_id, refused(operation, error.code, error.message))
-                    if operation.session_ms is not None and not error.code.retriable:
-                        key = (_SESSION, room.group.group_id, sender_of(operation.request)[0])
-                        self.deadlines.put_back(key, operation.session_ms)
+                    self._rooms.refuse(room, operation, error)
                     continue
                 if answer.member_id:
                     alive[answer.member_id] = None
@@ -293,10 +228,10 @@ class ConsumerGroups:
         if not draft.changes:
             for operation, response in waiting:
                 self._effects.answer(operation.request_id, response)
-            self._close_if_forgotten(room)
+            self._rooms.close_if_forgotten(room)
 
     def _decide(
-        self, room: Room, draft: Draft, operation: ParkedRequest, moment: Moment, *, looks: bool
+        self, room: Room, draft: Draft, operation: MemberAsked, moment: Moment, *, looks: bool
     ) -> tuple[Draft, Decision]:
         """Returns the answer to a request, and the draft with its changes."""
         request, context, group_id = operation.request, operation.context, room.group.group_id
@@ -348,12 +283,7 @@ class ConsumerGroups:
         room.draft, room.converts = draft, bool(draft.after)
         records = (*before, *(change_record(change) for change in draft.changes), *draft.after)
         append_id = self._effects.append(records, ConsumerGroupWritten(group_id=group_id), moment)
-        self._in_flight(room, append_id)
-
-    def _in_flight(self, room: Room, append_id: int) -> None:
-        assert room.append_id is None
-        room.append_id = append_id
-        self._writing[append_id] = room.group.group_id
+        self._rooms.in_flight(room, append_id)
 
     def _fence(self, room: Room, draft: Draft, fence: Fence) -> None:
         """Removes a member whose time is up, unless it has been heard of since."""
@@ -376,40 +306,24 @@ class ConsumerGroups:
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
         """
-        group_id = self._writing.get(append_id)
-        if group_id is None:
+        room = self._rooms.writing(append_id)
+        if room is None:
             return
-        room = self._rooms[group_id]
-        waiting, room.waiting = room.waiting, []
         if code is ErrorCode.NONE:
-            for parked, response in waiting:
-                self._effects.answer(parked.request_id, response)
+            self._rooms.answer_waiting(room)
             return
         room.timed_out = True
-        code = for_members(code)
-        for parked, _ in waiting:
-            self._effects.answer(parked.request_id, refused(parked, code))
-        self._refuse_parked(room, code)
-
-    def _refuse_parked(self, room: Room, code: ErrorCode) -> None:
-        parked, room.parked = room.parked, deque()
-        for operation in parked:
-            if isinstance(operation, ParkedRequest):
-                self._effects.answer(operation.request_id, refused(operation, code))
-            else:
-                room.parked.append(operation)
+        self._rooms.refuse_all(room, code)
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        group_id = self._writing.pop(append_id, None)
-        if group_id is None:
+        room = self._rooms.landed(append_id)
+        if room is None:
             return
-        room = self._rooms[group_id]
-        assert room.append_id == append_id
+        group_id = room.group.group_id
         draft, fences = room.draft, room.fences
         assert draft is not None
-        room.draft, room.append_id, room.timed_out, room.fences = None, None, False, []
-        room.converts = False
+        room.draft, room.fences, room.converts = None, [], False
         if failed:
             room.looked_version = None
             if draft.before:
@@ -435,7 +349,7 @@ class ConsumerGroups:
         """Brings the deadlines of a member in step with its committed state."""
         member = group.members.get(member_id)
         if member is None:
-            room = self._rooms[group.group_id]
+            room = self._rooms.all[group.group_id]
             if room.rights.pop(member_id, None) is not None:
                 room.looked_version = None  # it may have kept topics from the others with its regular expression
             for kind in _KINDS:
@@ -447,12 +361,12 @@ class ConsumerGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        member = self._rooms[group_id].latest.members.get(member_id)
+        member = self._rooms.all[group_id].latest.members.get(member_id)
         if member is not None and member.classic is not None:
             timeout = member.classic.session_timeout_ms
         else:
             timeout = self._decisions.session_timeout_ms(group_id)
-        return self.deadlines.renew((_SESSION, group_id, member_id), moment.now_ms + timeout, moment.now_ms)
+        return self._rooms.renew(group_id, member_id, timeout, moment)
 
     def _watch(self, group_id: str, member: ConsumerMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to release partitions, or cancels it."""
@@ -466,7 +380,7 @@ class ConsumerGroups:
         """Removes the members whose time is up."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             kind, group_id, member_id = key
-            room = self._rooms.get(group_id)
+            room = self._rooms.all.get(group_id)
             if room is None:
                 continue
             # A member that joins, or leaves, with the write in flight: that write may fail.
@@ -483,22 +397,19 @@ class ConsumerGroups:
 
         Members of a classic group may then join, because their records follow in the log.
         """
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         if room is None:
             return ErrorCode.NONE
-        if room.group.members or room.latest.members or any(isinstance(each, ParkedRequest) for each in room.parked):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if room.latest.exists:
-            if not room.is_idle:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = self._rooms.keeps_id(room)
+        if code is ErrorCode.NONE and room.latest.exists:
             draft = Draft(room.group)
             end_group(draft)
             self._write(room, draft, moment)
-        return ErrorCode.NONE
+        return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
-        room = self._rooms[group_id]
+        room = self._rooms.all[group_id]
         assert room.is_idle
         assert not room.group.members
         room.draft = Draft(room.group)
@@ -507,15 +418,17 @@ class ConsumerGroups:
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        room = self._rooms[group_id]
+        room = self._rooms.all[group_id]
         assert room.draft is not None
-        self._in_flight(room, append_id)
+        self._rooms.in_flight(room, append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `answer` serves what waits for a write."""
-        for room in self._rooms.values():
-            self._refuse_parked(room, code)
-            self._hold(room, -room.held_bytes)
+        self._rooms.resign(code)
+
+
+def _room(group_id: str) -> Room:
+    return Room(group=ConsumerGroup(group_id=group_id))
 
 
 def _key(fence: Fence, group_id: str) -> tuple[str, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,13 +14,14 @@ from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
-from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH
+from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
+from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH, ConsumerGroup
+from moldau_broker.coordinator.group.core.group_rooms import GroupRoom
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES, protocols_bytes
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
-    from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
-    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerMember
     from moldau_broker.coordinator.group.core.group import Group
     from moldau_broker.coordinator.runtime.effects import DescribeRight, Moment, RequestContext, StateRecord
 
@@ -31,14 +31,24 @@ MemberRequest = ConsumerGroupHeartbeatRequest | ClassicRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedRequest:
-    """A request of a member that waits for its turn."""
+class MemberAsked:
+    """A request of a member that waits for its turn; see ``group_rooms.ParkedRequest``."""
 
     request_id: int
     request: MemberRequest
     context: RequestContext
     session_ms: int | None = None
-    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
+
+    @property
+    def member_id(self) -> str:
+        """The sender; empty if the request shows none."""
+        return sender_of(self.request)[0]
+
+    def refused(self, code: ErrorCode, message: str | None = None) -> Response:
+        """Returns the answer to the request if it is refused."""
+        if isinstance(self.request, ConsumerGroupHeartbeatRequest):
+            return heartbeat_error(for_members(code), message)
+        return refusal(self.request, for_members(code), version=self.context.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,58 +60,34 @@ class Fence:
     epoch: int = 0
 
 
-Operation = ParkedRequest | Fence
+Operation = MemberAsked | Fence
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
-    """A group with what this coordinator knows of it beyond the log.
+class Room(GroupRoom[ConsumerGroup, Draft, MemberAsked, Operation]):
+    """A consumer group with what this coordinator knows of it beyond the log."""
 
-    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
-    """
-
-    group: ConsumerGroup
-    draft: Draft | None = None
-    append_id: int | None = None
-    timed_out: bool = False
-    """True while a write is in flight whose requests have been answered with an error."""
-    waiting: list[tuple[ParkedRequest, Response]] = field(default_factory=list)
-    """Answers that follow the commit of the write."""
     converts: bool = False
     """Whether the write in flight ends the group, and begins a classic one with its members."""
     fences: list[Fence] = field(default_factory=list)
     """Removals in the write; they are repeated if it fails."""
-    parked: deque[Operation] = field(default_factory=deque)
     looked_version: int | None = None
     """The version of the topics at the last look of a committed write."""
     looked_ms: int = 0
     """The time of that look."""
     rights: dict[str, DescribeRight] = field(default_factory=dict)
     """The topics that clients of members with a regular expression may describe; at most one entry for each member."""
-    held: dict[str, int] = field(default_factory=dict)
-    """The approximate memory of each member."""
-    held_bytes: int = 0
-
-    @property
-    def latest(self) -> ConsumerGroup:
-        """The group with the changes of the write in flight."""
-        return self.group if self.draft is None else self.draft.group
 
     @property
     def serves_classic(self) -> bool:
         """True if requests of classic members are decided here, or after what waits here."""
-        return self.latest.exists or self.converts or any(isinstance(each, ParkedRequest) for each in self.parked)
+        return self.latest.exists or self.converts or any(isinstance(each, MemberAsked) for each in self.parked)
 
     def must_look(self, version: int, now_ms: int, refresh_ms: int) -> bool:
         """Returns whether topics may have changed, or regular expressions have not been resolved for ``refresh_ms``."""
         if self.looked_version != version:
             return True
         return bool(self.latest.regexes) and now_ms - self.looked_ms >= refresh_ms
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no write is in flight and nothing is parked."""
-        return self.draft is None and not self.parked
 
 
 class ClassicGroups(Protocol):
@@ -138,13 +124,6 @@ class ClassicGroups(Protocol):
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Ends an unused classic group whose id a consumer group takes, and returns its tombstones."""
         ...
-
-
-def refused(parked: ParkedRequest, code: ErrorCode, message: str | None = None) -> Response:
-    """Returns the answer to a request of a member that is refused."""
-    if isinstance(parked.request, ConsumerGroupHeartbeatRequest):
-        return heartbeat_error(code, message)
-    return refusal(parked.request, code, version=parked.context.version)
 
 
 def heartbeat_error(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -13,7 +13,6 @@ with the next heartbeat.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +23,8 @@ from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroup
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
-from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES
+from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRoom, GroupRooms
+from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
 from moldau_broker.coordinator.group.share.core import administration
 from moldau_broker.coordinator.group.share.core.questions import Question, begin_request, codes_of, delete_request
 from moldau_broker.coordinator.group.share.core.records import change_record
@@ -45,7 +45,6 @@ from moldau_broker.coordinator.group.share.core.state_partitions import (
 )
 from moldau_broker.coordinator.runtime.effects import AskShareState
 from moldau_broker.coordinator.runtime.pending import ShareGroupWritten
-from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,25 +61,24 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.share.core.state_partitions import ByTopic
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
 
-_SESSION = "share-session"
-CHANGES_MAX = 1_000
-"""Changes after which a write takes no more parked operations."""
-PARKED_MAX = 10_000
-"""Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
 ASK_AGAIN_MS = 1_000
 """How long a group waits before it asks again after a share coordinator has refused a share-partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
-    """A request about one group."""
+    """A request about one group; see ``group_rooms.ParkedRequest``."""
 
     request_id: int
     request: ShareGroupHeartbeatRequest | AdminRequest
     version: int
     context: RequestContext | None = None
     session_ms: int | None = None
-    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
+
+    @property
+    def member_id(self) -> str:
+        """The sender of a heartbeat; empty for a request of an administrator."""
+        return self.request.member_id if isinstance(self.request, ShareGroupHeartbeatRequest) else ""
 
     def refused(self, code: ErrorCode, message: str | None = None) -> Response:
         """Returns the answer to the request if it is refused."""
@@ -111,36 +109,17 @@ Operation = ShareRequest | Expiry | ShareAnswer | TopicsGone
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareRoom:
-    """A group with what this coordinator knows of it beyond the log.
+class ShareRoom(GroupRoom[ShareGroup, ShareDraft, ShareRequest, Operation]):
+    """A share group with what this coordinator knows of it beyond the log."""
 
-    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
-    """
-
-    group: ShareGroup
-    draft: ShareDraft | None = None
-    append_id: int | None = None
-    timed_out: bool = False
-    """True while a write is in flight whose requests have been answered with an error."""
-    waiting: list[tuple[ShareRequest, Response]] = field(default_factory=list)
-    """Answers that follow the commit of the write."""
     questions: list[Question] = field(default_factory=list)
     """Questions that follow the commit of the write."""
     expiries: list[Expiry] = field(default_factory=list)
     """Removals in the write; they are repeated if it fails."""
-    parked: deque[Operation] = field(default_factory=deque)
     looked_version: int | None = None
     is_beginning: bool = False
     """Whether the share coordinator has been asked to begin states, and has not answered."""
     ask_again_ms: int = 0
-    held: dict[str, int] = field(default_factory=dict)
-    """The approximate memory of each member."""
-    held_bytes: int = 0
-
-    @property
-    def latest(self) -> ShareGroup:
-        """The group with the changes of the write in flight."""
-        return self.group if self.draft is None else self.draft.group
 
     @property
     def is_used(self) -> bool:
@@ -168,15 +147,12 @@ class ShareGroups:
             catalogue: the topics.
             memory: the memory of all groups of the broker.
         """
-        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        self._rooms: GroupRooms[ShareRoom, ShareGroup] = GroupRooms(_room, ShareRequest, effects, memory, config)
+        self.deadlines = self._rooms.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
         self._catalogue = catalogue
-        self._memory = memory
-        self._rooms: dict[str, ShareRoom] = {}
-        self._writing: dict[int, str] = {}
-        """Groups by the id of their write in flight."""
         self._asked: dict[int, Question] = {}
         """Questions to share coordinators, by id."""
         self._next_question_id = 0
@@ -185,22 +161,23 @@ class ShareGroups:
 
     def replay(self, change: ShareChange) -> None:
         """Applies a committed change."""
-        room = self._rooms.get(change.group_id) or self._open(change.group_id)
+        room = self._rooms.open(change.group_id)
         room.group.apply(change)
         if isinstance(change, ShareSubscription):
-            self._count(room, change.member_id)
-        self._close_if_forgotten(room)
+            member = room.group.members.get(change.member_id)
+            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
+        self._rooms.close_if_forgotten(room)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in list(self._rooms.values()):
+        for room in list(self._rooms.all.values()):
             for member_id in room.group.members:
                 self._renew(room.group.group_id, member_id, moment)
         self.topics_deleted(moment)
 
     def topics_deleted(self, moment: Moment) -> None:
         """Forgets the share-partitions of deleted topics."""
-        for room in list(self._rooms.values()):
+        for room in list(self._rooms.all.values()):
             if self._gone(room.latest):
                 room.parked.append(TopicsGone())
                 self._work(room, moment)
@@ -213,46 +190,19 @@ class ShareGroups:
     @property
     def committed(self) -> Mapping[str, ShareGroup]:
         """The groups that the committed log contains, by id."""
-        return {group_id: room.group for group_id, room in self._rooms.items() if room.group.exists}
+        return self._rooms.committed
 
     def get(self, group_id: str) -> ShareGroup | None:
         """Returns a group as the committed log has it."""
-        room = self._rooms.get(group_id)
-        return None if room is None or not room.group.exists else room.group
+        return self._rooms.get(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a share group, also to one that is being written."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return room is not None and room.is_used
 
-    # Memory
-
-    def _open(self, group_id: str) -> ShareRoom:
-        room = self._rooms[group_id] = ShareRoom(group=ShareGroup(group_id=group_id))
-        self._hold(room, GROUP_BYTES + len(group_id))
-        return room
-
-    def _close_if_forgotten(self, room: ShareRoom) -> None:
-        if room.group.is_forgotten and room.draft is None and not room.parked:
-            del self._rooms[room.group.group_id]
-            self._hold(room, -room.held_bytes)
-
-    def _hold(self, room: ShareRoom, more_bytes: int) -> None:
-        room.held_bytes += more_bytes
-        self._memory.used_bytes += more_bytes
-
-    def _count(self, room: ShareRoom, member_id: str) -> None:
-        member = room.group.members.get(member_id)
-        held = room.held.pop(member_id, 0)
-        if member is not None:
-            room.held[member_id] = bytes_of(member)
-        self._hold(room, room.held.get(member_id, 0) - held)
-
     def _has_room(self, room: ShareRoom, member: ShareMember) -> ErrorCode:
-        more = bytes_of(member) - room.held.get(member.member_id, 0)
-        if more > 0 and room.held_bytes + more > self._config.metadata_bytes_max:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE if more <= 0 or self._memory.has_room(more) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._rooms.has_room(room, bytes_of(member) - room.held.get(member.member_id, 0))
 
     # Requests
 
@@ -277,23 +227,19 @@ class ShareGroups:
         self._accept(group_id, ShareRequest(request_id=request_id, request=request, version=version), moment)
 
     def _member(self, group_id: str, member_id: str) -> ShareMember | None:
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return None if room is None else room.group.members.get(member_id)
 
     def _accept(self, group_id: str, asked: ShareRequest, moment: Moment) -> None:
-        room = self._rooms.get(group_id)
-        if room is None and self._memory.has_room(GROUP_BYTES + len(group_id)):
-            room = self._open(group_id)
-        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
-            self._effects.answer(asked.request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        room.parked.append(asked)
-        self._work(room, moment)
+        room = self._rooms.open_if_fits(group_id)
+        if self._rooms.park(room, asked):
+            assert room is not None
+            self._work(room, moment)
 
     def share_state_answered(self, question_id: int, response: Response, moment: Moment) -> None:
         """Goes on after the answer of a share coordinator."""
         question = self._asked.pop(question_id)
-        room = self._rooms.get(question.group_id) or self._open(question.group_id)
+        room = self._rooms.open(question.group_id)
         room.parked.append(ShareAnswer(question=question, codes=codes_of(question, response)))
         self._work(room, moment)
 
@@ -311,11 +257,7 @@ class ShareGroups:
                 try:
                     alive += self._decide(room, draft, operation, moment)
                 except KafkaError as error:
-                    self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
-                    if operation.session_ms is not None and not error.code.retriable:
-                        assert isinstance(operation.request, ShareGroupHeartbeatRequest)
-                        key = (_SESSION, room.group.group_id, operation.request.member_id)
-                        self.deadlines.put_back(key, operation.session_ms)
+                    self._rooms.refuse(room, operation, error)
             elif isinstance(operation, Expiry):
                 self._expire(room, draft, operation)
             elif isinstance(operation, ShareAnswer):
@@ -325,13 +267,13 @@ class ShareGroups:
         if draft.changes:
             records = tuple(change_record(change) for change in draft.changes)
             room.draft = draft
-            room.append_id = self._effects.append(records, ShareGroupWritten(group_id=room.group.group_id), moment)
-            self._writing[room.append_id] = room.group.group_id
+            append_id = self._effects.append(records, ShareGroupWritten(group_id=room.group.group_id), moment)
+            self._rooms.in_flight(room, append_id)
         for member_id in alive:
             self._renew(room.group.group_id, member_id, moment)
         if not draft.changes:
             self._after_commit(room)
-            self._close_if_forgotten(room)
+            self._rooms.close_if_forgotten(room)
 
     def _decide(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, moment: Moment) -> list[str]:
         """Decides on a request; returns the members that are alive by it."""
@@ -398,7 +340,7 @@ class ShareGroups:
 
     def _expire(self, room: ShareRoom, draft: ShareDraft, expiry: Expiry) -> None:
         """Removes a member whose session has ended, unless it has been heard of since."""
-        key = (_SESSION, room.group.group_id, expiry.member_id)
+        key = (SESSION, room.group.group_id, expiry.member_id)
         if expiry.member_id in draft.group.members and self.deadlines.get(key) is None:
             self._decisions.fence(draft, expiry.member_id)
             room.expiries.append(expiry)
@@ -467,39 +409,34 @@ class ShareGroups:
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
         """
-        group_id = self._writing.get(append_id)
-        if group_id is None or code is ErrorCode.NONE:
+        room = self._rooms.writing(append_id)
+        if room is None or code is ErrorCode.NONE:
             return  # `written` follows
-        room = self._rooms[group_id]
         room.timed_out = True
         self._refuse(room, code)
 
     def _refuse(self, room: ShareRoom, code: ErrorCode) -> None:
         """Refuses all requests of a group, also those that wait for a question which follows the write."""
-        refused = [asked for asked, _ in room.waiting]
-        refused += [question.asked for question in room.questions if question.asked is not None]
-        if any(question.asked is None for question in room.questions):
-            room.is_beginning = False
-        refused += [operation for operation in room.parked if isinstance(operation, ShareRequest)]
-        room.waiting, room.questions = [], []
-        room.parked = deque(operation for operation in room.parked if not isinstance(operation, ShareRequest))
-        for asked in refused:
-            self._effects.answer(asked.request_id, asked.refused(code))
+        self._rooms.refuse_all(room, code)
+        questions, room.questions = room.questions, []
+        for question in questions:
+            if question.asked is None:
+                room.is_beginning = False
+            else:
+                self._effects.answer(question.asked.request_id, question.asked.refused(code))
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        group_id = self._writing.pop(append_id, None)
-        if group_id is None:
+        room = self._rooms.landed(append_id)
+        if room is None:
             return
-        room = self._rooms[group_id]
-        assert room.append_id == append_id
         expiries, room.expiries = room.expiries, []
-        room.draft, room.append_id, room.timed_out = None, None, False
+        room.draft = None
         if failed:
             room.looked_version = None
             for expiry in expiries:
                 # The member is still there: try again, unless it comes back.
-                key = (_SESSION, group_id, expiry.member_id)
+                key = (SESSION, room.group.group_id, expiry.member_id)
                 self.deadlines.set(key, moment.now_ms + self._config.gone_offsets_retry_ms)
         else:
             self._after_commit(room)
@@ -507,9 +444,7 @@ class ShareGroups:
 
     def _after_commit(self, room: ShareRoom) -> None:
         """Sends the answers and asks the questions that have waited for a write."""
-        waiting, room.waiting = room.waiting, []
-        for asked, response in waiting:
-            self._effects.answer(asked.request_id, response)
+        self._rooms.answer_waiting(room)
         questions, room.questions = room.questions, []
         for question in questions:
             question_id = self._next_question_id
@@ -521,14 +456,13 @@ class ShareGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        until_ms = moment.now_ms + self._decisions.session_timeout_ms(group_id)
-        return self.deadlines.renew((_SESSION, group_id, member_id), until_ms, moment.now_ms)
+        return self._rooms.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
     def on_timer(self, moment: Moment) -> None:
         """Removes the members whose sessions have ended."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             _, group_id, member_id = key
-            room = self._rooms.get(group_id)
+            room = self._rooms.all.get(group_id)
             # A member that joins, or leaves, with the write in flight: that write may fail.
             if room is not None and (member_id in room.group.members or member_id in room.latest.members):
                 room.parked.append(Expiry(member_id=member_id))
@@ -540,9 +474,13 @@ class ShareGroups:
             if question.asked is not None:
                 self._effects.answer(question.asked.request_id, question.asked.refused(code))
         self._asked.clear()
-        for room in self._rooms.values():
+        for room in self._rooms.all.values():
             self._refuse(room, code)
-            self._hold(room, -room.held_bytes)
+        self._rooms.resign(code)
+
+
+def _room(group_id: str) -> ShareRoom:
+    return ShareRoom(group=ShareGroup(group_id=group_id))
 
 
 def bytes_of(member: ShareMember) -> int:

@@ -12,7 +12,6 @@ while it is stopped.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
-from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES
+from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRoom, GroupRooms
+from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
 from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
 from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -36,7 +36,6 @@ from moldau_broker.coordinator.group.streams.core.state import (
 )
 from moldau_broker.coordinator.runtime.effects import CreateTopics
 from moldau_broker.coordinator.runtime.pending import StreamsGroupWritten
-from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,15 +52,11 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.streams.core.topology import Topology
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
-_SESSION, _REBALANCE, _DELAY = "session", "rebalance", "delay"
-_KINDS = (_SESSION, _REBALANCE)
+_REBALANCE, _DELAY = "rebalance", "delay"
+_KINDS = (SESSION, _REBALANCE)
 """Deadlines of members; the delay before the first assignment is one of the group."""
-CHANGES_MAX = 1_000
-"""Changes after which a write takes no more parked operations."""
 CREATE_AGAIN_MS = 10_000
 """How long a group waits before it has internal topics created again after an attempt has failed."""
-PARKED_MAX = 10_000
-"""Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
 
 
 class ClassicGroups(Protocol):
@@ -78,13 +73,17 @@ class ClassicGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsRequest:
-    """A heartbeat that waits for its turn."""
+    """A heartbeat that waits for its turn; see ``group_rooms.ParkedRequest``."""
 
     request_id: int
     request: StreamsGroupHeartbeatRequest
     context: RequestContext
     session_ms: int | None = None
-    """When the sender's session ends if the request is refused; None if its arrival has not renewed the session."""
+
+    @property
+    def member_id(self) -> str:
+        """The sender."""
+        return self.request.member_id
 
     def refused(self, code: ErrorCode, message: str | None = None) -> Response:
         """Returns the answer to the request if it is refused."""
@@ -109,40 +108,16 @@ Operation = StreamsRequest | Fence | DelayOver
 
 
 @dataclass(slots=True, kw_only=True)
-class StreamsRoom:
-    """A group with what this coordinator knows of it beyond the log.
+class StreamsRoom(GroupRoom[StreamsGroup, StreamsDraft, StreamsRequest, Operation]):
+    """A streams group with what this coordinator knows of it beyond the log; holds its topology under an empty id."""
 
-    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
-    """
-
-    group: StreamsGroup
     around: Surroundings = field(default_factory=Surroundings)
-    draft: StreamsDraft | None = None
-    append_id: int | None = None
-    timed_out: bool = False
-    """True while a write is in flight whose requests have been answered with an error."""
-    waiting: list[tuple[StreamsRequest, Response]] = field(default_factory=list)
-    """Answers that follow the commit of the write."""
     fences: list[Fence] = field(default_factory=list)
     """Removals in the write; they are repeated if it fails."""
-    parked: deque[Operation] = field(default_factory=deque)
     creation: CreateTopics | None = None
     """Topics whose creation follows the commit of the write."""
     is_creating: bool = False
     create_again_ms: int = 0
-    held: dict[str, int] = field(default_factory=dict)
-    """The approximate memory of each member, and of the topology under an empty id."""
-    held_bytes: int = 0
-
-    @property
-    def latest(self) -> StreamsGroup:
-        """The group with the changes of the write in flight."""
-        return self.group if self.draft is None else self.draft.group
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no write is in flight and nothing is parked."""
-        return self.draft is None and not self.parked
 
 
 class StreamsGroups:
@@ -165,32 +140,29 @@ class StreamsGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the streams groups share their ids.
         """
-        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        self._rooms: GroupRooms[StreamsRoom, StreamsGroup] = GroupRooms(_room, StreamsRequest, effects, memory, config)
+        self.deadlines = self._rooms.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
-        self._memory = memory
         self._classic = classic
-        self._rooms: dict[str, StreamsRoom] = {}
-        self._writing: dict[int, str] = {}
-        """Groups by the id of their write in flight."""
 
     # The log
 
     def replay(self, change: StreamsChange) -> None:
         """Applies a committed change."""
-        room = self._rooms.get(change.group_id) or self._open(change.group_id)
+        room = self._rooms.open(change.group_id)
         room.group.apply(change)
         if isinstance(change, StreamsMetadata):
             member = room.group.members.get(change.member_id)
-            self._count(room, change.member_id, None if member is None else bytes_of(member))
+            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
         elif isinstance(change, StreamsTopology):
-            self._count(room, "", None if change.topology is None else bytes_of_topology(change.topology))
+            self._rooms.count(room, "", None if change.topology is None else bytes_of_topology(change.topology))
         self._close_if_forgotten(room)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in self._rooms.values():
+        for room in self._rooms.all.values():
             # The epoch of endpoints is not in the log. Clients read the endpoints again if it differs from theirs.
             room.around.endpoint_epoch = room.group.epoch
             for member in room.group.members.values():
@@ -202,21 +174,19 @@ class StreamsGroups:
     @property
     def committed(self) -> Mapping[str, StreamsGroup]:
         """The groups that the committed log contains, by id."""
-        return {group_id: room.group for group_id, room in self._rooms.items() if room.group.exists}
+        return self._rooms.committed
 
     def get(self, group_id: str) -> StreamsGroup | None:
         """Returns a group as the committed log has it."""
-        room = self._rooms.get(group_id)
-        return None if room is None or not room.group.exists else room.group
+        return self._rooms.get(group_id)
 
     def latest(self, group_id: str) -> StreamsGroup | None:
         """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        room = self._rooms.get(group_id)
-        return None if room is None or not room.latest.exists else room.latest
+        return self._rooms.latest(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a streams group, or may belong to one when what is parked is decided."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return room is not None and (
             room.latest.exists or any(isinstance(each, StreamsRequest) for each in room.parked)
         )
@@ -231,39 +201,20 @@ class StreamsGroups:
 
     def configured(self, group_id: str) -> Configured | None:
         """Returns the topology of a group on the topics at its last heartbeat; None if there was none."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         return None if room is None else room.around.configured
 
     # Memory
 
-    def _open(self, group_id: str) -> StreamsRoom:
-        room = self._rooms[group_id] = StreamsRoom(group=StreamsGroup(group_id=group_id))
-        self._hold(room, GROUP_BYTES + len(group_id))
-        return room
-
     def _close_if_forgotten(self, room: StreamsRoom) -> None:
-        if room.group.is_forgotten and room.is_idle:
-            del self._rooms[room.group.group_id]
-            self._hold(room, -room.held_bytes)
+        if self._rooms.close_if_forgotten(room):
             self.deadlines.cancel((_DELAY, room.group.group_id))
-
-    def _hold(self, room: StreamsRoom, more_bytes: int) -> None:
-        room.held_bytes += more_bytes
-        self._memory.used_bytes += more_bytes
-
-    def _count(self, room: StreamsRoom, name: str, size: int | None) -> None:
-        held = room.held.pop(name, 0)
-        if size is not None:
-            room.held[name] = size
-        self._hold(room, (size or 0) - held)
 
     def _has_room(self, room: StreamsRoom, member: StreamsMember, topology: Topology | None) -> ErrorCode:
         more = bytes_of(member) - room.held.get(member.member_id, 0)
         if topology is not None:
             more += bytes_of_topology(topology) - room.held.get("", 0)
-        if more > 0 and room.held_bytes + more > self._config.metadata_bytes_max:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE if more <= 0 or self._memory.has_room(more) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._rooms.has_room(room, more)
 
     # Requests
 
@@ -278,19 +229,14 @@ class StreamsGroups:
             self._effects.answer(request_id, asked.refused(error.code, error.message))
             return
         group_id = request.group_id
-        room = self._rooms.get(group_id)
-        if room is None and self._memory.has_room(GROUP_BYTES + len(group_id)):
-            room = self._open(group_id)
-        if room is not None:
-            member = room.group.members.get(request.member_id)
-            if member is not None and request.member_epoch == member.epoch:
-                # The member is alive, even if its request has to be refused because the log is not available.
-                asked = replace(asked, session_ms=self._renew(group_id, member.member_id, moment))
-        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
-            self._effects.answer(request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        room.parked.append(asked)
-        self._work(room, moment)
+        room = self._rooms.open_if_fits(group_id)
+        member = None if room is None else room.group.members.get(request.member_id)
+        if member is not None and request.member_epoch == member.epoch:
+            # The member is alive, even if its request has to be refused because the log is not available.
+            asked = replace(asked, session_ms=self._renew(group_id, member.member_id, moment))
+        if self._rooms.park(room, asked):
+            assert room is not None
+            self._work(room, moment)
 
     def _work(self, room: StreamsRoom, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
@@ -309,10 +255,7 @@ class StreamsGroups:
                 try:
                     waiting.append((operation, self._decide(room, draft, operation, moment)))
                 except KafkaError as error:
-                    self._effects.answer(operation.request_id, operation.refused(error.code, error.message))
-                    if operation.session_ms is not None and not error.code.retriable:
-                        key = (_SESSION, room.group.group_id, operation.request.member_id)
-                        self.deadlines.put_back(key, operation.session_ms)
+                    self._rooms.refuse(room, operation, error)
                     continue
                 if operation.request.member_epoch > LEAVE_EPOCH:
                     alive[operation.request.member_id] = None
@@ -367,7 +310,7 @@ class StreamsGroups:
 
     def topics_created(self, group_id: str, errors: Mapping[str, ErrorCode], moment: Moment) -> None:
         """Notes the outcome of a creation; members read of errors with their next heartbeats."""
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         if room is None:
             return
         room.is_creating = False
@@ -389,19 +332,15 @@ class StreamsGroups:
         before = () if room.group.exists or not draft.group.exists else self._classic.end_records(group_id)
         records = (*before, *(change_record(change) for change in draft.changes))
         room.draft = draft
-        self._in_flight(room, self._effects.append(records, StreamsGroupWritten(group_id=group_id), moment))
-
-    def _in_flight(self, room: StreamsRoom, append_id: int) -> None:
-        assert room.append_id is None
-        room.append_id = append_id
-        self._writing[append_id] = room.group.group_id
+        append_id = self._effects.append(records, StreamsGroupWritten(group_id=group_id), moment)
+        self._rooms.in_flight(room, append_id)
 
     def _fence(self, room: StreamsRoom, draft: StreamsDraft, fence: Fence) -> None:
         """Removes a member whose time is up, unless it has been heard of, or has moved on, since."""
         member = draft.group.members.get(fence.member_id)
         if member is None:
             return
-        if fence.kind == _SESSION and self.deadlines.get((_SESSION, room.group.group_id, fence.member_id)) is not None:
+        if fence.kind == SESSION and self.deadlines.get((SESSION, room.group.group_id, fence.member_id)) is not None:
             return
         stuck = member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
         if fence.kind == _REBALANCE and not stuck:
@@ -416,39 +355,25 @@ class StreamsGroups:
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
         """
-        group_id = self._writing.get(append_id)
-        if group_id is None:
+        room = self._rooms.writing(append_id)
+        if room is None:
             return
-        room = self._rooms[group_id]
-        waiting, room.waiting = room.waiting, []
         if code is ErrorCode.NONE:
-            for asked, response in waiting:
-                self._effects.answer(asked.request_id, response)
+            self._rooms.answer_waiting(room)
             self._create(room)
             return
         room.timed_out, room.creation = True, None
-        for asked, _ in waiting:
-            self._effects.answer(asked.request_id, asked.refused(code))
-        self._refuse_parked(room, code)
-
-    def _refuse_parked(self, room: StreamsRoom, code: ErrorCode) -> None:
-        parked, room.parked = room.parked, deque()
-        for operation in parked:
-            if isinstance(operation, StreamsRequest):
-                self._effects.answer(operation.request_id, operation.refused(code))
-            else:
-                room.parked.append(operation)
+        self._rooms.refuse_all(room, code)
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        group_id = self._writing.pop(append_id, None)
-        if group_id is None:
+        room = self._rooms.landed(append_id)
+        if room is None:
             return
-        room = self._rooms[group_id]
-        assert room.append_id == append_id
+        group_id = room.group.group_id
         draft, fences = room.draft, room.fences
         assert draft is not None
-        room.draft, room.append_id, room.timed_out, room.fences = None, None, False, []
+        room.draft, room.fences = None, []
         if failed:
             room.around.configured = None
             for fence in fences:
@@ -474,8 +399,7 @@ class StreamsGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        until_ms = moment.now_ms + self._decisions.session_timeout_ms(group_id)
-        return self.deadlines.renew((_SESSION, group_id, member_id), until_ms, moment.now_ms)
+        return self._rooms.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
     def _watch(self, group_id: str, member: StreamsMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to close tasks, or cancels it."""
@@ -488,7 +412,7 @@ class StreamsGroups:
     def on_timer(self, moment: Moment) -> None:
         """Removes the members whose time is up, and ends the delays of new groups."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            room = self._rooms.get(key[1])
+            room = self._rooms.all.get(key[1])
             if room is None:
                 continue
             if key[0] == _DELAY:
@@ -505,34 +429,26 @@ class StreamsGroups:
 
     def is_deletable(self, group_id: str) -> ErrorCode | None:
         """Returns whether a group can be deleted now; None if it is no streams group."""
-        room = self._rooms.get(group_id)
-        if room is None or not (room.group.exists or room.latest.exists):
-            return None
-        if room.latest.members or room.group.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        return ErrorCode.NONE if room.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._rooms.is_deletable(group_id)
 
     def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
         """Writes the end of a group without members, so that its id is free; NONE if there is no such group any more.
 
         Members of a classic group may then join, because their records follow in the log.
         """
-        room = self._rooms.get(group_id)
+        room = self._rooms.all.get(group_id)
         if room is None:
             return ErrorCode.NONE
-        if room.group.members or room.latest.members or any(isinstance(each, StreamsRequest) for each in room.parked):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if room.latest.exists:
-            if not room.is_idle:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = self._rooms.keeps_id(room)
+        if code is ErrorCode.NONE and room.latest.exists:
             draft = StreamsDraft(room.group)
             draft.add_all(end_of(room.group))
             self._write(room, draft, moment)
-        return ErrorCode.NONE
+        return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
-        room = self._rooms[group_id]
+        room = self._rooms.all[group_id]
         assert room.is_idle
         assert not room.group.members
         room.draft = StreamsDraft(room.group)
@@ -541,15 +457,17 @@ class StreamsGroups:
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        room = self._rooms[group_id]
+        room = self._rooms.all[group_id]
         assert room.draft is not None
-        self._in_flight(room, append_id)
+        self._rooms.in_flight(room, append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
-        for room in self._rooms.values():
-            self._refuse_parked(room, code)
-            self._hold(room, -room.held_bytes)
+        self._rooms.resign(code)
+
+
+def _room(group_id: str) -> StreamsRoom:
+    return StreamsRoom(group=StreamsGroup(group_id=group_id))
 
 
 def bytes_of(member: StreamsMember) -> int:

@@ -1,0 +1,309 @@
+"""Groups whose state is a function of the log, with their writes in flight and what waits for these. Pure.
+
+Consumer, share and streams groups have this in common: a group has at most one write in flight. Operations that arrive
+meanwhile are parked; then all of them are decided on one copy of the group, and their changes are one write again. So
+each decision sees the decisions before it, clients see committed state only, and a group of many members needs few
+writes.
+
+Each wait has an end: a write that is not committed within ``offsets.commit.timeout.ms`` is answered with an error,
+together with everything that is parked behind it, and further requests are refused until its outcome is known. The
+sessions of members are soft state; they start over with each coordinator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES
+from moldau_broker.coordinator.runtime.timers import Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from moldau.protocol.errors import KafkaError
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
+    from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+    from moldau_broker.coordinator.runtime.effects import Moment
+
+SESSION = "session"
+"""The kind of deadline by which a member must send a heartbeat."""
+CHANGES_MAX = 1_000
+"""Changes after which a write takes no more parked operations."""
+PARKED_MAX = 10_000
+"""Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
+
+
+class LoggedGroup(Protocol):
+    """A group as the log has it, or with the changes of a draft."""
+
+    group_id: str
+    exists: bool
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether nothing is left of the group."""
+        ...
+
+
+class GroupDraft(Protocol):
+    """A copy of a group with the changes that are made to it."""
+
+    group: Any
+
+
+class ParkedRequest(Protocol):
+    """A request that waits for its turn."""
+
+    @property
+    def request_id(self) -> int:
+        """The request, for effects."""
+        ...
+
+    @property
+    def session_ms(self) -> int | None:
+        """When the sender's session ends if the request is refused; None if its arrival did not renew the session."""
+        ...
+
+    @property
+    def member_id(self) -> str:
+        """The sender; empty if the request shows none."""
+        ...
+
+    def refused(self, code: ErrorCode, message: str | None = None) -> Response:
+        """Returns the answer to the request if it is refused."""
+        ...
+
+
+GroupT = TypeVar("GroupT", bound=LoggedGroup)
+DraftT = TypeVar("DraftT", bound=GroupDraft)
+AskedT = TypeVar("AskedT", bound=ParkedRequest)
+OperationT = TypeVar("OperationT")
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupRoom(Generic[GroupT, DraftT, AskedT, OperationT]):
+    """A group with what its coordinator knows of it beyond the log.
+
+    Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
+    """
+
+    group: GroupT
+    draft: DraftT | None = None
+    append_id: int | None = None
+    timed_out: bool = False
+    """True while a write is in flight whose requests have been answered with an error."""
+    waiting: list[tuple[AskedT, Response]] = field(default_factory=list)
+    """Answers that follow the commit of the write."""
+    parked: deque[OperationT] = field(default_factory=deque)
+    """Requests, and other operations, that are decided after the write."""
+    held: dict[str, int] = field(default_factory=dict)
+    """The approximate memory of each part, as a rule of each member by its id."""
+    held_bytes: int = 0
+
+    @property
+    def latest(self) -> GroupT:
+        """The group with the changes of the write in flight."""
+        if self.draft is None:
+            return self.group
+        group: GroupT = self.draft.group
+        return group
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is in flight and nothing is parked."""
+        return self.draft is None and not self.parked
+
+
+RoomT = TypeVar("RoomT", bound=GroupRoom[Any, Any, Any, Any])
+
+
+class GroupRooms(Generic[RoomT, GroupT]):
+    """The rooms of all groups of one kind of one partition: their memory, their writes in flight, their deadlines."""
+
+    def __init__(
+        self,
+        make: Callable[[str], RoomT],
+        requests: type[ParkedRequest],
+        effects: EffectQueue,
+        memory: MemberMemory,
+        config: GroupConfig,
+    ) -> None:
+        """Starts without groups.
+
+        Args:
+            make: returns the room of a new group by its id.
+            requests: the type of parked operations that are requests.
+            effects: takes answers.
+            memory: the memory of all groups of the broker.
+            config: the memory of one group.
+        """
+        self.all: dict[str, RoomT] = {}
+        """By group id."""
+        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
+        """Of members and groups: kind, group id, and the member's id."""
+        self._make = make
+        self._requests = requests
+        self._effects = effects
+        self._memory = memory
+        self._config = config
+        self._writing: dict[int, str] = {}  # groups by the id of their write in flight
+
+    # Groups
+
+    @property
+    def committed(self) -> Mapping[str, GroupT]:
+        """The groups that the committed log contains, by id."""
+        return {group_id: room.group for group_id, room in self.all.items() if room.group.exists}
+
+    def get(self, group_id: str) -> GroupT | None:
+        """Returns a group as the committed log has it; None if there is none."""
+        room = self.all.get(group_id)
+        group: GroupT | None = None if room is None or not room.group.exists else room.group
+        return group
+
+    def latest(self, group_id: str) -> GroupT | None:
+        """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
+        room = self.all.get(group_id)
+        group: GroupT | None = None if room is None or not room.latest.exists else room.latest
+        return group
+
+    def is_deletable(self, group_id: str) -> ErrorCode | None:
+        """Returns whether a group can be deleted now; None if it is none of these groups."""
+        room = self.all.get(group_id)
+        if room is None or not (room.group.exists or room.latest.exists):
+            return None
+        if room.latest.members or room.group.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if room.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def keeps_id(self, room: RoomT) -> ErrorCode:
+        """Returns the code with which a group of another kind is refused the id; NONE if this group may end for it."""
+        is_asked = any(isinstance(each, self._requests) for each in room.parked)
+        if room.group.members or room.latest.members or is_asked:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if room.latest.exists and not room.is_idle else ErrorCode.NONE
+
+    def open(self, group_id: str) -> RoomT:
+        """Returns the room of a group; a new one if it has none."""
+        room = self.all.get(group_id)
+        if room is None:
+            room = self.all[group_id] = self._make(group_id)
+            self._hold(room, GROUP_BYTES + len(group_id))
+        return room
+
+    def open_if_fits(self, group_id: str) -> RoomT | None:
+        """Returns the room of a group; None if it has none and there is no memory for one."""
+        if group_id not in self.all and not self._memory.has_room(GROUP_BYTES + len(group_id)):
+            return None
+        return self.open(group_id)
+
+    def close_if_forgotten(self, room: RoomT) -> bool:
+        """Forgets a group of which nothing is left; returns whether it did."""
+        if not (room.group.is_forgotten and room.is_idle):
+            return False
+        del self.all[room.group.group_id]
+        self._hold(room, -room.held_bytes)
+        return True
+
+    # Memory
+
+    def _hold(self, room: RoomT, more_bytes: int) -> None:
+        room.held_bytes += more_bytes
+        self._memory.used_bytes += more_bytes
+
+    def count(self, room: RoomT, name: str, size: int | None) -> None:
+        """Notes the memory of a part of a group; None if the part is gone."""
+        held = room.held.pop(name, 0)
+        if size is not None:
+            room.held[name] = size
+        self._hold(room, (size or 0) - held)
+
+    def has_room(self, room: RoomT, more_bytes: int) -> ErrorCode:
+        """Returns the code with which the limits refuse so much more memory for a group; NONE if it fits."""
+        if more_bytes <= 0:
+            return ErrorCode.NONE
+        if room.held_bytes + more_bytes > self._config.metadata_bytes_max:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE if self._memory.has_room(more_bytes) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    # Requests
+
+    def park(self, room: RoomT | None, asked: ParkedRequest) -> bool:
+        """Parks a request, or refuses it if the group can take none; returns whether it is parked."""
+        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
+            self._effects.answer(asked.request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return False
+        room.parked.append(asked)
+        return True
+
+    def refuse(self, room: RoomT, asked: ParkedRequest, error: KafkaError) -> None:
+        """Answers a request that a decision refuses; the sender's session goes on as if it had not been sent.
+
+        A client repeats what is refused with a retriable error: such a refusal says nothing about the member.
+        """
+        self._effects.answer(asked.request_id, asked.refused(error.code, error.message))
+        if asked.session_ms is not None and not error.code.retriable:
+            self.deadlines.put_back((SESSION, room.group.group_id, asked.member_id), asked.session_ms)
+
+    def answer_waiting(self, room: RoomT) -> None:
+        """Sends the answers that have waited for the commit of a write."""
+        waiting, room.waiting = room.waiting, []
+        for asked, response in waiting:
+            self._effects.answer(asked.request_id, response)
+
+    def refuse_all(self, room: RoomT, code: ErrorCode) -> None:
+        """Refuses the requests that wait for a write, and those that are parked behind it."""
+        waiting, room.waiting = room.waiting, []
+        for asked, _ in waiting:
+            self._effects.answer(asked.request_id, asked.refused(code))
+        self.refuse_parked(room, code)
+
+    def refuse_parked(self, room: RoomT, code: ErrorCode) -> None:
+        """Refuses the requests that are parked; other operations stay."""
+        parked, room.parked = room.parked, deque()
+        for operation in parked:
+            if isinstance(operation, self._requests):
+                self._effects.answer(operation.request_id, operation.refused(code))
+            else:
+                room.parked.append(operation)
+
+    def resign(self, code: ErrorCode) -> None:
+        """Refuses what is parked after leadership is lost, and gives the memory of all groups back."""
+        for room in self.all.values():
+            self.refuse_parked(room, code)
+            self._hold(room, -room.held_bytes)
+
+    # Writes
+
+    def in_flight(self, room: RoomT, append_id: int) -> None:
+        """Names the write that contains the changes of a room's draft."""
+        assert room.append_id is None
+        assert room.draft is not None
+        room.append_id = append_id
+        self._writing[append_id] = room.group.group_id
+
+    def writing(self, append_id: int) -> RoomT | None:
+        """Returns the room whose write this is; None if it is none of these groups."""
+        group_id = self._writing.get(append_id)
+        return None if group_id is None else self.all[group_id]
+
+    def landed(self, append_id: int) -> RoomT | None:
+        """Ends a write whose outcome is known, and returns its room; the draft stays for the caller to look at."""
+        group_id = self._writing.pop(append_id, None)
+        if group_id is None:
+            return None
+        room = self.all[group_id]
+        assert room.append_id == append_id
+        room.append_id, room.timed_out = None, False
+        return room
+
+    # Sessions
+
+    def renew(self, group_id: str, member_id: str, timeout_ms: int, moment: Moment) -> int:
+        """Begins a session again, and returns when it would have ended."""
+        return self.deadlines.renew((SESSION, group_id, member_id), moment.now_ms + timeout_ms, moment.now_ms)
