@@ -336,7 +336,7 @@ UNCLEAN = Profile(
 
 HELD_QUESTIONS = Profile(
     name="held-questions",
-    text="single requests and answers are held while transactions of one epoch are given up and begun anew",
+    text="single requests and answers are held while transactions of one epoch are given up and begun again",
     options=replace(
         TRANSACTIONS.options,
         workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),

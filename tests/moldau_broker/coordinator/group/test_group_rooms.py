@@ -158,7 +158,7 @@ def test_groups_that_may_end() -> None:
     room.parked.append(Expiry(member_id="m"))
     assert rooms.is_deletable("g") is rooms.keeps_id(room) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     room.parked.append(asked(1))
-    assert rooms.keeps_id(room) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "somebody may be about to join"
+    assert rooms.keeps_id(room) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a member may be about to join"
     room.parked.clear()
     room.group.members["m"] = ShareMember(member_id="m")
     assert rooms.is_deletable("g") is ErrorCode.NON_EMPTY_GROUP
