@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import low_mark_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +32,6 @@ KINDS: Final = (
     "log-dir-nearly-full",
     "under-replicated",
 )
-LOW_SHARE: Final = 20
-LOW_BYTES_MAX: Final = 1 << 30
-"""A log directory is nearly full if less than one twentieth of its disk is usable, and less than 1 GiB."""
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 
 
@@ -88,7 +86,7 @@ def judge(
             if directory.error is not ErrorCode.NONE:
                 detail = f"{directory.path}: {directory.error.name.lower()}; the broker goes on without its replicas"
                 problems.append(Problem(kind="log-dir-failed", subject=f"broker {broker}", detail=detail))
-            elif 0 <= directory.usable_bytes < min(LOW_BYTES_MAX, directory.total_bytes // LOW_SHARE):
+            elif 0 <= directory.usable_bytes < low_mark_bytes(directory.total_bytes):
                 detail = f"{directory.path}: {directory.usable_bytes:,} of {directory.total_bytes:,} bytes are usable"
                 problems.append(Problem(kind="log-dir-nearly-full", subject=f"broker {broker}", detail=detail))
     return sorted(problems, key=lambda problem: KINDS.index(problem.kind))

@@ -1,4 +1,5 @@
-"""Values that every package names: byte buffers, the nil UUID, and the integers that must not be confused. Pure."""
+"""Values that every package names: byte buffers, the nil UUID, integers that must not be confused, and marks that
+brokers and tools share. Pure."""
 
 from typing import Final, NewType
 from uuid import UUID
@@ -17,3 +18,13 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 
 BrokerId = NewType("BrokerId", int)
 """The id of a broker, ``node.id``; negative where there is no broker. ADR 0011 says where these types are used."""
+
+LOW_BYTES_MAX: Final = 1 << 30
+"""A disk with so many usable bytes is not nearly full, however large it is."""
+
+_LOW_SHARE: Final = 20
+
+
+def low_mark_bytes(total_bytes: int) -> int:
+    """Returns the usable bytes below which a disk is nearly full: a twentieth of it, and at most 1 GiB."""
+    return min(LOW_BYTES_MAX, total_bytes // _LOW_SHARE)

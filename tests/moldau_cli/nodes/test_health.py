@@ -4,8 +4,7 @@ from uuid import UUID
 
 from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.log.directories import room
-from moldau_cli import health
+from moldau.values import LOW_BYTES_MAX
 from moldau_cli.health import VOTER_SILENCE_MS_MAX, judge, verdict
 
 
@@ -88,9 +87,8 @@ def test_a_failed_directory_is_named_before_the_replicas_it_held():
 
 
 def test_a_disk_that_is_nearly_full_is_named_before_it_fails():
-    """The mark is the one of brokers; a cluster that does not know the sizes is not judged by them."""
-    assert (health.LOW_SHARE, health.LOW_BYTES_MAX) == (room.LOW_SHARE, room.LOW_BYTES_MAX)
-    sizes = [(1_000, 49), (1_000, 50), (1 << 50, room.LOW_BYTES_MAX), (-1, -1)]
+    """A cluster that does not know the sizes is not judged by them."""
+    sizes = [(1_000, 49), (1_000, 50), (1 << 50, LOW_BYTES_MAX), (-1, -1)]
     directories = [
         LogDirDescription(path=f"/d{n}", error=ErrorCode.NONE, total_bytes=total, usable_bytes=usable, partitions=())
         for n, (total, usable) in enumerate(sizes)

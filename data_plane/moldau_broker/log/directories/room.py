@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import low_mark_bytes
 
 if TYPE_CHECKING:
     from moldau_broker.log.directories.log_store import LogStore
 
-LOW_BYTES_MAX: Final = 1 << 30
-"""More usable bytes than these are never low."""
-LOW_SHARE: Final = 20
-"""A directory is low if less than this fraction of its disk is usable: one twentieth."""
 RESERVE_SHARE: Final = 4
 """Followers leave this fraction of the low mark to checkpoints, snapshots and leaders."""
 CHECKPOINTS_BYTES: Final = 1 << 16
@@ -37,7 +34,7 @@ class Space:
     @property
     def low_mark_bytes(self) -> int:
         """Fewer usable bytes than these are low."""
-        return min(LOW_BYTES_MAX, self.total_bytes // LOW_SHARE)
+        return low_mark_bytes(self.total_bytes)
 
     @property
     def is_low(self) -> bool:

@@ -5,7 +5,8 @@ Method: a virtual disk whose capacity shrinks.
 
 from __future__ import annotations
 
-from moldau_broker.log.directories.room import LOW_BYTES_MAX, Space
+from moldau.values import LOW_BYTES_MAX
+from moldau_broker.log.directories.room import Space
 from support.log.lab import A, create, new_manager, put, tick
 from support.log.model import START_MS, VirtualMachine
 
