@@ -79,6 +79,8 @@ class SimulatedCluster:
         }
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[int, ControllerNode] = {}
+        self.lost_logs: dict[int, None] = {}
+        """Voters whose metadata log a fault has lost, until they are replaced."""
         self._stops: dict[int, trio.Event] = {}
         self._kept_down: tuple[int, ...] = ()
 

@@ -91,6 +91,7 @@ class LogLosses:
             killed = [leader, behind]
             cluster.kill(leader)
         cluster.kill(victim)
+        cluster.lost_logs[victim] = None
         way = draw.choice(WAYS)
         if self._damage(victim, way, draw):
             mark()
@@ -130,6 +131,7 @@ class LogLosses:
         """Gives the machine an empty disk, and replaces the lost voter by the one that starts there."""
         self._cluster.kill(node_id)
         self._cluster.machines[node_id].disk.replace(self._cluster.log_directories(node_id))
+        self._cluster.lost_logs.pop(node_id, None)
         self._cluster.start(node_id)
         await self._moves.replace_voter(node_id)
 

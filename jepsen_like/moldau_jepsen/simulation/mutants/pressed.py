@@ -11,6 +11,7 @@ from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import Profile
 from moldau_jepsen.simulation.campaign.profiles import (
     DECISIONS,
+    DIVERGENCE,
     GROUPS,
     IMPATIENT,
     REPLICATION,
@@ -359,4 +360,43 @@ HELD_MEMBERSHIPS = replace(
     kinds=(FaultKind.HELD_CALL,),
     strikes=(30, 40),
     lengths=(1.0, 3.0),
+)
+
+MOVED_MARKERS = replace(
+    TRANSACTIONS,
+    name="moved-markers",
+    text="leaders change while coordinators lose sight of the controllers, and half of all transactions are aborted",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),
+        transaction_options=TransactionOptions(
+            clients=3, transactions_per_second=20.0, poll_share=0.1, abort_share=0.5
+        ),
+        config_changes_per_second=0.2,
+        fault_seconds=20.0,
+    ),
+    kinds=(
+        FaultKind.BLIND,
+        FaultKind.BLIND,
+        FaultKind.ELECT,
+        FaultKind.ELECT,
+        FaultKind.KILL_LEADER,
+        FaultKind.REASSIGN,
+    ),
+    strikes=(20, 30),
+    lengths=(0.5, 2.5),
+)
+
+DIVERGED = replace(
+    DIVERGENCE,
+    name="diverged",
+    text="as divergence, and again and again a leader dies just when one follower is behind the other",
+    options=replace(
+        DIVERGENCE.options,
+        workload=replace(DIVERGENCE.options.workload, assigned_readers=0),
+        fault_seconds=15.0,
+    ),
+    strikes=(4, 8),
+    story=((FaultKind.SLOW, 0.0, 1.6), (FaultKind.LINK, 0.6, 1.3), (FaultKind.KILL_LEADER, 1.0, 1.9)),
+    story_seconds=2.5,
 )

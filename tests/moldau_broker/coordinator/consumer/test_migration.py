@@ -357,7 +357,7 @@ def given_before_released(patch: pytest.MonkeyPatch) -> None:
 
 
 def members_are_not_notified(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(classic_members, "must_join_again", lambda group, member: False)
+    patch.setattr(classic_members, "must_join_again", lambda group, member, due_epoch: False)
 
 
 def downgrade_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,18 @@
 Method: stories of a few members of each kind of group against the pure core, with virtual time.
 """
 
+from typing import Any
+
 import pytest
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from moldau_broker.coordinator.group.core.assignment_pace import assignment_wait_ms, heartbeat_after_ms
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator import consumer_world, share_group_world, streams_world
 from support.coordinator.consumer_world import ConsumerClient
 from support.coordinator.group_world import CoreDriver
+from support.coordinator.migration_world import BEAT, COOPERATIVE, ClassicClient
 from support.coordinator.share_group_world import ShareClient
 
 NOW_MS = 1_700_000_000_000
@@ -77,6 +81,25 @@ def test_the_pace_outlives_a_coordinator() -> None:
     driver.pass_time(1_000)
     consumer_world.settle([a, b])
     assert consumer_world.group_of(driver).assignment_epoch == 2
+
+
+def test_a_classic_member_joins_again_when_the_target_is_due() -> None:
+    """In a group of both protocols it is asked to join again when the next target is due, and not before."""
+    driver = CoreDriver(GroupConfig(consumer_assignment_interval_ms=1_000, initial_rebalance_delay_ms=0))
+    driver.topics.counts = {"t": 4}
+    first, later = ConsumerClient(driver, "a"), ClassicClient(driver, COOPERATIVE)
+    first.beat()
+    later.beat()  # a member id, a generation, an assignment, a heartbeat
+    assert (later.phase, later.epoch, later.numbers) == (BEAT, 1, [])
+    for _ in range(3):
+        driver.pass_time(300)
+        assert later.beat() is ErrorCode.NONE
+        assert (later.phase, later.epoch) == (BEAT, 1)
+    driver.pass_time(100)
+    members: list[Any] = [later, first]
+    consumer_world.settle(members)
+    assert (later.epoch, first.epoch) == (2, 2)
+    assert [len(first.numbers), len(later.numbers)] == [2, 2]
 
 
 def test_the_value_of_the_group_comes_first() -> None:

@@ -4,8 +4,14 @@ Method: the production write-ahead log on a virtual disk, before and after syncs
 that they have synced.
 """
 
+from types import SimpleNamespace
+
+import pytest
+
 from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.judge.rules import watcher
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
+from moldau_jepsen.simulation.judge.rules.votes import CommitRules
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.world.world import run_world
@@ -56,3 +62,33 @@ def test_a_false_claim_of_a_sync_is_convicted_before_power_loss():
     assert convicted
     assert all("committed-is-durable" in one for one in convicted)
     assert run_seed(1, options).passed
+
+
+@pytest.mark.parametrize(
+    ("lost", "running", "said", "convicted"),
+    [
+        (False, False, 7, True),  # its disk lacks what its process said it had
+        (True, False, 7, False),  # a fault has lost the log since, so its last word counts
+        (True, False, 6, True),
+        (True, True, 7, True),  # it runs again, so its disk counts
+    ],
+    ids=["kept", "lost", "never-had-it", "runs-again"],
+)
+def test_the_last_word_counts_where_a_fault_lost_the_log(monkeypatch, lost, running, said, convicted):
+    """The leader commits the entry when its own sync ends, after the other voter has answered and lost its log."""
+    monkeypatch.setattr(watcher, "has_durable_entry", lambda disk, directory, entry: disk)
+    found = []
+    commits = CommitRules(lambda rule, text: found.append(rule))
+    log = SimpleNamespace(epoch_at=lambda index: 3, base_index=0, entry=lambda index: None)
+    leader = SimpleNamespace(commit_index=7, durable_index=7, log=log)
+    leader.configuration = SimpleNamespace(voters=(101, 102, 103))
+    machines = {
+        101: SimpleNamespace(disk=False, is_running=False),
+        102: SimpleNamespace(disk=False, is_running=running),
+        103: SimpleNamespace(disk=True, is_running=True),
+    }
+    cluster = SimpleNamespace(controllers={103: object()}, lost_logs={102: None} if lost else {}, machines=machines)
+    commits.durable(102, said)
+    watch = SimpleNamespace(_cluster=cluster, _voters={103: SimpleNamespace(core=leader)}, _commits=commits)
+    watcher.RuleWatcher._look_at_commit(watch, 103, leader, DIRECTORY)
+    assert found == (["committed-is-durable"] if convicted else [])

@@ -170,13 +170,15 @@ class RuleWatcher:
     def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
         """Compares the entries that voters believe durable with their disks.
 
-        A leader commits entries of its own epoch, so no snapshot holds them yet.
+        A leader commits entries of its own epoch, so no snapshot holds them yet. A voter that is down counts with the
+        last word of its process where a fault has lost its log since: it was true, and the leader may count it.
         """
         index = core.commit_index
         held: dict[int, int | None] = {}
+        lost = [node for node in self._cluster.lost_logs if not self._cluster.machines[node].is_running]
         for member in core.configuration.voters:
             other = self._cluster.controllers.get(member)
-            if other is None or member not in self._voters:
+            if other is None or member not in self._voters or member in lost:
                 held[member] = None
                 continue
             theirs = self._voters[member].core
@@ -185,7 +187,8 @@ class RuleWatcher:
         without: list[int] = []
         if index > core.log.base_index:
             entry, machines = core.log.entry(index), self._cluster.machines
-            without = [member for member in held if not has_durable_entry(machines[member].disk, directory, entry)]
+            looked_at = [member for member in held if member not in lost]
+            without = [node for node in looked_at if not has_durable_entry(machines[node].disk, directory, entry)]
         self._commits.committed(node_id, index, core.log.epoch_at(index) or 0, held, without)
 
     # --- brokers

@@ -96,9 +96,9 @@ class ClassicMemberDecisions:
         if isinstance(request, JoinGroupRequest):
             return self._join(draft, request, context, moment, looks=looks, has_room=has_room)
         if isinstance(request, SyncGroupRequest):
-            return self._sync(draft.group, request)
+            return self._sync(draft.group, request, moment)
         if isinstance(request, HeartbeatRequest):
-            return self._heartbeat(draft.group, request)
+            return self._heartbeat(draft.group, request, moment)
         return self._leave(draft, request, context)
 
     # JoinGroup
@@ -193,7 +193,7 @@ class ClassicMemberDecisions:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def _sync(self, group: ConsumerGroup, request: SyncGroupRequest) -> Decision:
+    def _sync(self, group: ConsumerGroup, request: SyncGroupRequest, moment: Moment) -> Decision:
         member = self._find(group, request.member_id, request.group_instance_id)
         assert member.classic is not None
         name, metadata = member.classic.protocols[0]
@@ -201,7 +201,8 @@ class ClassicMemberDecisions:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, name):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        due_epoch = self._decisions.due_epoch(group, moment)
+        if due_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             return Decision(
                 response=SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
                 member_id=member.member_id,
@@ -214,11 +215,11 @@ class ClassicMemberDecisions:
         )
         return Decision(response=response, member_id=member.member_id, synced=True)
 
-    def _heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> Decision:
+    def _heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest, moment: Moment) -> Decision:
         member = self._find(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        must_join = must_join_again(group, member)
+        must_join = must_join_again(group, member, self._decisions.due_epoch(group, moment))
         code = ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE
         return Decision(response=HeartbeatResponse(error_code=code), member_id=member.member_id, must_join=must_join)
 
@@ -251,9 +252,13 @@ class ClassicMemberDecisions:
         self._decisions.fence(draft, member.member_id)
 
 
-def must_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Returns whether only another JoinGroup brings a member closer to its target assignment."""
-    if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+def must_join_again(group: ConsumerGroup, member: ConsumerMember, due_epoch: int) -> bool:
+    """Returns whether only another JoinGroup brings a member closer to its target assignment.
+
+    ``due_epoch`` is the one that it can come to now. While the target of the group epoch waits for its time, the member
+    would get the same answer again, at once.
+    """
+    if member.epoch < due_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
         return False

@@ -361,6 +361,10 @@ class HeartbeatDecisions:
         group = draft.group
         draft.add(GroupEpoch(group_id=group.group_id, epoch=group.epoch + 1, metadata_hash=hashed))
 
+    def due_epoch(self, group: ConsumerGroup, moment: Moment) -> int:
+        """Returns the epoch to which members can come now: that of the last target while the next one is not due."""
+        return group.epoch if self._wait_ms(group, moment) == 0 else group.assignment_epoch
+
     def _wait_ms(self, group: ConsumerGroup, moment: Moment) -> int:
         """Returns how long a group still waits for a new target assignment; see ``target_wait_ms``."""
         default = self._config.consumer_assignment_interval_ms

@@ -6,7 +6,7 @@ from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, MEMBER
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import coordinators, transactions
 from moldau_jepsen.simulation.mutants.planted.log import epochs
-from moldau_jepsen.simulation.mutants.pressed import ADMINISTRATION
+from moldau_jepsen.simulation.mutants.pressed import ADMINISTRATION, MOVED_MARKERS
 
 COORDINATORS = (
     Mutant(
@@ -42,7 +42,7 @@ COORDINATORS = (
         area="transactions",
         text="a marker whose write failed is treated as written",
         patches=coordinators.markers_not_repeated,
-        profile=TRANSACTIONS,
+        profile=MOVED_MARKERS,
     ),
     Mutant(
         name="remote-commit-markers-become-aborts",

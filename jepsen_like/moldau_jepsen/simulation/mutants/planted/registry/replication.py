@@ -6,7 +6,7 @@ from moldau_jepsen.simulation.campaign.profiles import DECISIONS, DIVERGENCE, IM
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import brokers
 from moldau_jepsen.simulation.mutants.planted.log import truncation, watermarks
-from moldau_jepsen.simulation.mutants.pressed import NEAR_READERS, ROLLED, UNCLEAN
+from moldau_jepsen.simulation.mutants.pressed import DIVERGED, NEAR_READERS, ROLLED, UNCLEAN
 
 REPLICATED = (
     Mutant(
@@ -128,7 +128,7 @@ REPLICATED = (
         area="replication",
         text="a follower truncates to its high watermark instead of the end of the diverging epoch",
         patches=truncation.truncates_to_watermark,
-        profile=DIVERGENCE,
+        profile=DIVERGED,
     ),
     Mutant(
         name="truncated-log-keeps-watermark",
