@@ -400,12 +400,16 @@ async def _knows(admin: Admin, topic: str, node_id: int | None) -> bool:
     return True
 
 
-def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
-    """Runs ``work`` with an open admin client."""
+def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:
+    """Runs ``work`` with an open admin client.
+
+    If it takes seconds because no controller leads, a note says so, unless ``explains_waits`` is false.
+    """
     address = bootstrap_of(bootstrap)
 
     async def main() -> R:
         from moldau import Admin
+        from moldau_cli.quorum_watch import explaining_waits
 
         settings = {
             "default.api.timeout.ms": str(API_TIMEOUT_MS),
@@ -414,6 +418,8 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> 
             "bootstrap.servers": address,
         }
         async with Admin(settings) as admin:
-            return await work(admin)
+            if not explains_waits:
+                return await work(admin)
+            return await explaining_waits(lambda: work(admin), lambda: Admin(settings))
 
     return run(main, address)

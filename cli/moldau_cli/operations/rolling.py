@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -54,6 +54,30 @@ class Rolled:
 
     restarted: tuple[int, ...]
     elected: int
+
+
+@dataclass(slots=True)
+class RollProgress:
+    """How far a roll has come, for a user who interrupts it."""
+
+    remaining: list[RollNode] = field(default_factory=list)
+    """The nodes that have not been restarted, with the one that restarts."""
+    restarting: RollNode | None = None
+    """The node whose restart has begun and not ended."""
+    begun: bool = False
+
+    def after_interrupt(self) -> str:
+        """Returns how to go on."""
+        if not self.begun:
+            return "interrupted before the first restart: no node was touched"
+        if not self.remaining:
+            return "interrupted after the last restart; moldau elect gives leadership to the preferred replicas"
+        if self.restarting is None:
+            return f"interrupted; {_continuation(self.remaining)}"
+        return (
+            f"interrupted while {self.restarting} restarts: see that it is back (moldau cluster status); "
+            f"{_continuation(self.remaining)}"
+        )
 
 
 async def find_nodes(admin: Admin) -> list[RollNode]:
@@ -108,7 +132,12 @@ async def look(admin: Admin, ask: int | None = None) -> Picture:
 
 
 async def roll(
-    admin: Admin, nodes: Sequence[RollNode], chosen: Sequence[RollNode], restarter: Restarter, options: RollOptions
+    admin: Admin,
+    nodes: Sequence[RollNode],
+    chosen: Sequence[RollNode],
+    restarter: Restarter,
+    options: RollOptions,
+    progress: RollProgress | None = None,
 ) -> Rolled:
     """Restarts the chosen nodes one by one.
 
@@ -118,6 +147,7 @@ async def roll(
         chosen: Those that are restarted.
         restarter: Restarts one.
         options: Limits.
+        progress: Is kept up to date, and says after an interrupt how to go on.
 
     Raises:
         CommandError: the roll must not begin, or a node did not come back. No further node was restarted.
@@ -125,7 +155,9 @@ async def roll(
     picture = await look(admin)
     tolerated = out_of_sync(picture.topics) if options.force else frozenset()
     down = set(absent(picture, nodes)) if options.force else set()
+    progress = progress or RollProgress()
     remaining, done = list(chosen), list[int]()
+    progress.remaining = remaining
     while remaining:
         present = [one for one in nodes if one.node_id not in down]
         picture = await _whole(admin, present, None, tolerated, options.timeout_s, remaining)
@@ -133,11 +165,13 @@ async def roll(
         place = f"{len(done) + 1} of {len(chosen)}"
         output.note(f"{place}: {node} restarts")
         began_s = trio.current_time()
+        progress.begun, progress.restarting = True, node
         try:
             await restarter.restart(node)
         except CommandError as error:
             raise CommandError(f"{error}; {_continuation(remaining)}") from error
         remaining.remove(node)
+        progress.restarting = None
         down.discard(node.node_id)
         tolerated = frozenset(replica for replica in tolerated if replica[2] != node.node_id)
         present = [one for one in nodes if one.node_id not in down]

@@ -100,6 +100,7 @@ class ShareOptions:
 def settings_of(options: ShareOptions) -> dict[str, str]:
     """Returns settings of brokers with which a group of these options works within a run of some seconds."""
     return {
+        "group.share.min.record.lock.duration.ms": "1000",
         "group.share.record.lock.duration.ms": str(options.lock_ms),
         "group.share.min.session.timeout.ms": "500",
         "group.share.session.timeout.ms": str(options.session_ms),

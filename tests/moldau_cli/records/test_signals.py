@@ -72,3 +72,15 @@ def test_a_consumer_that_follows_ends_quietly(broker):
         code, rest, errors = interrupted(process)
     assert (code, rest) == (130, b"")
     assert b"Traceback" not in errors
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_live_view_ends_like_other_commands(broker):
+    """Its last view is whole, and the exit code is that of an interrupted command."""
+    broker.add_topic("watched")
+    with command(broker, "top", "--groups", "0", "--interval", "0.2") as process:
+        assert process.stdout.readline()
+        code, rest, errors = interrupted(process)
+    assert code == 130
+    assert b"watched" in rest
+    assert b"Traceback" not in errors

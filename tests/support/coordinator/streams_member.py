@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "offsets_topic_num_partitions": "1",
+    "group_streams_min_heartbeat_interval_ms": "1",
     "group_streams_heartbeat_interval_ms": "500",
+    "group_streams_min_session_timeout_ms": "1",
     "group_streams_session_timeout_ms": "6000",
     "group_streams_initial_rebalance_delay_ms": "1000",
 }

@@ -27,7 +27,9 @@ SETTINGS: dict[str, Any] = {
     "share_coordinator_state_topic_replication_factor": "3",
     "share_coordinator_state_topic_min_isr": "2",
     "min_insync_replicas": "2",
+    "group_share_min_heartbeat_interval_ms": "1",
     "group_share_heartbeat_interval_ms": "500",
+    "group_share_min_session_timeout_ms": "1",
     "group_share_session_timeout_ms": "6000",
 }
 

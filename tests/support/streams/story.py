@@ -26,7 +26,9 @@ SETTLED_S = 90.0
 SETTINGS: dict[str, Any] = {
     "offsets_topic_num_partitions": "1",
     "min_insync_replicas": "2",
+    "group_streams_min_heartbeat_interval_ms": "1",
     "group_streams_heartbeat_interval_ms": "500",
+    "group_streams_min_session_timeout_ms": "1",
     "group_streams_session_timeout_ms": str(SESSION_MS),
     "group_streams_initial_rebalance_delay_ms": "1000",
 }

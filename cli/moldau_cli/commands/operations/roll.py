@@ -88,7 +88,7 @@ def _environment() -> Environment:
 def _roll(
     bootstrap: str, chosen: list[int], restarter: Restarter | None, options: RollOptions, *, dry_run: bool
 ) -> None:
-    from moldau_cli.operations.rolling import find_nodes, look, refusals, roll
+    from moldau_cli.operations.rolling import RollProgress, find_nodes, look, refusals, roll
 
     async def plan(admin: Admin) -> tuple[list[RollNode], list[str]]:
         found = await find_nodes(admin)
@@ -103,12 +103,17 @@ def _roll(
         if in_the_way and not options.force:
             more = f" (and {len(in_the_way) - 1} more)" if len(in_the_way) > 1 else ""
             raise CommandError(f"not begun: {in_the_way[0]}{more}; --force begins nevertheless")
-        return await roll(admin, found, wanted, restarter, options)
+        return await roll(admin, found, wanted, restarter, options, progress)
 
     if dry_run:
         _show(*with_admin(bootstrap, plan), restarter)
         return
-    rolled = with_admin(bootstrap, work)
+    progress = RollProgress()
+    try:
+        rolled = with_admin(bootstrap, work)
+    except KeyboardInterrupt:
+        output.note(progress.after_interrupt())
+        raise
     output.answer(
         {"restarted": list(rolled.restarted), "elected": rolled.elected},
         f"{len(rolled.restarted)} nodes restarted, {rolled.elected} leaders moved back",

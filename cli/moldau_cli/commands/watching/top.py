@@ -56,7 +56,7 @@ def top(
         else:
             await _until_signal(lambda: _watch(collector, interval_s, views, lambda view: _write(view, rows), skipped))
 
-    with_admin(bootstrap_server, work)
+    with_admin(bootstrap_server, work, explains_waits=not has_screen)
 
 
 async def _watch(
@@ -101,11 +101,19 @@ async def _on_screen(collector: Collector, interval_s: float) -> None:
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs work until it ends, or Ctrl-C or SIGTERM ends it."""
+    """Runs work until it ends, or Ctrl-C or SIGTERM ends it.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it.
+    """
     import trio
 
+    signalled = False
+
     async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal signalled
         async for _ in signals:
+            signalled = True
             scope.cancel()
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -113,3 +121,5 @@ async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
             nursery.start_soon(watch, signals, nursery.cancel_scope)
             await work()
             nursery.cancel_scope.cancel()
+    if signalled:
+        raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from moldau.runtime.config.keys.groups.group import (
     check_bounds,
     check_client_metrics,
     check_group,
+    check_group_defaults,
 )
 from moldau.runtime.config.keys.groups.share import SHARE_KEYS
 from moldau.runtime.config.keys.groups.streams import STREAMS_KEYS
@@ -111,7 +112,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_connections, _check_protocols, _check_topic_defaults, check_processes),
+    (check_server, _check_connections, _check_protocols, _check_topic_defaults, check_group_defaults, check_processes),
     listener_prefix="listener.name.",
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,

@@ -76,7 +76,9 @@ class StreamsOptions:
     def settings(self) -> dict[str, str]:
         """Settings of brokers with which a group of these options works within a run of some seconds."""
         return {
+            "group.streams.min.session.timeout.ms": "1",
             "group.streams.session.timeout.ms": str(self.session_ms),
+            "group.streams.min.heartbeat.interval.ms": "1",
             "group.streams.heartbeat.interval.ms": "500",
             "group.streams.initial.rebalance.delay.ms": "500",
         }

@@ -18,7 +18,9 @@ from support.cluster.broker_cluster import Cluster, batch, run_cluster
 from support.proof import proof_beyond
 
 SETTINGS = {
+    "group_consumer_min_session_timeout_ms": "1",
     "group_consumer_session_timeout_ms": "6000",
+    "group_consumer_min_heartbeat_interval_ms": "1",
     "group_consumer_heartbeat_interval_ms": "300",
     "offsets_topic_num_partitions": "1",
 }

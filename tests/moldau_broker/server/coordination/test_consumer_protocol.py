@@ -38,7 +38,9 @@ GROUP = "readers"
 SESSION_MS = 6_000
 BEAT_SECONDS = 0.4
 SETTINGS = {
+    "group_consumer_min_session_timeout_ms": "1",
     "group_consumer_session_timeout_ms": str(SESSION_MS),
+    "group_consumer_min_heartbeat_interval_ms": "1",
     "group_consumer_heartbeat_interval_ms": "400",
     "offsets_topic_num_partitions": "1",
 }

@@ -37,7 +37,9 @@ SETTINGS = {
     "share_coordinator_state_topic_num_partitions": "2",
     "share_coordinator_snapshot_update_records_per_snapshot": "2",
     "share_coordinator_state_topic_prune_interval_ms": "2000",
+    "group_share_min_heartbeat_interval_ms": "1",
     "group_share_heartbeat_interval_ms": "500",
+    "group_share_min_session_timeout_ms": "1",
     "group_share_session_timeout_ms": "6000",
 }
 GROUP_KEY, SHARE_KEY = 0, 2

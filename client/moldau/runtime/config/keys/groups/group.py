@@ -220,6 +220,39 @@ def check_bounds(config: Config, broker: Config) -> list[str]:
     return problems
 
 
+def check_group_defaults(broker: Config) -> list[str]:
+    """The values of groups without settings of their own that the brokers' bounds do not allow, as in Kafka."""
+    problems: list[str] = []
+    for name in BOUNDED_KEYS:
+        kind, _, key = name.partition(".")
+        least, most = f"group.{kind}.min.{key}", f"group.{kind}.max.{key}"
+        low, high, value = broker.get_int(least), broker.get_int(most), broker.get_int(f"group.{name}")
+        if low > high:
+            problems.append(f"{least} = {low}: must not be above {most} = {high}")
+        elif not low <= value <= high:
+            problems.append(f"group.{name} = {value}: must be from {low} to {high} ({least} and {most})")
+    for kind in ("consumer", "share", "streams"):
+        session, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
+        if broker.get_int(session) <= broker.get_int(heartbeat):
+            problems.append(
+                f"{session} = {broker.get_int(session)}: must be above {heartbeat} = {broker.get_int(heartbeat)}"
+            )
+    low, high = broker.get_int("group.min.session.timeout.ms"), broker.get_int("group.max.session.timeout.ms")
+    if low > high:
+        problems.append(
+            f"group.min.session.timeout.ms = {low}: must not be above group.max.session.timeout.ms = {high}"
+        )
+    replicas, most = "group.streams.num.standby.replicas", "group.streams.max.standby.replicas"
+    if broker.get_int(replicas) > broker.get_int(most):
+        problems.append(f"{replicas} = {broker.get_int(replicas)}: must be at most {broker.get_int(most)} ({most})")
+    interval, shortest = "group.streams.task.offset.interval.ms", "group.streams.min.task.offset.interval.ms"
+    if broker.get_int(interval) < broker.get_int(shortest):
+        problems.append(
+            f"{interval} = {broker.get_int(interval)}: must be at least {broker.get_int(shortest)} ({shortest})"
+        )
+    return problems
+
+
 def _least(name: str) -> str:
     """Returns the name of a broker's key, without ``group.``, for the least value that groups may have."""
     kind, _, rest = name.partition(".")

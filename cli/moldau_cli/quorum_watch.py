@@ -1,0 +1,87 @@
+"""Says why a command waits, if the brokers reach no controller that leads.
+
+Without a leader of the quorum, brokers hold the requests that a controller must decide until these time out. An
+election may end the wait at any time, so the command goes on, and the user learns what it waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli import output
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from moldau import Admin
+
+R = TypeVar("R")
+
+FIRST_LOOK_S: Final = 1.5
+"""Commands that are done by then cost the cluster no look."""
+LOOK_S: Final = 3.0
+"""How long a look may take; brokers answer a healthy cluster's in milliseconds."""
+NEXT_LOOK_S: Final = 10.0
+NO_LEADER: Final = (
+    "the brokers reach no controller that leads the quorum, so nothing can be changed: start controllers until a "
+    "majority runs; the command waits, and Ctrl-C ends it"
+)
+
+
+async def explaining_waits(
+    work: Callable[[], Awaitable[R]],
+    open_admin: Callable[[], AbstractAsyncContextManager[Admin]],
+    note: Callable[[str], None] = output.note,
+) -> R:
+    """Runs ``work`` and returns its result; if it takes long and no controller leads, writes one note about that.
+
+    Args:
+        work: The command.
+        open_admin: Opens an admin client with connections of its own, because a broker that waits for a controller
+            answers nothing else on the same connection.
+        note: Writes the note.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_look_until_noted, open_admin, note)
+        result = await work()
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _look_until_noted(
+    open_admin: Callable[[], AbstractAsyncContextManager[Admin]], note: Callable[[str], None]
+) -> None:
+    await trio.sleep(FIRST_LOOK_S)
+    while True:
+        try:
+            async with open_admin() as admin:
+                if await has_no_leader(admin):
+                    note(NO_LEADER)
+                    return
+        except (KafkaError, OSError):
+            return  # the command itself meets the same, and reports it
+        await trio.sleep(NEXT_LOOK_S)
+
+
+async def has_no_leader(admin: Admin) -> bool:
+    """Returns whether a broker answers, and knows no controller that leads the quorum.
+
+    Raises:
+        KafkaError: the broker refuses to describe the quorum.
+        OSError: no broker can be reached.
+    """
+    with trio.move_on_after(LOOK_S) as patience:
+        await admin.describe_cluster()
+    if patience.cancelled_caught:
+        return False  # the brokers are silent themselves
+    with trio.move_on_after(LOOK_S):
+        try:
+            return (await admin.describe_quorum()).leader_id < 0
+        except KafkaError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+    return True

@@ -1,0 +1,69 @@
+"""Goal: a broker whose groups would have values outside its own bounds does not start, as with Kafka."""
+
+import pytest
+
+from moldau.runtime.config import BROKER_CONFIG, ConfigError
+
+BROKER = {
+    "process.roles": "broker",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://h:9092",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "101@c:9093",
+    "log.dirs": "/data",
+}
+
+
+def problems(**given):
+    with pytest.raises(ConfigError) as caught:
+        BROKER_CONFIG.parse({**BROKER, **{key.replace("_", "."): value for key, value in given.items()}})
+    return list(caught.value.problems)
+
+
+def test_the_defaults_of_groups_are_within_their_bounds():
+    BROKER_CONFIG.parse(BROKER)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
+def test_a_default_outside_its_bounds_is_named_with_the_range(kind):
+    keys = f"(group.{kind}.min.session.timeout.ms and group.{kind}.max.session.timeout.ms)"
+    for value in ("6000", "60001"):
+        assert problems(**{f"group.{kind}.session.timeout.ms": value}) == [
+            f"group.{kind}.session.timeout.ms = {value}: must be from 45000 to 60000 {keys}"
+        ]
+    assert (
+        f"group.{kind}.heartbeat.interval.ms = 20000: must be from 5000 to 15000"
+        in problems(**{f"group.{kind}.heartbeat.interval.ms": "20000"})[0]
+    )
+    BROKER_CONFIG.parse(
+        {**BROKER, f"group.{kind}.min.session.timeout.ms": "6000", f"group.{kind}.session.timeout.ms": "6000"}
+    )
+
+
+def test_bounds_in_the_wrong_order_are_an_error():
+    assert problems(group_consumer_min_session_timeout_ms="70000") == [
+        "group.consumer.min.session.timeout.ms = 70000: must not be above group.consumer.max.session.timeout.ms = 60000"
+    ]
+    assert problems(group_min_session_timeout_ms="10000", group_max_session_timeout_ms="9999") == [
+        "group.min.session.timeout.ms = 10000: must not be above group.max.session.timeout.ms = 9999"
+    ]
+
+
+def test_a_session_is_longer_than_a_heartbeat():
+    found = problems(
+        group_share_min_session_timeout_ms="5000",
+        group_share_session_timeout_ms="5000",
+    )
+    assert found == ["group.share.session.timeout.ms = 5000: must be above group.share.heartbeat.interval.ms = 5000"]
+
+
+def test_other_defaults_of_groups_are_checked():
+    lock = "group.share.record.lock.duration.ms = 1000: must be from 15000 to 60000"
+    assert problems(group_share_record_lock_duration_ms="1000")[0].startswith(lock)
+    assert problems(group_streams_num_standby_replicas="3") == [
+        "group.streams.num.standby.replicas = 3: must be at most 2 (group.streams.max.standby.replicas)"
+    ]
+    assert problems(group_streams_task_offset_interval_ms="1000") == [
+        "group.streams.task.offset.interval.ms = 1000: must be at least 15000 "
+        "(group.streams.min.task.offset.interval.ms)"
+    ]

@@ -1,0 +1,34 @@
+"""Goal: an interrupted roll says how to go on. Method: the progress of a roll at each place where Ctrl-C can come."""
+
+from __future__ import annotations
+
+from moldau_cli.operations.rolling import RollProgress
+from moldau_cli.plans.roll import RollNode
+
+
+def node(node_id, *roles):
+    return RollNode(node_id=node_id, roles=roles, host="h", port=1)
+
+
+NODES = [node(2, "broker"), node(3, "broker")]
+
+
+def test_before_the_first_restart_nothing_was_touched():
+    assert RollProgress().after_interrupt() == "interrupted before the first restart: no node was touched"
+    assert "no node was touched" in RollProgress(remaining=list(NODES)).after_interrupt()
+
+
+def test_the_restarting_node_and_the_others_are_named():
+    text = RollProgress(remaining=list(NODES), restarting=NODES[0], begun=True).after_interrupt()
+    assert "while broker 2 (h:1) restarts" in text
+    assert "--nodes 2,3 continues" in text
+
+
+def test_between_two_restarts_the_others_are_named():
+    text = RollProgress(remaining=NODES[1:], begun=True).after_interrupt()
+    assert text.startswith("interrupted; ")
+    assert "--nodes 3 continues" in text
+
+
+def test_after_the_last_restart_only_leaders_are_left():
+    assert "moldau elect" in RollProgress(begun=True).after_interrupt()

@@ -1,0 +1,74 @@
+"""Goal: a command that waits for the controllers says so within seconds, and only then.
+
+Method: clusters on virtual time, whose controller is killed, or one of whose brokers is slow.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from moldau.admin import Admin, NewTopic
+from moldau.protocol.errors import KafkaError
+from moldau_cli.quorum_watch import NO_LEADER, explaining_waits
+from support.cluster.broker_cluster import run_cluster
+
+
+def opener(cluster, **more):
+    servers = ",".join(f"b{broker_id}:9092" for broker_id in cluster.broker_ids)
+    settings = {"bootstrap.servers": servers, "default.api.timeout.ms": "60000", **more}
+    return lambda: Admin(settings, environment=cluster.client_environment)
+
+
+def test_a_command_says_that_no_controller_leads():
+    notes = []
+
+    async def scenario(cluster):
+        cluster.world.node("c101").kill()
+        began = trio.current_time()
+
+        def note(text):
+            notes.append((text, trio.current_time() - began))
+
+        async with opener(cluster)() as admin:
+            with pytest.raises(ExceptionGroup) as raised:
+                await explaining_waits(lambda: admin.create_topics([NewTopic(name="t")]), opener(cluster), note)
+        assert raised.group_contains(KafkaError)
+        assert trio.current_time() - began > 20
+
+    run_cluster(scenario, brokers=3)
+    assert [text for text, _ in notes] == [NO_LEADER]
+    assert notes[0][1] < 6
+
+
+def test_a_command_that_waits_for_something_else_says_nothing():
+    notes = []
+
+    async def scenario(cluster):
+        result = await explaining_waits(lambda: _slowly(40), opener(cluster), notes.append)
+        assert result == "done"
+        for broker in cluster.broker_ids:
+            cluster.kill(broker)
+        assert await explaining_waits(lambda: _slowly(40), opener(cluster), notes.append) == "done"
+
+    async def _slowly(seconds):
+        await trio.sleep(seconds)
+        return "done"
+
+    run_cluster(scenario, brokers=2)
+    assert notes == []
+
+
+def test_a_leader_that_is_lost_meanwhile_is_noticed():
+    notes = []
+
+    async def scenario(cluster):
+        async def work():
+            await trio.sleep(5)
+            cluster.world.node("c101").kill()
+            await trio.sleep(30)
+
+        await explaining_waits(work, opener(cluster), notes.append)
+
+    run_cluster(scenario, brokers=1)
+    assert notes == [NO_LEADER]
