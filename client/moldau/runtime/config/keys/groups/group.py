@@ -237,11 +237,6 @@ def check_group_defaults(broker: Config) -> list[str]:
             problems.append(
                 f"{session} = {broker.get_int(session)}: must be above {heartbeat} = {broker.get_int(heartbeat)}"
             )
-    low, high = broker.get_int("group.min.session.timeout.ms"), broker.get_int("group.max.session.timeout.ms")
-    if low > high:
-        problems.append(
-            f"group.min.session.timeout.ms = {low}: must not be above group.max.session.timeout.ms = {high}"
-        )
     replicas, most = "group.streams.num.standby.replicas", "group.streams.max.standby.replicas"
     if broker.get_int(replicas) > broker.get_int(most):
         problems.append(f"{replicas} = {broker.get_int(replicas)}: must be at most {broker.get_int(most)} ({most})")
