@@ -86,7 +86,7 @@ def judge(
             if directory.error is not ErrorCode.NONE:
                 detail = f"{directory.path}: {directory.error.name.lower()}; the broker goes on without its replicas"
                 problems.append(Problem(kind="log-dir-failed", subject=f"broker {broker}", detail=detail))
-            elif 0 <= directory.usable_bytes < low_mark_bytes(directory.total_bytes):
+            elif is_nearly_full(directory):
                 detail = f"{directory.path}: {directory.usable_bytes:,} of {directory.total_bytes:,} bytes are usable"
                 problems.append(Problem(kind="log-dir-nearly-full", subject=f"broker {broker}", detail=detail))
     return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
@@ -109,6 +109,11 @@ def _of_quorum(quorum: QuorumDescription) -> list[Problem]:
             continue
         problems.append(Problem(kind=kind, subject=f"voter {voter.replica_id}", detail=detail))
     return problems
+
+
+def is_nearly_full(directory: LogDirDescription) -> bool:
+    """Returns whether the disk of a log directory has so little room that brokers begin to free it."""
+    return 0 <= directory.usable_bytes < low_mark_bytes(directory.total_bytes)
 
 
 def is_silent(voter: QuorumReplica, now_ms: int) -> bool:

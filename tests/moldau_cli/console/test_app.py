@@ -269,6 +269,7 @@ def test_brokers_share_the_leaders(seen):
     assert set(found) == {1, 2, 3}
     assert sum(row["leads"] for row in found.values()) == seen["overview"].json()["partitions"]
     assert all(row["bytes"] > 0 and row["log_dirs"][0]["state"] == "online" for row in found.values())
+    assert not any(row["log_dirs"][0]["is_nearly_full"] for row in found.values())
 
 
 def test_controllers_have_roles_and_lags(seen):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.admin import ConfigResource, ResourceType
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_log_dirs
+from moldau_cli.health import is_nearly_full
 from moldau_cli.inspection import inspect_cluster
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ async def brokers(admin: Admin) -> dict[str, Json]:
                         "state": each.error.name if each.error else "online",
                         "total_bytes": each.total_bytes,
                         "usable_bytes": each.usable_bytes,
+                        "is_nearly_full": is_nearly_full(each),
                     }
                     for each in dirs
                 ],
