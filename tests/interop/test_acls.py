@@ -7,15 +7,13 @@ create, list and delete ACLs as the super user; producers and consumers of both 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
+from support.started import Command
 
 pytestmark = [
     pytest.mark.interop,
@@ -58,19 +56,11 @@ class Node:
         path = directory / "node.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with self.log_file.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent"],
-                stderr=log,
-                env=environment(),
-            )
+            self.process = Command("server", str(path), "--with-parent", stderr=log)
 
     def is_ready(self):
         assert self.process.poll() is None, self.log_file.read_text()
         return " ready " in self.log_file.read_text()
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import shutil
 import ssl
 import subprocess
-import sys
 import time
 
 import pytest
@@ -23,6 +21,7 @@ from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
 from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
+from support.started import Command, run_started
 
 pytestmark = [
     pytest.mark.interop,
@@ -98,13 +97,7 @@ def cluster(files, tmp_path_factory):
         path = directory / f"{node_id}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with (directory / f"{node_id}.log").open("w") as log:
-            nodes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent"],
-                    stderr=log,
-                    env=environment(),
-                )
-            )
+            nodes.append(Command("server", str(path), "--with-parent", stderr=log))
     try:
 
         def ready():
@@ -119,10 +112,6 @@ def cluster(files, tmp_path_factory):
         for node in nodes:
             node.kill()
             node.wait()
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 class Confluent:
@@ -380,14 +369,7 @@ def test_the_kit_judges_a_cluster_that_asks_for_certificates(cluster, files, tmp
     folder = tmp_path / "run"
     words = ["chaos", "run", "--json", "--bootstrap", mutual, "--brokers", "2", "--workload", "all", "--duration", "4"]
     words += ["--seed", "2", "--dir", str(folder), "--command-config", str(config)]
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau_cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=KIT_TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
+    done = run_started(*words, timeout=KIT_TIMEOUT_S)
     verdict = json.loads((folder / VERDICT).read_text())
     assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), done.stderr
     (control,) = verdict["controls"]

@@ -5,8 +5,6 @@ Method: a real broker and controller; bytes over plain sockets; configuration fi
 import contextlib
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic
+from support.started import run_started
 
 pytestmark = pytest.mark.processes
 
@@ -64,13 +63,7 @@ def stopped(killed_nodes, tmp_path):
 
 
 def run_server(config):
-    return subprocess.run(
-        [sys.executable, "-m", "moldau_cli", "server", str(config)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return run_started("server", str(config), timeout=WAIT_S)
 
 
 def refusal(run):

@@ -5,10 +5,7 @@ renamed away under it, as a volume that is unmounted, so that its next segment c
 back, and the node restarted. With both gone, it ends with one line.
 """
 
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -20,6 +17,7 @@ from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 from support.commands import run_command
 from support.interop.clients import WAIT_S, wait_until
+from support.started import STDOUT, Command
 
 pytestmark = pytest.mark.processes
 
@@ -48,8 +46,7 @@ class Node:
 
     def start(self):
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "moldau_cli", "server", str(self.config)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=dict(os.environ))
+            self.process = Command("server", str(self.config), stdout=log, stderr=STDOUT)
         wait_until(self._serves, "the node serves")
 
     def _serves(self):

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from moldau.blocking import Consumer, ShareConsumer
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
+from support.started import STDOUT, Command
 
 pytestmark = pytest.mark.processes
 
@@ -45,9 +46,7 @@ log.flush.interval.messages=1
 """
     )
     with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moldau_cli", "server", str(config)], stdout=log, stderr=subprocess.STDOUT
-        )
+        process = Command("server", str(config), stdout=log, stderr=STDOUT)
     process.bootstrap = f"127.0.0.1:{broker}"
     process.url = f"http://127.0.0.1:{metrics}"
     process.log = home / "log"

@@ -7,8 +7,6 @@ cluster of its own, and the example file of ``deploy/mirror``; numbered records 
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -21,6 +19,7 @@ from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.commands import run_command
 from support.interop.clients import WAIT_S, create_topic, wait_for, wait_until
+from support.started import STDOUT, Command
 
 pytestmark = pytest.mark.processes
 
@@ -33,13 +32,13 @@ class Program:
 
     def __init__(self, log, *words, **environment):
         self._log = log
-        self._words = [sys.executable, "-m", "moldau_cli", *words]
+        self._words = words
         self._environment = {**os.environ, **environment}
         self.process = None
 
     def start(self):
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._words, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+            self.process = Command(*self._words, stdout=log, stderr=STDOUT, env=self._environment)
 
     def kill(self):
         if self.process is not None:

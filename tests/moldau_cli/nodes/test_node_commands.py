@@ -22,6 +22,7 @@ from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
 from support.commands import run_command
 from support.interop.clients import wait_until
+from support.started import Command
 
 CLUSTER = "AyUshreRQAWssT7I_rBNBA"
 UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "moldau@.service"
@@ -177,10 +178,7 @@ def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
     assert run_command("node", "format", str(file), "--cluster-id", CLUSTER).returncode == 0
     log = tmp_path / "log"
     with log.open("wb") as written:
-        node = subprocess.Popen(
-            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent", "--log-format", "json"],
-            stderr=written,
-        )
+        node = Command("server", str(file), "--with-parent", "--log-format", "json", stderr=written)
         try:
             wait_until(lambda: '"event": "ready"' in log.read_text(), "the node serves")
             options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(second))
@@ -219,9 +217,7 @@ def test_init_asks_voters_over_tls(tmp_path):
     )
     log = tmp_path / "log"
     with log.open("wb") as written:
-        node = subprocess.Popen(
-            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent"], stderr=written
-        )
+        node = Command("server", str(file), "--with-parent", stderr=written)
         try:
             wait_until(lambda: " ready " in log.read_text(), "the node serves")
             options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(second))

@@ -1,32 +1,42 @@
-"""Goal: Ctrl-C ends produce and consume in order. Method: real processes at one broker in this process."""
+"""Goal: Ctrl-C ends produce and consume in order. Method: real processes at a broker in this process.
+
+Each test runs with an interpreter of its own, and with a fork of ``support.started``, which must not differ.
+"""
 
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 
 from support.client.socket_cluster import cluster
+from support.started import PIPE, WORDS, Command
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker():
     with cluster() as fake:
         yield fake
 
 
-@contextmanager
-def command(broker, *arguments):
-    words = [sys.executable, "-m", "moldau_cli", *arguments, "-b", broker.bootstrap]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def own_interpreter(*words, **streams):
+    return subprocess.Popen([*WORDS, *words], **streams)
+
+
+@pytest.fixture(params=[own_interpreter, Command], ids=["interpreter", "fork"])
+def command(request, broker):
+    @contextmanager
+    def started(*words):
+        streams = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+        with request.param(*words, "-b", broker.bootstrap, **streams) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return started
 
 
 def interrupted(process):
@@ -37,10 +47,10 @@ def interrupted(process):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_lines_that_were_typed_are_delivered(broker):
+def test_lines_that_were_typed_are_delivered(broker, command):
     """Standard input stays open, as a terminal's does; the abandoned read does not disturb the exit."""
     (log,) = broker.add_topic("typed")
-    with command(broker, "produce", "typed", "-f", r"%s\n", "-X", "linger.ms=0", "-c", "3") as process:
+    with command("produce", "typed", "-f", r"%s\n", "-X", "linger.ms=0", "-c", "3") as process:
         process.stdin.write(b"one\ntwo\n")
         process.stdin.flush()
         while len(log.values()) < 2:
@@ -63,11 +73,13 @@ def broker_has_waited(process):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_consumer_that_follows_ends_quietly(broker):
+def test_a_consumer_that_follows_ends_quietly(broker, command):
     broker.add_topic("followed")
-    with command(broker, "produce", "followed") as process:
-        process.communicate(b"one\n", timeout=60)
-    with command(broker, "consume", "followed", "--from-beginning") as process:
+    with command("produce", "followed") as process:
+        process.stdin.write(b"one\n")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    with command("consume", "followed", "--from-beginning") as process:
         assert process.stdout.readline() == b"one\n"
         code, rest, errors = interrupted(process)
     assert (code, rest) == (130, b"")

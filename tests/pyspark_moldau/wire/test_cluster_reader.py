@@ -4,10 +4,6 @@ Method: two real nodes in two racks, each with a TLS and a plain listener; the r
 called as Spark calls them; Spark does not run.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -21,6 +17,7 @@ from pyspark_moldau.source.reader import ClusterReader
 from pyspark_moldau.source.stream import MoldauStreamReader
 from support.certificates import authority
 from support.interop.clients import ConfluentClient, committed_offsets, create_topic, wait_for, wait_until
+from support.started import Command
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -69,9 +66,7 @@ def nodes(files, tmp_path_factory):
         path = directory / f"{node_id}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with (directory / f"{node_id}.log").open("w") as log:
-            command = [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent"]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            running.append(subprocess.Popen(command, stderr=log, env=environment))
+            running.append(Command("server", str(path), "--with-parent", stderr=log))
     try:
 
         def ready():

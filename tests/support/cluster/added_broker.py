@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.commands import run_command
 from support.interop.clients import wait_until
+from support.started import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def voters_of(cluster: LocalCluster) -> str:
 
 
 @contextmanager
-def added_broker(directory: Path, cluster: LocalCluster, node_id: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+def added_broker(directory: Path, cluster: LocalCluster, node_id: int, *more: str) -> Iterator[Command]:
     """Starts a broker and waits until it is ready; ends it by SIGTERM if the block has not ended it.
 
     Args:
@@ -42,9 +42,7 @@ def added_broker(directory: Path, cluster: LocalCluster, node_id: int, *more: st
     done = run_command("node", "init", str(file), *options, *where, *more)
     assert done.returncode == 0, done
     with log.open("wb") as written:
-        node = subprocess.Popen(
-            [sys.executable, "-m", "moldau_cli", "server", str(file), "--with-parent"], stderr=written
-        )
+        node = Command("server", str(file), "--with-parent", stderr=written)
         try:
             wait_until(lambda: " ready " in log.read_text() or node.poll() is not None, "the broker serves")
             assert node.poll() is None, log.read_text()[-2000:]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from support import tokens
 from support.certificates import authority
+from support.started import Command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,11 +76,7 @@ class SecuredNode:
         path = directory / "node.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with self.log_file.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent", "--log-level", "debug"],
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            self.process = Command("server", str(path), "--with-parent", "--log-level", "debug", stderr=log)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()

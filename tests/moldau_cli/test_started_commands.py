@@ -1,0 +1,97 @@
+"""Goal: a command that is a fork of ``support.started`` behaves as one with an interpreter of its own.
+
+Method: both are started with the same words and compared; then exit codes, signals, directory and variables of forks.
+``test_signals`` beside this file compares streams and interrupts.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support.interop.clients import WAIT_S
+from support.started import DEVNULL, PIPE, WORDS, Command, run_started
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """process.roles=controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:0,7@127.0.0.1:0
+listeners=CONTROLLER://127.0.0.1:0
+log.dirs={home}/data
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["server", "/missing"], 2), (["topics", "--help"], 0), (["sim", "nothing", "--json"], 2)]
+)
+def test_a_fork_answers_as_an_interpreter_of_its_own(words, code):
+    done = subprocess.run([*WORDS, *words], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert run_started(*words, timeout=WAIT_S) == (done.returncode, done.stdout, done.stderr)
+    assert done.returncode == code
+
+
+@pytest.fixture
+def controller(tmp_path):
+    """The configuration of a controller that waits for a second voter."""
+    (tmp_path / "node.properties").write_text(CONFIG.format(home=tmp_path))
+    return tmp_path
+
+
+def test_directory_and_variables_are_those_that_are_given(controller):
+    done = run_started(
+        "server",
+        "node.properties",
+        "--check",
+        timeout=WAIT_S,
+        env=os.environ | {"MOLDAU_NODE_ID": "7"},
+        cwd=controller,
+    )
+    assert done == (0, "node.properties: node 7 (controller)\n", "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_signals_end_a_server(controller, number, code):
+    words = ("server", str(controller / "node.properties"))
+    with Command(*words, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE) as server:
+        assert os.getpgid(server.pid) == os.getpgid(0)
+        assert b"INFO" in server.stderr.readline(), "it runs"
+        assert server.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(0)
+        server.send_signal(number)
+        server.stderr.read()
+        assert server.wait(WAIT_S) == code
+    assert server.poll() == code
+    server.kill()  # no process is signalled that has ended
+
+
+def test_variables_that_changed_are_not_served_by_a_fork(monkeypatch):
+    assert run_started("version", timeout=WAIT_S).returncode == 0
+    refused = run_started("version", timeout=WAIT_S, env=os.environ | {"PYTHONOPTIMIZE": "1"})
+    assert refused.returncode == 2
+    assert "python -O" in refused.stderr
+    monkeypatch.setenv("MOLDAU_OF_THIS_TEST", "1")
+    with Command("version", stdout=PIPE) as command:
+        assert parent_of(command) == os.getpid()
+        assert command.wait(WAIT_S) == 0
+
+
+def parent_of(command):
+    asked = ["ps", "-o", "ppid=", "-p", str(command.pid)]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+
+
+def test_the_forking_process_ends_with_this_one():
+    """Otherwise each run of tests would leave one."""
+    program = "from support import started; started.run_started('version', timeout=60); print(started._running.pid)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    asked = ["ps", "-o", "stat=", "-p", done.stdout.strip()]
+    for _ in range(600):
+        if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() in ("", "Z"):
+            return
+        subprocess.run(["sleep", "0.1"], check=True)
+    pytest.fail("it still runs")
