@@ -14,11 +14,13 @@ PYTHON ?= $(shell IFS=:; for name in $(PYTHONS); do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.moldau-installed
-COMPILED := $(VENV)/.moldau-tests-compiled
 EXTRAS := jobs,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging and not proof' --durations=10
+# Workers are forks of the process that has collected the tests. On macOS libraries do not bear that: there each collects.
+in_processes = $(if $(filter Darwin,$(shell uname -s)),-n $1 --maxprocesses 4 --dist loadfile,--forks $1)
+PARALLEL := $(call in_processes,auto)
+PYTEST_ARGS ?= $(PARALLEL) -m 'not packaging and not proof' --durations=10
 
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,12 +31,10 @@ demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
 
 # Linters run beside the tests, and what they say appears at once when the last of them has ended. Both parts always run;
-# the exit code is that of the linters if they failed, and pytest's closing line comes last. In a new clone one process
-# compiles all modules before several would do so at the same time.
+# the exit code is that of the linters if they failed, and pytest's closing line comes last.
 test: install
 	@( $(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1; lint=$$?; echo; cat $(VENV)/lint.log; \
 	if [ $$lint -ne 0 ]; then echo "lint failed; the tests run all the same"; fi; exit $$lint ) & linters=$$!; \
-	test -e $(COMPILED) || { $(BIN)/pytest $(PYTEST_ARGS) -n 0 --collect-only -q > /dev/null 2>&1; touch $(COMPILED); }; \
 	$(BIN)/pytest $(PYTEST_ARGS); tests=$$?; \
 	wait $$linters; lint=$$?; if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
 
@@ -45,7 +45,7 @@ CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records test
 	tests/moldau_broker/replication tests/moldau_broker/coordinator tests/moldau_jepsen/checkers
 check: install
 	@( $(MAKE) --no-print-directory lint-quick > $(VENV)/lint.log 2>&1; lint=$$?; echo; cat $(VENV)/lint.log; exit $$lint ) & linters=$$!; \
-	$(BIN)/pytest -q -n $(CORES) --dist loadfile -m 'not spark and not proof' --ignore-glob='*mutants.py' --ignore-glob='*planted*' $(CHECKED); \
+	$(BIN)/pytest -q $(call in_processes,$(CORES)) -m 'not spark and not proof' --ignore-glob='*mutants.py' --ignore-glob='*planted*' $(CHECKED); \
 	tests=$$?; wait $$linters; lint=$$?; if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
 
 # The long tests of the tests: planted bugs that campaigns must find, negative controls, kept runs with planted bugs, Spark
@@ -53,8 +53,8 @@ check: install
 # before all, the types for macOS with all modules.
 # Run it after changes of the kit, and before a release.
 test-proof: install lint-macos
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m proof --durations=10
-	MOLDAU_ALL_EXAMPLES=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m '(hypothesis or drawn) and not proof'
+	$(BIN)/pytest $(PARALLEL) -m proof --durations=10
+	MOLDAU_ALL_EXAMPLES=1 $(BIN)/pytest $(PARALLEL) -m '(hypothesis or drawn) and not proof'
 
 # Clusters of earlier releases, whose wheels are built from the history, are upgraded and downgraded under load.
 test-upgrade: install

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from support.forked import add_option, run_forked
 from support.order import longest_first, scheduler_of
 from support.proof import examples
 from support.shared import SHARED
@@ -30,6 +31,11 @@ os.environ["MOLDAU_PROFILE"] = ""  # the profile that a developer uses names no 
 settings.register_profile("explore", **UNHURRIED)
 settings.register_profile("moldau", **UNHURRIED, derandomize=True, max_examples=examples(100))
 settings.load_profile("moldau")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the options of the suite."""
+    add_option(parser)
 
 
 @pytest.hookimpl(trylast=True)
@@ -46,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts long files first where several processes share the tests."""
     if hasattr(config, "workerinput"):
         items[:] = longest_first(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Runs the tests in forks of this process if the command line asks for it."""
+    return run_forked(session)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -90,7 +102,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         SHARED.test_ended(item.nodeid)
-        if nextitem is not None and nextitem.path != item.path:
+        if nextitem is None or nextitem.path != item.path:
             _exempt_from_collection()
 
 

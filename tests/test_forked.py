@@ -1,0 +1,107 @@
+"""Goal: ``pytest --forks`` reports what one process would report, whatever a test does to its process.
+
+Method: a small suite of its own, run by another pytest with and without forks.
+"""
+
+import re
+
+import pytest
+
+from support.kit.own_pytest import run_pytest
+
+CONFTEST = """
+import pytest
+from support.forked import add_option, run_forked
+
+def pytest_addoption(parser):
+    add_option(parser)
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    return run_forked(session)
+"""
+MANY_ENDS = """
+import os, pytest, warnings
+
+@pytest.fixture(scope="module")
+def kept():
+    print("made in", os.getpid())
+    yield os.getpid()
+    print("ended in", os.getpid())
+
+def test_passes(kept, tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert kept == os.getpid()
+
+def test_fails(kept):
+    print("printed words")
+    os.write(2, b"words of a descriptor")
+    assert kept == 1
+
+@pytest.mark.skip(reason="for a reason")
+def test_skipped(): pass
+
+@pytest.mark.xfail(strict=True)
+def test_expected(): assert False
+
+def test_error_of_a_fixture(absent): pass
+
+@pytest.mark.filterwarnings("default")
+def test_warns(): warnings.warn("an omen")
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    return tmp_path
+
+
+def counts(done):
+    """The numbers of pytest's last line."""
+    return re.sub(r" in [\d.]+s.*", "", done.stdout.splitlines()[-1])
+
+
+def test_forks_report_what_one_process_does(suite):
+    for name in "abc":
+        (suite / f"test_{name}.py").write_text(MANY_ENDS)
+    forked, alone = (run_pytest(suite, "-rA", "--forks", number) for number in ("2", "0"))
+    assert counts(forked) == counts(alone)
+    assert counts(forked) == "3 failed, 6 passed, 3 skipped, 3 xfailed, 3 warnings, 3 errors"
+    assert forked.returncode == alone.returncode == 1
+    for words in ("printed words", "words of a descriptor", "for a reason", "fixture 'absent' not found", "an omen"):
+        assert forked.stdout.count(words) == alone.stdout.count(words) > 0, words
+    assert len(set(re.findall(r"made in (\d+)", forked.stdout))) == 2
+
+
+def test_a_dead_process_fails_its_test_alone(suite):
+    (suite / "test_a.py").write_text("import os\ndef test_1(): pass\ndef test_2(): os._exit(3)\ndef test_3(): pass\n")
+    (suite / "test_b.py").write_text("def test_4(): pass\n")
+    done = run_pytest(suite, "--forks", "2")
+    assert counts(done) == "1 failed, 3 passed"
+    assert "the process that ran this test ended with exit code 3" in done.stdout
+    assert "test_a.py::test_2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "test", "last"),
+    [
+        (["-x"], "def test_1(): assert False", "1 failed"),
+        ([], "import pytest\ndef test_1(): pytest.exit('enough')", "no tests ran"),
+    ],
+)
+def test_no_more_tests_begin_when_one_says_so(suite, words, test, last):
+    (suite / "test_a.py").write_text(f"{test}\ndef test_2(): pass\ndef test_3(): pass\n")
+    done = run_pytest(suite, "--forks", "2", *words)
+    assert counts(done) == last
+    assert done.returncode in (1, 2)
+
+
+def test_a_process_that_cannot_begin_is_no_success(suite):
+    """Tests that no process ran must not look like tests that passed."""
+    (suite / "test_a.py").write_text("def test_1(): pass\n")
+    with (suite / "conftest.py").open("a") as file:
+        file.write("from support import forked\ndef fails(config, slot): raise OSError\nforked._separate = fails\n")
+    done = run_pytest(suite, "--forks", "2")
+    assert done.returncode == 3, done.stdout
+    assert "ended with exit code 1 while it ran none" in done.stdout
