@@ -222,6 +222,7 @@ class TelemetryShell:
             part = encode_metrics(step, self._resource(), now_ms, is_delta=subscription.is_delta)
             if size + len(part) > due.bytes_max:
                 self._client.logger.info("client-metrics-cut", metrics=len(points), bytes_max=due.bytes_max)
+                self._ledger.left_out(points[len(parts) * _POINTS_PER_STEP :])
                 break
             parts.append(part)
             size += len(part)

@@ -22,10 +22,12 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from moldau.protocol.messages.push_telemetry import PushTelemetryResponse
+from moldau.records.compression import Compression, decompress
 from moldau.runtime.config import ConfigError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_broker.server.client_metrics.core.instances import id_text
+from moldau_broker.server.client_metrics.otlp import points_of
 from moldau_broker.server.metrics.clients import register_client_metrics
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import SERVED, FakeCluster
@@ -304,6 +306,10 @@ class Telemetry:
         return sum(asked == key for _, asked, _ in self.cluster.requests)
 
 
+def unpacked(push: Any) -> bytes:
+    return bytes(decompress(Compression(push.compression_type), push.metrics)) if push.metrics else b""
+
+
 def run_fake(scenario: Any, *, offered: bool = True) -> Any:
     async def main(world: Any) -> Any:
         cluster = FakeCluster(world, 1)
@@ -360,6 +366,30 @@ def test_a_push_has_at_most_the_bytes_that_the_broker_takes() -> None:
             await trio.sleep(5)
         assert telemetry.pushes
         assert all(len(push.metrics) <= 500 for push in telemetry.pushes)
+
+    run_fake(scenario)
+
+
+def test_sums_that_found_no_room_come_with_a_later_push() -> None:
+    """A push has no room for any metric at first; the broker is then content with more bytes."""
+
+    async def scenario(cluster: FakeCluster, telemetry: Telemetry, opened: Any) -> None:
+        telemetry.bytes_max = 10
+        telemetry.requested = ["org.apache.kafka.producer.record.send.total"]
+        async with opened() as producer:
+            for _ in range(3):
+                await (await producer.send("t", b"value"))
+                await trio.sleep(1)
+            assert telemetry.pushes
+            telemetry.bytes_max = 100_000
+            telemetry.codes[PUSH] = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+            await trio.sleep(2)
+            del telemetry.codes[PUSH]
+            telemetry.pushes.clear()
+            await (await producer.send("t", b"value"))
+            await trio.sleep(5)
+        sent = [point.value for push in telemetry.pushes for point in points_of(unpacked(push))[0]]
+        assert sum(sent) == 4
 
     run_fake(scenario)
 

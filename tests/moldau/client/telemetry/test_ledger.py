@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from uuid import UUID
 
-from moldau.cluster.telemetry.core.metrics import METRICS_MAX, Ledger, Metric, named
+from moldau.cluster.telemetry.core.metrics import METRICS_MAX, Ledger, Metric, Point, named
 from moldau.cluster.telemetry.core.reporter import ClientSubscription
 
 TOTAL = "org.apache.kafka.producer.record.send.total"
@@ -50,6 +50,24 @@ def test_a_refused_push_is_counted_again() -> None:
     assert pushed(ledger, 8, 2_000) == [(3, 1_000)]
     ledger.refused()
     assert pushed(ledger, 9, 3_000) == [(4, 1_000)]
+
+
+def test_points_that_find_no_room_are_counted_later() -> None:
+    other = "org.apache.kafka.producer.record.retry.total"
+    ledger = Ledger(100)
+
+    def points(value: float, now_ms: float) -> list[Point]:
+        return ledger.points([Metric(TOTAL, value), Metric(other, value), Metric(GAUGE, 1.0)], subscription(), now_ms)
+
+    ledger.left_out(points(5, 1_000)[1:])
+    second = points(8, 2_000)
+    assert [(point.value, point.since_ms) for point in second] == [(3, 1_000), (8, 100), (1.0, None)]
+    ledger.left_out(second[2:])
+    third = points(9, 3_000)
+    assert [(point.value, point.since_ms) for point in third] == [(1, 2_000), (1, 2_000), (1.0, None)]
+    ledger.left_out(third[:1])
+    ledger.refused()
+    assert [(point.value, point.since_ms) for point in points(9, 4_000)][:2] == [(1, 2_000), (1, 2_000)]
 
 
 def test_cumulative_sums_cover_all_the_time() -> None:

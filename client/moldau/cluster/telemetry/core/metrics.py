@@ -103,6 +103,16 @@ class Ledger:
             points.append(Point(name=metric.name, labels=metric.labels, value=value, since_ms=since_ms))
         return points
 
+    def left_out(self, points: Iterable[Point]) -> None:
+        """Notes that the last push does not hold these points after all: the next one holds their changes too."""
+        for point in points if self._is_delta else ():
+            key = (point.name, point.labels)
+            before = self._before.get(key)
+            if before is not None:
+                self._pushed[key] = before
+            else:
+                self._pushed.pop(key, None)
+
     def refused(self) -> None:
         """Takes the last push back, which the broker has not taken."""
         self._pushed = self._before
