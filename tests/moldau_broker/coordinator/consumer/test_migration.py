@@ -20,7 +20,7 @@ from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
 from support.coordinator.group_world import CoreDriver, code_of, join_request
-from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, run_migrations
+from support.coordinator.migration_world import BEAT, COOPERATIVE, EAGER, SYNC, ClassicClient, run_migrations
 from support.proof import proof_beyond
 
 if TYPE_CHECKING:
@@ -382,3 +382,19 @@ def test_planted_bugs_are_found(plant: Callable[[pytest.MonkeyPatch], None], mon
         except AssertionError:
             return
     pytest.fail(f"{plant.__name__} is not found in {PLANTED_SEEDS_MAX} seeds")
+
+
+@pytest.mark.parametrize("phase", [SYNC, BEAT])
+def test_new_partitions_are_noticed_after_a_classic_request(phase: str) -> None:
+    """SyncGroup and Heartbeat of a classic member do not look at topics, so they must not count as a look."""
+    driver = driver_of()
+    members: list[Any] = [ConsumerClient(driver, "c"), ClassicClient(driver, COOPERATIVE)]
+    rest(members)
+    assert [len(each) for each in numbers(members)] == [3, 3]
+    if phase == SYNC:
+        members[1].phase = SYNC
+    driver.topics.counts["t"] = 8
+    members[1].send()
+    members[1].take()
+    rest(members)
+    assert read(members) == list(range(8))

@@ -65,6 +65,8 @@ class Decision:
     synced: bool = False
     must_join: bool = False
     """Whether an answer has asked the member to join again."""
+    looked: bool = False
+    """Whether the request has looked at the topics, if they may have changed."""
 
 
 class ClassicMemberDecisions:
@@ -156,7 +158,7 @@ class ClassicMemberDecisions:
             leader="",
             member_id=member_id,
         )
-        return Decision(response=response, member_id=member_id, joined=True)
+        return Decision(response=response, member_id=member_id, joined=True, looked=True)
 
     def _check_protocols(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
         """Checks that all classic members have a protocol in common, so that the group can be downgraded."""

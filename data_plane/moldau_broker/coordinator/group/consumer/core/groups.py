@@ -215,7 +215,7 @@ class ConsumerGroups:
                     continue
                 if answer.member_id:
                     alive[answer.member_id] = None
-                    if looks:
+                    if looks and answer.looked:
                         room.looked_version, room.looked_ms = version, moment.now_ms
                     decisions.append(answer)
                 waiting.append((operation, answer.response))
@@ -256,7 +256,8 @@ class ConsumerGroups:
         if classic is not None:
             draft.before = self._classic.freeze(group_id)
         assert response.member_id is not None
-        return draft, Decision(response=response, member_id=response.member_id if response.member_epoch >= 0 else "")
+        stays = response.member_epoch >= 0
+        return draft, Decision(response=response, member_id=response.member_id if stays else "", looked=stays)
 
     def _note(self, room: Room, alive: dict[str, None], decisions: list[Decision], moment: Moment) -> None:
         """Sets the deadlines of the members whose requests have been decided."""
