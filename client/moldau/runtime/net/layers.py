@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Connection, Environment, Network
@@ -20,7 +20,6 @@ class LayeredNetwork(Protocol):
         ...
 
 
-@runtime_checkable
 class LoginNetwork(Protocol):
     """A network whose connections authenticate themselves."""
 
@@ -32,6 +31,11 @@ class LoginNetwork(Protocol):
     async def open_authenticated(self, host: str, port: int, client_id: str | None) -> tuple[Connection, Authenticated]:
         """Connects and authenticates; also returns the state that a later re-authentication needs."""
         ...
+
+
+def logs_in(network: Network) -> TypeGuard[LoginNetwork]:
+    """Returns whether a network is a ``LoginNetwork``; ``isinstance`` would look for each attribute at each connect."""
+    return hasattr(network, "open_authenticated")
 
 
 def plain_environment(environment: Environment) -> Environment:

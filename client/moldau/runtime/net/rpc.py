@@ -31,7 +31,7 @@ from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
 from moldau.runtime.net.frames import BadFrameError, ResponseFrames
-from moldau.runtime.net.layers import LoginNetwork
+from moldau.runtime.net.layers import logs_in
 from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions, older_version
 from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
@@ -131,10 +131,11 @@ class RpcConnection:
         """
         with trio.fail_after(timeout_ms / 1000):
             authenticated: Authenticated | None = None
-            if isinstance(environment.network, LoginNetwork):
-                connection, authenticated = await environment.network.open_authenticated(host, port, client_id)
+            network = environment.network
+            if logs_in(network):
+                connection, authenticated = await network.open_authenticated(host, port, client_id)
             else:
-                connection = await environment.network.connect(host, port)
+                connection = await network.connect(host, port)
             try:
                 opened = cls(
                     connection,

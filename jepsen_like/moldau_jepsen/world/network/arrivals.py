@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import trio
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Connection
 
 
-@runtime_checkable
 class Watched(Protocol):
     """A virtual connection."""
 
@@ -22,6 +21,10 @@ class Watched(Protocol):
     @property
     def is_readable(self) -> bool:
         """Whether a receive would not block."""
+
+
+def _is_virtual(connection: Connection) -> TypeGuard[Watched]:
+    return hasattr(connection, "on_arrival")
 
 
 class VirtualArrivals:
@@ -38,7 +41,7 @@ class VirtualArrivals:
 
     def watch(self, connection: Connection, owner: object) -> bool:
         """See ``Arrivals.watch``."""
-        if not isinstance(connection, Watched):
+        if not _is_virtual(connection):
             return False
         self._owners[connection] = owner
         connection.on_arrival = self._report
@@ -56,7 +59,7 @@ class VirtualArrivals:
 
     def forget(self, connection: Connection) -> None:
         """See ``Arrivals.forget``."""
-        assert isinstance(connection, Watched)
+        assert _is_virtual(connection)
         if self._owners.pop(connection, None) is not None:
             connection.on_arrival = None
             self._queued.discard(connection)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.runtime.net.layers import LoginNetwork
+from moldau.runtime.net.layers import logs_in
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Histogram
@@ -279,12 +279,12 @@ class RaftLog:
 
     async def _connect(self, peer_id: int, host: str, port: int) -> Connection:
         network = self._environment.network
-        if not isinstance(network, LoginNetwork):
-            return await network.connect(host, port)
-        connection, authenticated = await network.open_authenticated(host, port, None)
-        if peer_id in self._links:
-            self._links[peer_id].renew_at_ms = authenticated.again_at_ms
-        return connection
+        if logs_in(network):
+            connection, authenticated = await network.open_authenticated(host, port, None)
+            if peer_id in self._links:
+                self._links[peer_id].renew_at_ms = authenticated.again_at_ms
+            return connection
+        return await network.connect(host, port)
 
     def _peer_refused(self, peer_id: int) -> None:
         self.node.peer_refused(peer_id, self._environment.clock.monotonic_ms())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.ports.environment import Connection, File
@@ -123,7 +123,6 @@ class ConnectionHandler(Protocol):
         ...
 
 
-@runtime_checkable
 class Gate(Protocol):
     """A ``ConnectionHandler`` that demands an authentication; it bounds what it hears before that more tightly."""
 
@@ -135,6 +134,11 @@ class Gate(Protocol):
     def frame_bounds(self, least: int, largest: int) -> tuple[int, int]:
         """Returns the bounds of the next frame's size; ``least`` and ``largest`` are those of ordinary requests."""
         ...
+
+
+def is_gate(handler: ConnectionHandler) -> TypeGuard[Gate]:
+    """Returns whether a handler is a ``Gate``; ``isinstance`` would look for each attribute, for each connection."""
+    return hasattr(handler, "frame_bounds")
 
 
 HandlerFactory = Callable[[Connection], ConnectionHandler]

@@ -42,6 +42,7 @@ from moldau.runtime.net.serving.answers import (
     Preparation,
     ResponsePart,
     WaitingAnswer,
+    is_gate,
 )
 from moldau.runtime.net.serving.held import HeldBytes
 from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES, REQUESTS_PER_TURN, ParkedReader
@@ -134,7 +135,7 @@ class ConnectionLoop:
                     await trio.lowlevel.checkpoint_if_cancelled()
                 self._handler = self._server.handler_factory(self._connection)
                 self._throttle = throttle_of(self._handler)
-                if isinstance(self._handler, Gate):
+                if is_gate(self._handler):
                     self._gate = self._handler
                 self._parked.watch(self._connection, self._server.arrivals, self._throttle)
                 async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ the peer wait in the transport. A pause is one wait with a deadline: many paused
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -43,16 +43,11 @@ class Throttle:
         self._scope = None
 
 
-@runtime_checkable
-class Throttled(Protocol):
-    """A ``ConnectionHandler`` whose client may have to pause."""
-
-    @property
-    def throttle(self) -> Throttle:
-        """The same object for the life of the connection."""
-        ...
-
-
 def throttle_of(handler: object) -> Throttle:
-    """Returns the throttle of a handler; one that never pauses for handlers without."""
-    return handler.throttle if isinstance(handler, Throttled) else Throttle()
+    """Returns the throttle of a handler; one that never pauses for handlers without.
+
+    A ``ConnectionHandler`` whose client may have to pause has an attribute ``throttle``: one object for the life of the
+    connection.
+    """
+    found: Throttle | None = getattr(handler, "throttle", None)
+    return Throttle() if found is None else found
