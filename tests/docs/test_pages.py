@@ -20,12 +20,10 @@ import pytest
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, parse_config_text
 from moldau_jepsen.testing import cluster
-from pyspark_moldau.session.java import find_java
+from support.pages import ADDRESS, FENCE, ROOT, blocks, name_of
 from support.schema_registry import schema_registry
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^(?:<!-- not run: ([^\n]+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 LONG_PAGES = {
     "docs/guides/command-line.md",
@@ -50,27 +48,11 @@ PYTHON_PAGES = {
     "docs/guides/serializers.md",  # here
     "docs/guides/service.md",  # tests/moldau_jepsen/testing/test_tested_service.py
     "docs/guides/share-groups.md",  # here
-    "docs/guides/data-engineer.md",  # here, with Spark
-    "docs/spark.md",  # here, with Spark
+    "docs/guides/data-engineer.md",  # tests/pyspark_moldau/test_spark_pages.py
+    "docs/spark.md",  # tests/pyspark_moldau/test_spark_pages.py
     "docs/guides/simulate.md",  # here
     "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
 }
-ADDRESS = '"127.0.0.1:9092"'
-"""Stands in the README's examples for the bootstrap address of the reader's own cluster."""
-SPARK = [
-    pytest.mark.spark,
-    pytest.mark.processes,
-    pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found"),
-    pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector
-]
-
-
-def blocks(page, language):
-    return [text for reason, name, text in FENCE.findall(page.read_text()) if name == language and not reason]
-
-
-def name_of(page):
-    return str(page.relative_to(ROOT))
 
 
 @pytest.mark.processes
@@ -258,33 +240,6 @@ def test_code_of_the_readme_runs(local, capsys):
     exec(compile(test, "README.md", "exec"), scope)
     scope["test_my_pipeline"](local)
     assert given == [local.bootstrap]
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(ROOT / "docs" / "guides" / "data-engineer.md", marks=SPARK)], ids=name_of
-)
-def test_code_of_a_spark_page_runs(page, tmp_path, monkeypatch):
-    """The README's and the reference's query are built too; their streams have the guide's options and fewer."""
-    from moldau.blocking import Producer
-
-    monkeypatch.chdir(tmp_path)
-    with cluster(brokers=1, controllers=1, links=False) as local:
-        with Producer({"bootstrap.servers": local.bootstrap}) as producer:
-            for number in range(10):
-                producer.send("flights", str(number).encode())
-        scope = {"BOOTSTRAP": local.bootstrap}
-        try:
-            for code in blocks(page, "python"):
-                exec(compile(code, name_of(page), "exec"), scope)
-            assert scope["day"].count() == 10
-            assert scope["spark"].read.parquet("flights.parquet").count() == 10
-            for code in [blocks(ROOT / "README.md", "python")[2], *blocks(ROOT / "docs" / "spark.md", "python")]:
-                inner = {"BOOTSTRAP": local.bootstrap}
-                exec(compile(code.replace(ADDRESS, repr(local.bootstrap)), "query", "exec"), inner)
-                assert inner["flights"].isStreaming
-        finally:
-            if "spark" in scope:
-                scope["spark"].stop()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "properties")], ids=name_of)
