@@ -1,6 +1,7 @@
 """Goal: the suite wastes no processor time. Method: the table of ``support.order`` against the tree; the collector."""
 
 import gc
+import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,24 @@ def test_shared_resources_end_with_the_last_test():
         events.append(name)
         shared.test_ended(name)
     assert events == ["started", *names[:3], "stopped", names[3]]
+
+
+def test_a_portion_leaves_no_environment_variables(monkeypatch):
+    """A Spark session's variables kept all later nodes of the same process from being forks."""
+    monkeypatch.setenv("MOLDAU_KEPT", "old")
+    monkeypatch.setenv("MOLDAU_GONE", "old")
+    shared = SharedResources()
+    names = ["tests/a.py::a", "tests/a.py::b"]
+    shared.collected([Item(name) for name in names])
+    running = os.environ["PYTEST_CURRENT_TEST"]
+    os.environ.update({"MOLDAU_KEPT": "new", "MOLDAU_MADE": "new"})
+    del os.environ["MOLDAU_GONE"]
+    shared.test_ended(names[0])
+    assert os.environ["MOLDAU_MADE"] == "new", "the portion goes on"
+    shared.test_ended(names[1])
+    assert "MOLDAU_MADE" not in os.environ
+    assert (os.environ["MOLDAU_KEPT"], os.environ["MOLDAU_GONE"]) == ("old", "old")
+    assert os.environ["PYTEST_CURRENT_TEST"] == running
 
 
 def test_a_run_that_is_cut_short_ends_what_is_shared():

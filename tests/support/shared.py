@@ -6,6 +6,7 @@ from the tests of other portions.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -29,9 +30,11 @@ class SharedResources:
         self._last: dict[str, str] = {}
         self._running: dict[str, dict[str, object]] = {}
         self._exits: dict[str, ExitStack] = {}
+        self._variables: dict[str, str] = {}
 
     def collected(self, items: Iterable[pytest.Item]) -> None:
-        """Notes the last test of each portion."""
+        """Notes the last test of each portion, and the environment variables in which portions begin."""
+        self._variables = _own_variables()
         self._last = {portion_of(item.nodeid): item.nodeid for item in items}
 
     def test_begins(self, nodeid: str) -> None:
@@ -43,6 +46,7 @@ class SharedResources:
         portion = portion_of(nodeid)
         if self._last.get(portion) == nodeid:
             self._close(portion)
+            self._restore_variables()
 
     def get(self, name: str, start: Callable[[], AbstractContextManager[T]]) -> T:
         """Returns what ``start`` yields; it runs once for each portion and name."""
@@ -57,11 +61,25 @@ class SharedResources:
         for portion in list(self._exits):
             self._close(portion)
 
+    def _restore_variables(self) -> None:
+        """Undoes what a portion did to the environment, as a Spark session does for as long as its process runs.
+
+        Nodes and commands could not be forks of those that were started under the variables of before.
+        """
+        for name in _own_variables().keys() - self._variables.keys():
+            del os.environ[name]
+        os.environ.update(self._variables)
+
     def _close(self, portion: str) -> None:
         self._running.pop(portion, None)
         exits = self._exits.pop(portion, None)
         if exits is not None:
             exits.close()
+
+
+def _own_variables() -> dict[str, str]:
+    """Returns the environment variables, except those of pytest, which tell which test runs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 SHARED = SharedResources()
