@@ -58,7 +58,13 @@ from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
 from moldau_broker.coordinator.group.consumer.core.heartbeat import HeartbeatDecisions
 from moldau_broker.coordinator.group.core.classic_side import ClassicSide
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
-from moldau_broker.coordinator.group.core.group_views import described, listed, not_classic
+from moldau_broker.coordinator.group.core.group_views import (
+    CONSUMER_TYPE,
+    described,
+    listed,
+    listed_of_type,
+    not_classic,
+)
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
 from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
@@ -82,16 +88,14 @@ from moldau_broker.coordinator.group.core.responses import (
     fetch_refusal,
     txn_commit_answer,
 )
-from moldau_broker.coordinator.group.share.core import views as share_views
 from moldau_broker.coordinator.group.share.core.groups import ShareGroups
 from moldau_broker.coordinator.group.share.core.heartbeat import ShareDecisions
 from moldau_broker.coordinator.group.share.core.neighbours import GroupTypes
-from moldau_broker.coordinator.group.share.core.state import SHARE_CHANGES
+from moldau_broker.coordinator.group.share.core.state import SHARE_CHANGES, SHARE_TYPE
 from moldau_broker.coordinator.group.streams.core import offset_checks as streams_checks
-from moldau_broker.coordinator.group.streams.core import views as streams_views
 from moldau_broker.coordinator.group.streams.core.groups import StreamsGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import StreamsDecisions
-from moldau_broker.coordinator.group.streams.core.state import STREAMS_CHANGES
+from moldau_broker.coordinator.group.streams.core.state import STREAMS_CHANGES, STREAMS_TYPE
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
@@ -386,9 +390,10 @@ class GroupCore:
         elif isinstance(request, ListGroupsRequest):
             consumers, streams_groups = self.consumers.committed, self.streams.committed
             others = [name for name in self.offsets.group_ids() if name not in consumers and name not in streams_groups]
-            found = listed(request, self.membership.groups, others) + views.listed(request, consumers.values())
-            found += streams_views.listed(request, streams_groups.values())
-            found += share_views.listed(request, self.shares.committed.values())
+            found = listed(request, self.membership.groups, others)
+            found += listed_of_type(request, consumers.values(), CONSUMER_TYPE)
+            found += listed_of_type(request, streams_groups.values(), STREAMS_TYPE)
+            found += listed_of_type(request, self.shares.committed.values(), SHARE_TYPE)
             self._effects.answer(request_id, ListGroupsResponse(groups=found))
         elif isinstance(request, OffsetFetchRequest):
             answers = [self.fetch(group, request.require_stable) for group in request.groups]

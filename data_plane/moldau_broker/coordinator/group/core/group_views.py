@@ -5,7 +5,7 @@ A group that only has offsets, also offsets of an open transaction, is shown as 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
@@ -13,12 +13,26 @@ from moldau.protocol.messages.list_groups import ListedGroup
 from moldau_broker.coordinator.group.core.group import Group, GroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from enum import Enum
 
     from moldau.protocol.messages.list_groups import ListGroupsRequest
 
+CONSUMER_TYPE = "consumer"
+"""The type of KIP-848's groups."""
 _NOT_FOUND_FROM = 6
 """The first version of DescribeGroups with an error for unknown groups."""
+
+
+class Listable(Protocol):
+    """A group of a type other than classic."""
+
+    group_id: str
+
+    @property
+    def state(self) -> Enum:
+        """The state that clients see."""
+        ...
 
 
 def state_of(group: Group | None, has_offsets: bool) -> GroupState:
@@ -70,19 +84,35 @@ def _absent(group_id: str, version: int, message: str) -> DescribedGroup:
 
 
 def listed(request: ListGroupsRequest, groups: Mapping[str, Group], with_offsets: Iterable[str]) -> list[ListedGroup]:
-    """Returns the groups that pass the filters, which ignore case as in Kafka; ``with_offsets`` adds group ids."""
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
-    if types and "classic" not in types:
-        return []
+    """Returns the classic groups that pass the filters; ``with_offsets`` adds group ids."""
+    passes = _filter(request, "classic")
     found: list[ListedGroup] = []
     for group_id in sorted({*groups, *with_offsets}):
         group = groups.get(group_id)
-        state = state_of(group, has_offsets=True)
-        if states and state.value.lower() not in states:
-            continue
-        protocol_type = (group.protocol_type or "") if group is not None else ""
-        found.append(
-            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state.value, group_type="classic")
-        )
+        state = state_of(group, has_offsets=True).value
+        if passes(state):
+            protocol_type = (group.protocol_type or "") if group is not None else ""
+            found.append(
+                ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type="classic")
+            )
     return found
+
+
+def listed_of_type(request: ListGroupsRequest, groups: Iterable[Listable], group_type: str) -> list[ListedGroup]:
+    """Returns the groups of a type other than classic that pass the filters."""
+    passes = _filter(request, group_type)
+    return [
+        ListedGroup(
+            group_id=group.group_id, protocol_type=group_type, group_state=group.state.value, group_type=group_type
+        )
+        for group in groups
+        if passes(group.state.value)
+    ]
+
+
+def _filter(request: ListGroupsRequest, group_type: str) -> Callable[[str], bool]:
+    """Returns whether the filters let groups of a type pass, by their state; filters ignore case as in Kafka."""
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    takes_type = not types or group_type in types
+    return lambda state: takes_type and (not states or state.lower() in states)

@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
-from moldau.protocol.messages.list_groups import ListedGroup
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
 from moldau_broker.coordinator.group.consumer.core.state import NO_PARTITIONS, ConsumerGroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from moldau.protocol.messages.list_groups import ListGroupsRequest
     from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, Partitions
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
-CONSUMER_TYPE = "consumer"
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 """The types of members in ConsumerGroupDescribe, by the protocol that they speak."""
 
@@ -67,18 +62,3 @@ def _assignment(partitions: Partitions, topics: TopicNames) -> Assignment:
             if name is not None
         ]
     )
-
-
-def listed(request: ListGroupsRequest, groups: Iterable[ConsumerGroup]) -> list[ListedGroup]:
-    """Returns the groups that pass the filters, which ignore case as in Kafka."""
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
-    if types and CONSUMER_TYPE not in types:
-        return []
-    return [
-        ListedGroup(
-            group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=CONSUMER_TYPE
-        )
-        for group in groups
-        if not states or group.state.value.lower() in states
-    ]

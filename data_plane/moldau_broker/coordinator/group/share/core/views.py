@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.list_groups import ListedGroup
 from moldau.protocol.messages.share_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
-from moldau_broker.coordinator.group.share.core.state import ASSIGNOR, SHARE_TYPE, ShareGroupState
+from moldau_broker.coordinator.group.share.core.state import ASSIGNOR, ShareGroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from moldau.protocol.messages.list_groups import ListGroupsRequest
     from moldau_broker.coordinator.group.consumer.core.state import Partitions
     from moldau_broker.coordinator.group.share.core.state import ShareGroup
     from moldau_broker.coordinator.runtime.ports import TopicNames
@@ -65,18 +61,3 @@ def _assignment(partitions: Partitions, topics: TopicNames) -> Assignment:
             if name is not None
         ]
     )
-
-
-def listed(request: ListGroupsRequest, groups: Iterable[ShareGroup]) -> list[ListedGroup]:
-    """Returns the groups that pass the filters, which ignore case as in Kafka."""
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
-    if types and SHARE_TYPE not in types:
-        return []
-    return [
-        ListedGroup(
-            group_id=group.group_id, protocol_type=SHARE_TYPE, group_state=group.state.value, group_type=SHARE_TYPE
-        )
-        for group in groups
-        if not states or group.state.value.lower() in states
-    ]

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import streams_group_describe as described_by
-from moldau.protocol.messages.list_groups import ListedGroup
 from moldau.protocol.messages.streams_group_heartbeat import Endpoint, EndpointToPartitions, TopicPartition
-from moldau_broker.coordinator.group.streams.core.state import ASSIGNOR, EMPTY_TASKS, STREAMS_TYPE, StreamsGroupState
+from moldau_broker.coordinator.group.streams.core.state import ASSIGNOR, EMPTY_TASKS, StreamsGroupState
 from moldau_broker.coordinator.group.streams.core.topology import by_subtopology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from moldau.protocol.messages.list_groups import ListGroupsRequest
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
     from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, ConfiguredSubtopology
     from moldau_broker.coordinator.group.streams.core.state import StreamsGroup, StreamsMember, TaskSets
@@ -117,21 +115,6 @@ def _assignment(tasks: TaskSets) -> described_by.Assignment:
 def _task_ids(tasks: Tasks) -> list[described_by.TaskIds]:
     return [
         described_by.TaskIds(subtopology_id=part, partitions=numbers) for part, numbers in by_subtopology(tasks).items()
-    ]
-
-
-def listed(request: ListGroupsRequest, groups: Iterable[StreamsGroup]) -> list[ListedGroup]:
-    """Returns the groups that pass the filters, which ignore case as in Kafka."""
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
-    if types and STREAMS_TYPE not in types:
-        return []
-    return [
-        ListedGroup(
-            group_id=group.group_id, protocol_type=STREAMS_TYPE, group_state=group.state.value, group_type=STREAMS_TYPE
-        )
-        for group in groups
-        if not states or group.state.value.lower() in states
     ]
 
 
