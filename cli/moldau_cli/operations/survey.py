@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import KafkaError
 from moldau_cli.errors import UsageError
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.state import BrokerState, PlacedPartition
@@ -87,6 +89,32 @@ async def running_moves(admin: Admin) -> dict[Partition, RunningMove]:
         (where.topic, where.partition): RunningMove(replicas=one.replicas, adding=one.adding, removing=one.removing)
         for where, one in (await admin.list_partition_reassignments()).items()
     }
+
+
+async def copied_bytes(admin: Admin, moves: Mapping[Partition, RunningMove]) -> dict[Partition, tuple[int, int]]:
+    """Returns for each move how many bytes the new replicas have, and how many they need; only those that are known.
+
+    Brokers that are down, or do not tell their log directories, know nothing.
+    """
+    cluster = await admin.describe_cluster(include_fenced=True)
+    live = {one.node_id for one in cluster.brokers} - set(cluster.fenced)
+    wanted: dict[int, list[Partition]] = {}
+    for where, move in moves.items():
+        for node in move.replicas:
+            if node in live:
+                wanted.setdefault(node, []).append(where)
+    sizes: dict[tuple[str, int, int], int] = {}
+    for node, partitions in sorted(wanted.items()):
+        with suppress(KafkaError):
+            sizes.update(sizes_of(await admin.describe_log_dirs([node], partitions=partitions)))
+    found: dict[Partition, tuple[int, int]] = {}
+    for where, move in moves.items():
+        held = {node: sizes[*where, node] for node in move.replicas if (*where, node) in sizes}
+        sources = [size for node, size in held.items() if node not in move.adding]
+        if sources and all(node in held for node in move.adding):
+            needed = max(sources)
+            found[where] = sum(min(held[node], needed) for node in move.adding), needed * len(move.adding)
+    return found
 
 
 async def current_replicas(admin: Admin, topics: Iterable[str]) -> dict[Partition, tuple[int, ...]]:

@@ -15,7 +15,8 @@ from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin, TopicPartition
-    from moldau.admin import PartitionReassignment
+    from moldau_cli.plans.balance.execution import RunningMove
+    from moldau_cli.plans.balance.state import Partition
 
 reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
 
@@ -69,22 +70,26 @@ def cancel(topic: Topic, partition: Number, bootstrap_server: BootstrapServer = 
 
 @reassign.command()
 def status(bootstrap_server: BootstrapServer = None) -> None:
-    """List the moves in progress."""
+    """List the moves in progress, and how many bytes the new replicas have of those that they need."""
+    from moldau_cli.operations.survey import copied_bytes, running_moves
 
-    async def work(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
-        return await admin.list_partition_reassignments()
+    async def work(admin: Admin) -> tuple[dict[Partition, RunningMove], dict[Partition, tuple[int, int]]]:
+        moves = await running_moves(admin)
+        return moves, await copied_bytes(admin, moves)
 
-    found = with_admin(bootstrap_server, work)
+    found, copied = with_admin(bootstrap_server, work)
     output.answer_rows(
         "reassignments",
-        ["topic", "partition", "replicas", "adding", "removing"],
+        ["topic", "partition", "replicas", "adding", "removing", "copied_bytes", "of_bytes"],
         [
             {
-                "topic": where.topic,
-                "partition": where.partition,
+                "topic": where[0],
+                "partition": where[1],
                 "replicas": list(move.replicas),
                 "adding": list(move.adding),
                 "removing": list(move.removing),
+                "copied_bytes": copied[where][0] if where in copied else None,
+                "of_bytes": copied[where][1] if where in copied else None,
             }
             for where, move in sorted(found.items())
         ],
