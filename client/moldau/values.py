@@ -1,5 +1,7 @@
-"""Values that every package names: byte buffers, the nil UUID, integers that must not be confused, and marks that
-brokers and tools share. Pure."""
+"""Values that every package names. Pure.
+
+They are byte buffers, the nil UUID, integers that must not be confused, and marks that brokers and tools share.
+"""
 
 from typing import Final, NewType
 from uuid import UUID
