@@ -4,6 +4,7 @@ Method: a small suite of its own, run by another pytest with and without forks.
 """
 
 import re
+import signal
 
 import pytest
 
@@ -95,6 +96,42 @@ def test_no_more_tests_begin_when_one_says_so(suite, words, test, last):
     done = run_pytest(suite, "--forks", "2", *words)
     assert counts(done) == last
     assert done.returncode in (1, 2)
+
+
+def test_an_interrupt_ends_all_processes_in_order(suite):
+    """Fixtures of the test that runs are torn down, and the run says that it was interrupted."""
+    (suite / "test_a.py").write_text(
+        """
+import os, pathlib, pytest, signal, time
+HOME = pathlib.Path(__file__).parent
+
+@pytest.fixture
+def kept():
+    yield
+    (HOME / "torn-down").touch()
+
+def test_waits(kept):
+    (HOME / "begun").touch()
+    time.sleep(600)
+"""
+    )
+    (suite / "test_b.py").write_text(
+        """
+import os, pathlib, signal, time
+def test_interrupts():
+    while not (pathlib.Path(__file__).parent / "begun").exists():
+        time.sleep(0.01)
+    os.kill(os.getppid(), signal.SIGINT)
+"""
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have begun this run without it
+    try:
+        done = run_pytest(suite, "--forks", "2")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.returncode == 2
+    assert "KeyboardInterrupt" in done.stdout
+    assert (suite / "torn-down").exists()
 
 
 def test_a_process_that_cannot_begin_is_no_success(suite):

@@ -14,6 +14,7 @@ import os
 import signal
 import struct
 import sys
+import time
 import traceback
 import warnings
 from collections import deque
@@ -33,6 +34,8 @@ MOST: Final = 4
 """The greatest number of workers that ``auto`` means."""
 NUMBER: Final = struct.Struct("i")
 NONE_YET: Final = -1
+END_S: Final = 20.0
+"""How long workers may take to end when a run is cut short."""
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -92,15 +95,26 @@ class _Run:
                 if self._session.shouldfail or self._session.shouldstop:
                     NUMBER.pack_into(self._shared, 0, 1)
         finally:
-            for worker in self._workers.values():
-                os.kill(worker.pid, signal.SIGINT)
-            for worker in self._workers.values():
-                os.waitpid(worker.pid, 0)
+            self._end_workers()
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
         if self._session.shouldstop:
             raise self._session.Interrupted(self._session.shouldstop)
         assert not self._left, "each portion was given to a worker"
+
+    def _end_workers(self) -> None:
+        """Ends the workers that still run, because this run is cut short; they have some time to end in order."""
+        NUMBER.pack_into(self._shared, 0, 1)
+        running = {worker.pid for worker in self._workers.values()}
+        for pid in running:
+            os.kill(pid, signal.SIGINT)
+        deadline = time.monotonic() + END_S
+        while running:
+            running = {pid for pid in running if not os.waitpid(pid, os.WNOHANG)[0]}
+            time.sleep(0.01 if running else 0)
+            if time.monotonic() >= deadline:  # a shell may have started this run with SIGINT ignored
+                for pid in running:
+                    os.kill(pid, signal.SIGKILL)
 
     def _fork(self) -> None:
         self._slots += 1
@@ -200,16 +214,19 @@ class _Run:
         items = [self._items[place] for place in portion]
         for place, item, following in zip(portion, items, [*items[1:], None], strict=True):
             NUMBER.pack_into(self._shared, slot * NUMBER.size, place)
+            exits = False
             try:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             except pytest.exit.Exception as exit_asked:
                 sender.sent.append(("stop", str(exit_asked)))
+                exits = True
             except KeyboardInterrupt:
                 self._session._setupstate.teardown_exact(None)
                 raise
             connection.send(sender.sent)
             sender.sent = []
-            if NUMBER.unpack_from(self._shared, 0)[0]:
+            stops = exits or self._session.shouldfail or self._session.shouldstop
+            if stops or NUMBER.unpack_from(self._shared, 0)[0]:
                 self._session._setupstate.teardown_exact(None)
                 return False
         return True
