@@ -2,7 +2,7 @@
 
 A write that finds no room fails its directory, and a restart does not help, because the disk is still full. So rules of
 a nearly full directory differ: retention looks at its logs every few seconds, removed files go at once instead of after
-``file.delete.delay.ms``, followers do not take the last bytes, and regular checkpoints wait if even these are gone.
+``file.delete.delay.ms``, replicas out of sync do not take the last bytes, and checkpoints wait if even these are gone.
 Deleted records, or a shorter retention, thus free such a disk while the broker runs and when it starts.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.directories.log_store import LogStore
 
 RESERVE_SHARE: Final = 4
-"""Followers leave this fraction of the low mark to checkpoints, snapshots and leaders."""
+"""Replicas out of sync leave this fraction of the low mark to checkpoints, snapshots and leaders."""
 CHECKPOINTS_BYTES: Final = 1 << 16
 """Regular checkpoints wait if less is usable, unless the reserve is smaller."""
 _logger = EventLogger("moldau.log")
@@ -43,7 +43,7 @@ class Space:
 
     @property
     def reserve_bytes(self) -> int:
-        """Bytes that followers leave."""
+        """Bytes that replicas out of sync leave."""
         return self.low_mark_bytes // RESERVE_SHARE
 
 

@@ -220,9 +220,17 @@ class ReplicaManager:
             log.increment_log_start_offset(leader_log_start_offset)
 
     def is_short_of_room(self, partition: Partition, size_bytes: int) -> bool:
-        """Returns whether a follower must wait until its nearly full log directory has room for so many bytes."""
+        """Returns whether a follower must wait until its nearly full log directory has room for so many bytes.
+
+        A member of the ISR never waits, because acks=all waits for it: if its disk is full, its directory fails, and
+        the ISR goes on without it at once.
+        """
         room = self._logs.room
-        return bool(room.low) and room.is_short(partition.log.parent_directory, size_bytes)
+        return (
+            bool(room.low)
+            and self._settings.broker_id not in partition.replica.state.isr
+            and room.is_short(partition.log.parent_directory, size_bytes)
+        )
 
     def follower_truncated(self, partition: Partition, offset: Offset) -> None:
         """Truncates the log of a follower to ``offset``, and lowers its high watermark if needed.
