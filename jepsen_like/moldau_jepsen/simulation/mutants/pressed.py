@@ -14,6 +14,7 @@ from moldau_jepsen.simulation.campaign.profiles import (
     DIVERGENCE,
     GROUPS,
     IMPATIENT,
+    OUTAGES,
     REPLICATION,
     TRANSACTIONS,
 )
@@ -399,4 +400,13 @@ DIVERGED = replace(
     strikes=(4, 8),
     story=((FaultKind.SLOW, 0.0, 1.6), (FaultKind.LINK, 0.6, 1.3), (FaultKind.KILL_LEADER, 1.0, 1.9)),
     story_seconds=2.5,
+)
+
+SILENCES = replace(
+    OUTAGES,
+    name="silences",
+    text="a broker stands still for long while its machine answers, so that only its session can end",
+    kinds=(FaultKind.PAUSE, FaultKind.HANG),
+    strikes=(3, 4),
+    lengths=(5.0, 10.0),
 )

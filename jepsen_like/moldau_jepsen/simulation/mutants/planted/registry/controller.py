@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from moldau_jepsen.simulation.campaign.profiles import CRASHES, HANDOVERS, OUTAGES, REJOINS
+from moldau_jepsen.simulation.campaign.profiles import CRASHES, HANDOVERS, REJOINS
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import elections, registrations
+from moldau_jepsen.simulation.mutants.pressed import SILENCES
 
 CONTROLLER = (
     Mutant(
@@ -61,7 +62,7 @@ CONTROLLER = (
         area="controller",
         text="sessions never end",
         patches=registrations.session_timeout_ignored,
-        profile=OUTAGES,
+        profile=SILENCES,
     ),
     Mutant(
         name="stale-broker-epoch-joins",
@@ -96,6 +97,6 @@ CONTROLLER = (
         area="controller",
         text="a session expires only if its connection was closed",
         patches=registrations.silence_on_an_open_connection,
-        profile=OUTAGES,
+        profile=SILENCES,
     ),
 )
