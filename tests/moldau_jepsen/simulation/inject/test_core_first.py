@@ -54,10 +54,15 @@ def test_a_core_gets_on_by_itself_before_the_rest_is_healed(seed, how):
 
 @pytest.mark.proof
 def test_waiting_for_a_cut_off_broker_is_convicted():
-    """A client that waits for a broker that is cut off is convicted in the core alone."""
+    """A client that waits for a broker that is cut off is convicted in the core alone.
+
+    Only the session of that broker can end: controllers would notice sooner that its machine does not answer.
+    """
+    patient = {"broker.session.unreachable.ms": "60000", "broker.session.grace.ms": "60000"}
+    calm = replace(CALM, shape=ClusterShape(settings=patient))
     with planted(MUTANTS["session-timeout-ignored"]):
-        core = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=True))
-        all_nodes = run_seed(SEED_THAT_CUTS, CALM)
+        core = run_seed(SEED_THAT_CUTS, replace(calm, core_first=True))
+        all_nodes = run_seed(SEED_THAT_CUTS, calm)
     (violation,) = core.violations
     assert violation.startswith("at the end: stuck: in the core, without [")
     assert all_nodes.passed, all_nodes.violations
