@@ -5,9 +5,9 @@ message is held, and by TCP's order all that its connection sends behind it. So 
 reached a newer state by another connection, and a request takes effect after its client has given it up, connected
 again and repeated it.
 
-A strike draws a few of the APIs that the run uses, between clients, brokers or controllers, for each a node that serves
-it, and whether requests or answers are held. It holds some of the next such messages, each for a time of its own:
-shorter or longer than clients wait.
+A strike draws a few of the APIs that the run uses just then, between clients, brokers or controllers, for each a node
+that serves it, and whether requests or answers are held. It holds some of the next such messages, each for a time of
+its own: shorter or longer than clients wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from moldau_jepsen.world.network.connection import VirtualConnection
 
 HELD_SECONDS = (0.1, 12.0)
-CALLS_PER_STRIKE = 3
+RECENT_SECONDS = 2.0
+"""Only calls of this time are drawn: others may not come again while the fault lasts."""
+CALLS_PER_STRIKE = 5
 HELD_PER_CALL_MAX = 3
 ANSWERS_PROBABILITY = 0.5
 SHARES = (1.0, 0.3)
@@ -75,7 +77,7 @@ class HeldCalls:
         """Holds nothing before a strike."""
         self._targets = targets
         self._agenda = targets.world.agenda
-        self._servers: dict[_Call, dict[str, None]] = {}  # hosts that were called
+        self._servers: dict[_Call, dict[str, float]] = {}  # hosts that were called, with the time of the last message
         self._traps: list[_Trap] = []
         self._held: list[_Held] = []
         self.situations: Counter[Situation] = Counter()
@@ -84,7 +86,11 @@ class HeldCalls:
     def strike(self, draw: random.Random) -> Callable[[], None]:
         """Sets traps for some APIs; the returned function takes them away."""
         nodes = dict.fromkeys(self._targets.hosts(self._targets.nodes))
-        served = {call: [host for host in hosts if host in nodes] for call, hosts in sorted(self._servers.items())}
+        since = self._agenda.clock.now - RECENT_SECONDS
+        served = {
+            call: [host for host, seconds in hosts.items() if host in nodes and seconds >= since]
+            for call, hosts in sorted(self._servers.items())
+        }
         calls = [call for call, hosts in served.items() if hosts]
         if not calls:
             return ignored
@@ -119,7 +125,7 @@ class HeldCalls:
         server = target if kind.is_request else source
         roles = (kind.sender, kind.receiver) if kind.is_request else (kind.receiver, kind.sender)
         call = _Call(kind.api_key, *roles)
-        self._servers.setdefault(call, {})[server] = None
+        self._servers.setdefault(call, {})[server] = self._agenda.clock.now
         for held in self._held:
             if held.end is not end and held.end.host is end.host and held.end.peer_end.host is end.peer_end.host:
                 held.is_overtaken = True
