@@ -342,7 +342,12 @@ HELD_QUESTIONS = Profile(
     options=replace(
         TRANSACTIONS.options,
         workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=1, group_readers=0),
-        transactional_producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 1_200, "retry.backoff.ms": 50, "linger.ms": 0},
+        transactional_producer={
+            "request.timeout.ms": 1_000,
+            "delivery.timeout.ms": 1_200,
+            "retry.backoff.ms": 50,
+            "linger.ms": 0,
+        },
         transaction_options=TransactionOptions(clients=3, transactions_per_second=20.0, poll_share=0.0),
         transaction_level=1,
         config_changes_per_second=0.2,
