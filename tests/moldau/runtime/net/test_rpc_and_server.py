@@ -5,16 +5,19 @@ and bad peers can be seen from outside.
 """
 
 import contextlib
+import gc
 import struct
 from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.runtime.net.rpc import RpcBusyError, RpcConnection
 from moldau.runtime.net.serving.answers import CloseConnection, FileRange
+from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.ports.environment import Environment, OpenMode
 from moldau.runtime.ports.real import real_environment
@@ -185,6 +188,28 @@ def test_large_frames_both_ways_and_the_budget_is_given_back():
         assert await connection.request_raw(ECHO, 0, body) == body
 
     trio.run(serving, test)
+
+
+def test_closed_connections_leave_no_reference_cycles():
+    """Their buffers go at once, and not with the next garbage collection of the node."""
+
+    async def test(environment, address, log, server):
+        for _ in range(3):
+            connection = await opened(environment, address)
+            assert await connection.request_raw(ECHO, 0, b"x") == b"x"
+            connection.close()
+        while server.connections:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()  # the tasks have ended too
+        left = [each for each in gc.get_objects() if isinstance(each, ConnectionLoop)]
+        assert len(left) <= 1, "the loop that accepts knows the last one"
+
+    gc.collect()
+    gc.disable()
+    try:
+        trio.run(serving, test)
+    finally:
+        gc.enable()
 
 
 def test_many_connections_share_a_small_budget():
