@@ -116,5 +116,6 @@ class Purgatory(Generic[K, T]):
         return self._wheel.next_deadline_ms()
 
     def _forget(self, delayed: Delayed[K, T]) -> None:
+        delayed._timer = None  # it refers to ``delayed``: a cycle would keep both
         for key in delayed.keys:
             self.unwatch(delayed, key)

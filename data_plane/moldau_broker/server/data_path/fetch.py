@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Clock
     from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
-    from moldau_broker.replication.purgatory import Delayed
     from moldau_broker.server.data_path.fetch_query import FetchQuery
     from moldau_broker.server.data_path.hints import Hints
     from moldau_broker.server.data_path.partition_reader import Result
@@ -321,7 +320,7 @@ _NOTHING = FetchContext()
 class FetchOperation(WaitingFetch, WaitingAnswer):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "_toll", "delayed", "held_bytes", "wanted")
+    __slots__ = ("_context", "_query", "_service", "_toll", "held_bytes", "wanted")
 
     def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
         """Collects the partitions of a fetch without a session in ``wanted``."""
@@ -331,7 +330,6 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         self._query = query
         self._context = context
         self.wanted: dict[Partition, FetchPartition] = {}
-        self.delayed: Delayed[WatchKey | SessionKey, WaitingFetch] | None = None
         self.held_bytes = 0
 
     def ready(self, partition: Partition) -> bool:

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from moldau.implementation import EXTENSIONS
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from moldau_broker.server.data_path.connection import BrokerConnection
+    from support.cluster.broker_cluster import Cluster
 
 ROUNDS = 20
 PRODUCE_CALLS = 41
@@ -185,5 +187,44 @@ def test_few_objects_stay_of_a_produce() -> None:
             serve(handler, produced)
         gc.collect()
         assert sys.getallocatedblocks() - before <= KEPT_OBJECTS * 10 * ROUNDS
+
+    run_cluster(scenario)
+
+
+def test_waiting_requests_leave_no_reference_cycles() -> None:
+    """What waits for replicas, for bytes or for its deadline is gone when it is answered.
+
+    Otherwise garbage collections would stop a broker with thousands of such requests in a second every few seconds.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await cluster.leader("t")
+        partition = PartitionProduceData(index=0, records=batch(b"x" * 100))
+        produce = ProduceRequest(
+            acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=[partition])]
+        )
+
+        async def produce_and_wait(offset: int) -> None:
+            wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+            fetch = FetchRequest(
+                max_wait_ms=50, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(topic="t", partitions=[wanted])]
+            )
+            await client.request(fetch, 12)  # until its deadline
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.request, fetch, 12)
+                await trio.sleep(0.01)
+                await client.request(produce, 12)
+
+        await produce_and_wait(0)
+        gc.collect()
+        gc.disable()
+        try:
+            for offset in range(1, 1 + ROUNDS):
+                await produce_and_wait(offset)
+            assert gc.collect() <= ROUNDS / 2, "less than an object for each request"
+        finally:
+            gc.enable()
 
     run_cluster(scenario)
