@@ -17,14 +17,11 @@ def entries():
     return {int(number): re.findall(r"`([a-z-]+)`", tags) for _, number, tags in ENTRY.findall(FINDINGS)}
 
 
-def test_each_entry_has_a_number_of_its_own():
-    """A new entry goes to the end of its section, so that numbers need not rise from entry to entry.
-
-    Branches take numbers from different ranges, so a number may be free.
-    """
+def test_entries_are_numbered_without_gaps():
+    """A new entry goes to the end of its section, so that numbers need not rise from entry to entry."""
     anchors = [int(anchor) for anchor, _, _ in ENTRY.findall(FINDINGS)]
     assert anchors == list(entries())
-    assert len(anchors) == len(set(anchors))
+    assert sorted(anchors) == list(range(1, len(anchors) + 1))
     assert len(anchors) == len(re.findall(r"^- ", FINDINGS, re.MULTILINE)), "an entry does not have the form of others"
 
 
