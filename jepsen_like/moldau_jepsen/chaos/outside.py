@@ -6,6 +6,7 @@ each command in a process group of its own, sends signals to that group, and sta
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -128,9 +129,10 @@ class OutsideProcesses(NoCluster):
         try:
             self._wait_ended(node_id, STOP_S)
         except LauncherError:
-            self.kill(node_id)
-            return False
-        return True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._children[node_id].pid, signal.SIGKILL)
+            self._wait_ended(node_id, SIGNAL_S)
+        return self._children[node_id].returncode != -signal.SIGKILL
 
     def launch(self, node_id: int) -> None:
         """Starts a node that does not run.

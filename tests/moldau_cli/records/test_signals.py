@@ -87,10 +87,10 @@ def test_a_consumer_that_follows_ends_quietly(broker, command):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_live_view_ends_like_other_commands(broker):
+def test_a_live_view_ends_like_other_commands(command, broker):
     """Its last view is whole, and the exit code is that of an interrupted command."""
     broker.add_topic("watched")
-    with command(broker, "top", "--groups", "0", "--interval", "0.2") as process:
+    with command("top", "--groups", "0", "--interval", "0.2") as process:
         assert process.stdout.readline()
         code, rest, errors = interrupted(process)
     assert code == 130

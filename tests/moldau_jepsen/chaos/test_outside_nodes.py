@@ -6,6 +6,7 @@ Method: shell commands that sleep; the metadata that they would answer is made u
 from __future__ import annotations
 
 import random
+import signal
 import sys
 
 import pytest
@@ -25,7 +26,6 @@ from moldau_jepsen.launcher import LauncherError, LauncherUsageError
 from moldau_jepsen.launcher.process import ProcessState
 
 SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
-DEAF = (sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
 
 
 def answer(brokers: int, isr: tuple[int, ...]) -> MetadataResponse:
@@ -65,14 +65,34 @@ def test_nodes_are_killed_paused_and_started_again(cluster, tmp_path):
 
 def test_a_node_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("moldau_jepsen.chaos.outside.STOP_S", 0.0)
-    cluster = OutsideProcesses([OutsideNode(node_id=5, command=DEAF)], ("127.0.0.1", 1), tmp_path)
-    cluster.launch(5)
+    cluster = OutsideProcesses([OutsideNode(node_id=5, command=SLEEPER)], ("127.0.0.1", 1), tmp_path)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the node inherits it: it is deaf from its first moment
+    try:
+        cluster.launch(5)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
     assert not cluster.stop_node(5)
     assert cluster.state(5) is ProcessState.STOPPED
     with pytest.raises(LauncherError, match="node 5 does not run"):
         cluster.pause(5)
     with pytest.raises(LauncherUsageError, match="no node 6 in this cluster; its nodes are 5"):
         cluster.launch(6)
+
+
+def test_a_node_that_ends_just_after_its_time_is_stopped(tmp_path, monkeypatch):
+    """It has ended by SIGTERM, between the last look and SIGKILL."""
+    cluster = OutsideProcesses([OutsideNode(node_id=5, command=SLEEPER)], ("127.0.0.1", 1), tmp_path)
+    cluster.launch(5)
+    wait = cluster._wait_ended
+
+    def too_early(node_id, seconds):
+        wait(node_id, seconds)
+        monkeypatch.setattr(cluster, "_wait_ended", wait)
+        raise LauncherError("node 5 did not end within 60 s")
+
+    monkeypatch.setattr(cluster, "_wait_ended", too_early)
+    assert cluster.stop_node(5)
+    assert cluster.state(5) is ProcessState.STOPPED
 
 
 def test_a_command_that_cannot_run_is_named(tmp_path):
