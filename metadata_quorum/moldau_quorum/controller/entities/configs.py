@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
 from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullResponse
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -21,6 +22,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResponse
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import (
@@ -48,7 +50,7 @@ from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Metada
 from moldau_quorum.metadata.records import ConfigRecord, MetadataRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_VALUE_MAX: Final = 32_767
@@ -57,6 +59,16 @@ RESOURCES_PER_REQUEST_MAX: Final = 10_000
 """Number of resources that one request may change; the controller decides nothing else meanwhile."""
 CONFIGS_PER_RESOURCE_MAX: Final = 1_000
 """Number of keys that one request may name for one resource; there are some hundreds."""
+ResourceT = TypeVar("ResourceT", FullResource, IncrementalResource)
+
+
+class Outcome(NamedTuple):
+    """The result of a change of one resource."""
+
+    resource_type: int
+    resource_name: str
+    code: ErrorCode
+    message: str | None
 
 
 _OVERRIDE_SOURCES: Final = frozenset(kind.source for kind in OVERRIDE_KINDS.values())
@@ -154,10 +166,41 @@ def _records(
     ]
 
 
-def _take_over(records: list[MetadataRecord], more: list[MetadataRecord], image: MetadataImage) -> MetadataImage:
-    """Adds the records of one resource; returns the image for the checks of the next resource."""
-    records.extend(more)
-    return image.apply(more, offset=image.offset, epoch=image.epoch).image if more else image
+def _change_each(
+    resources: Sequence[ResourceT],
+    change: Callable[[int, Mapping[str, str], ResourceT], tuple[Mapping[str, str], Iterable[str]]],
+    image: MetadataImage,
+    context: Context,
+) -> tuple[list[MetadataRecord], list[Outcome]]:
+    """Changes the configurations of resources; each succeeds or fails as a whole.
+
+    ``change`` returns the values of a resource after the request, and the keys that the request names. Returns the
+    records of all changes, and the outcome of each resource.
+    """
+    records: list[MetadataRecord] = []
+    outcomes: list[Outcome] = []
+    seen: dict[tuple[int, str], None] = {}
+    present = image  # includes the changes of earlier resources
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        code, message = ErrorCode.NONE, None
+        try:
+            if (kind, name) in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
+            seen[kind, name] = None
+            check_resource(kind, name, image)
+            _check_count(len(resource.configs))
+            before = image.config(kind, name)
+            after, named = change(kind, before, resource)
+            _check_values(kind, name, before, after, named, present, context)
+            more = _records(kind, name, before, after)
+            records += more
+            if more:
+                present = present.apply(more, offset=present.offset, epoch=present.epoch).image
+        except RefusedError as refusal:
+            code, message = refusal.code, refusal.message
+        outcomes.append(Outcome(kind, name, code, message))
+    return records, outcomes
 
 
 def incremental_alter_configs(
@@ -169,28 +212,18 @@ def incremental_alter_configs(
         return Result(
             response=refusal_of(IncrementalAlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many)
         )
-    records: list[MetadataRecord] = []
-    responses: list[IncrementalResponse] = []
-    seen: dict[tuple[int, str], None] = {}
-    present = image  # includes the changes of earlier resources
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        code, message = ErrorCode.NONE, None
-        try:
-            if (kind, name) in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
-            seen[kind, name] = None
-            check_resource(kind, name, image)
-            _check_count(len(resource.configs))
-            before = image.config(kind, name)
-            after = _apply_operations(kind, before, resource.configs, context)
-            _check_values(kind, name, before, after, (config.name for config in resource.configs), present, context)
-            present = _take_over(records, _records(kind, name, before, after), present)
-        except RefusedError as refusal:
-            code, message = refusal.code, refusal.message
-        responses.append(
-            IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-        )
+
+    def altered(
+        kind: int, before: Mapping[str, str], resource: IncrementalResource
+    ) -> tuple[Mapping[str, str], Iterable[str]]:
+        after = _apply_operations(kind, before, resource.configs, context)
+        return after, (config.name for config in resource.configs)
+
+    records, outcomes = _change_each(request.resources, altered, image, context)
+    responses = [
+        IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+        for kind, name, code, message in outcomes
+    ]
     return Result(
         response=IncrementalAlterConfigsResponse(responses=responses),
         steps=None if request.validate_only else lambda view: with_consequences(records, view),
@@ -259,28 +292,20 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return Result(response=refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
-    records: list[MetadataRecord] = []
-    responses: list[FullResponse] = []
-    seen: dict[tuple[int, str], None] = {}
-    present = image  # includes the changes of earlier resources
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        code, message = ErrorCode.NONE, None
-        try:
-            if (kind, name) in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
-            seen[kind, name] = None
-            check_resource(kind, name, image)
-            _check_count(len(resource.configs))
-            before = image.config(kind, name)
-            after = {config.name: config.value for config in resource.configs if config.value is not None}
-            for key in after:
-                check_known(schema_of(kind), key, before)
-            _check_values(kind, name, before, after, after, present, context)
-            present = _take_over(records, _records(kind, name, before, after), present)
-        except RefusedError as refusal:
-            code, message = refusal.code, refusal.message
-        responses.append(FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name))
+
+    def replaced(
+        kind: int, before: Mapping[str, str], resource: FullResource
+    ) -> tuple[Mapping[str, str], Iterable[str]]:
+        after = {config.name: config.value for config in resource.configs if config.value is not None}
+        for key in after:
+            check_known(schema_of(kind), key, before)
+        return after, after
+
+    records, outcomes = _change_each(request.resources, replaced, image, context)
+    responses = [
+        FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+        for kind, name, code, message in outcomes
+    ]
     return Result(
         response=AlterConfigsResponse(responses=responses),
         steps=None if request.validate_only else lambda view: with_consequences(records, view),
