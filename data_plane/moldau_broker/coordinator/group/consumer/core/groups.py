@@ -221,13 +221,12 @@ class ConsumerGroups:
                 waiting.append((operation, answer.response))
             if is_mixed and may_downgrade(draft.group, self._config):
                 downgrade(draft, epoch, self._catalogue, moment.wall_ms)
+        room.waiting = waiting
         if draft.changes:
-            room.waiting = waiting
             self._write(room, draft, moment)
         self._note(room, alive, decisions, moment)
         if not draft.changes:
-            for operation, response in waiting:
-                self._effects.answer(operation.request_id, response)
+            self._rooms.answer_waiting(room)
             self._rooms.close_if_forgotten(room)
 
     def _decide(
@@ -419,9 +418,7 @@ class ConsumerGroups:
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        room = self._rooms.all[group_id]
-        assert room.draft is not None
-        self._rooms.in_flight(room, append_id)
+        self._rooms.in_flight(self._rooms.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `answer` serves what waits for a write."""

@@ -259,14 +259,13 @@ class StreamsGroups:
                     continue
                 if operation.request.member_epoch > LEAVE_EPOCH:
                     alive[operation.request.member_id] = None
+        room.waiting = waiting
         if draft.changes:
-            room.waiting = waiting
             self._write(room, draft, moment)
         for member_id in alive:
             self._renew(room.group.group_id, member_id, moment)
         if not draft.changes:
-            for operation, response in waiting:
-                self._effects.answer(operation.request_id, response)
+            self._rooms.answer_waiting(room)
             self._create(room)
             self._close_if_forgotten(room)
 
@@ -457,9 +456,7 @@ class StreamsGroups:
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        room = self._rooms.all[group_id]
-        assert room.draft is not None
-        self._rooms.in_flight(room, append_id)
+        self._rooms.in_flight(self._rooms.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
