@@ -1,5 +1,6 @@
 """A pytest of its own for tests of the plugin: another interpreter with the sources of this one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ NOT_LOADED = [
     word for name in ("hypothesispytest", "xdist", "xdist.looponfail", "django") for word in ("-p", f"no:{name}")
 ]
 """Plugins of others that are installed too; to load them takes longer than most of these tests."""
+CONTINUOUS_INTEGRATION = ("CI", "BUILD_NUMBER")
+"""Variables that make pytest print whole messages in its summary: tests count words in what it prints."""
 
 
 def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tests of a directory; warnings are errors there too."""
+    """Runs the tests of a directory as a user at a terminal would; warnings are errors there too."""
     code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     command = [
         sys.executable,
@@ -27,4 +30,7 @@ def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]
         *words,
         str(directory),
     ]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
+    environment = {name: value for name, value in os.environ.items() if name not in CONTINUOUS_INTEGRATION}
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
