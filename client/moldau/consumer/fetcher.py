@@ -34,13 +34,13 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from moldau.runtime.tasks.step_loop import StepLoop
 from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.runtime.config import Config
 
-_SLEEP_MAX_MS = 60_000.0
 _ERRORS_KEPT_MAX = 100
 _NO_GENERATION = -1
 
@@ -94,43 +94,24 @@ class Fetcher:
         self._isolation = 1 if config.get_str("isolation.level") == "read_committed" else 0
         self._retry_ms = config.get_int("retry.backoff.ms")
         self._patience_ms = config.get_int("default.api.timeout.ms")
-        self._wake = Signal()
-        self._is_wanted = False
+        self._loop = StepLoop(client.environment.clock, client.changed)
         self._asking: dict[TopicPartition, None] = {}
         self.arrived = Signal()
         self._errors: deque[tuple[Exception, PartitionPosition | None, int]] = deque(maxlen=_ERRORS_KEPT_MAX)
-        self._nursery: trio.Nursery | None = None
         self.counters = ConsumerCounters()
         self._node_fetches = NodeFetcher(client, config, self, self.counters)
 
     def wake(self) -> None:
         """Wakes the loop after an assignment, a seek, a pause, or when the buffers have room."""
-        self._is_wanted = True
-        self._wake.notify()
+        self._loop.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._watch_cluster)
-            task_status.started()
-            while True:
-                self._is_wanted = False
-                next_ms = self._step()
-                if self._is_wanted:
-                    await trio.lowlevel.checkpoint()
-                    continue
-                with trio.move_on_after(min(max(next_ms - self._client.now_ms, 0.0), _SLEEP_MAX_MS) / 1000):
-                    await self._wake.wait()
+        await self._loop.run(self._step, task_status=task_status)
 
     async def close_sessions(self) -> None:
         """Ends all fetches; see ``NodeFetcher.close_sessions``."""
         await self._node_fetches.close_sessions()
-
-    async def _watch_cluster(self) -> None:
-        while True:
-            await self._client.changed.wait()
-            self.wake()
 
     def report(self, error: Exception, position: PartitionPosition | None = None) -> None:
         """Keeps an error for the next poll, which raises it.
@@ -195,11 +176,10 @@ class Fetcher:
             leader = self._leader_of(position)
             if leader is not None:
                 by_node.setdefault(leader, []).append((position, position.generation))
-        assert self._nursery is not None
         for node_id, asked in by_node.items():
             for position, _ in asked:
                 self._asking[position.partition] = None
-            self._nursery.start_soon(self._ask_quietly, ask, node_id, asked)
+            self._loop.nursery.start_soon(self._ask_quietly, ask, node_id, asked)
         return math.inf
 
     async def _ask_quietly(
@@ -254,11 +234,10 @@ class Fetcher:
             for position in wanted:
                 position.reset(None)
             return
-        assert self._nursery is not None
         asked = [(position, position.generation) for position in wanted]
         for position in wanted:
             self._asking[position.partition] = None
-        self._nursery.start_soon(self._ask_quietly, self._look_up_committed, -1, asked)
+        self._loop.nursery.start_soon(self._ask_quietly, self._look_up_committed, -1, asked)
 
     async def _look_up_committed(self, node_id: int, asked: list[tuple[PartitionPosition, int]]) -> None:
         assert self._committed is not None
@@ -375,8 +354,7 @@ class Fetcher:
                 node_id = self._node_for(position, now_ms)
                 if node_id is not None:
                     by_node.setdefault(node_id, []).append(position)
-        assert self._nursery is not None
-        return self._node_fetches.start_due(self._nursery, by_node, now_ms)
+        return self._node_fetches.start_due(self._loop.nursery, by_node, now_ms)
 
     def _node_for(self, position: PartitionPosition, now_ms: float) -> int | None:
         preferred = position.preferred_replica

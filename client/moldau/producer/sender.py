@@ -25,6 +25,7 @@ from moldau.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from moldau.runtime.tasks.step_loop import StepLoop
 from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ _TOPIC_ID_VERSION = 13
 _IMPLICIT_TRANSACTION_VERSION = 12
 """From this version of Produce on, brokers add partitions to a transaction themselves (KIP-890)."""
 
-_SLEEP_MAX_MS = 60_000.0
-
 
 class Sender:
     """Sends the accumulator's batches until it is closed."""
@@ -57,14 +56,12 @@ class Sender:
         self._acks = acks
         self._transactional_id = transactional_id
         self._in_flight: dict[int, int] = {}
-        self._wake = Signal()
-        self._is_wanted = False
+        self._loop = StepLoop(client.environment.clock, client.changed)
         self.memory_freed = Signal()
         self.fatal_error: KafkaError | None = None
         self.on_failure: Callable[[], object] | None = None
         self.transactions: Transactions | None = None
         self.counters = ProducerCounters()
-        self._nursery: trio.Nursery | None = None
         self._is_fetching_id = False
         self._retry_id_at_ms = -math.inf
         self._stuck_since_ms: dict[int, float] = {}
@@ -76,29 +73,11 @@ class Sender:
 
     def wake(self) -> None:
         """Wakes the loop."""
-        self._is_wanted = True
-        self._wake.notify()
+        self._loop.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._watch_cluster)
-            task_status.started()
-            while True:
-                self._is_wanted = False
-                next_ms = self._step()
-                if self._is_wanted:
-                    await trio.lowlevel.checkpoint()
-                    continue
-                delay_ms = min(max(next_ms - self._client.now_ms, 0.0), _SLEEP_MAX_MS)
-                with trio.move_on_after(delay_ms / 1000):
-                    await self._wake.wait()
-
-    async def _watch_cluster(self) -> None:
-        while True:
-            await self._client.changed.wait()
-            self.wake()
+        await self._loop.run(self._step, task_status=task_status)
 
     # --- one look
 
@@ -172,7 +151,6 @@ class Sender:
                 for topic, parts in by_topic.items()
             ],
         )
-        assert self._nursery is not None
         try:
             version = connection.version_for(request)
             if any(topic.topic_id == NO_TOPIC_ID for topic in request.topic_data):
@@ -184,7 +162,7 @@ class Sender:
                 connection.submit_without_response(request, version)
                 self.counters.sending(batches, self._client.now_ms)
                 self.counters.ended(None, self._client.now_ms)
-                self._nursery.start_soon(self._flush_connection, connection)
+                self._loop.nursery.start_soon(self._flush_connection, connection)
                 for batch in batches:
                     self._accumulator.settle(batch, ErrorCode.NONE, self._client.now_ms)
                 self._settled(batches)
@@ -202,7 +180,7 @@ class Sender:
         self.counters.sending(batches, self._client.now_ms)
         leaders = [(batch.partition, batch.leader[1]) for batch in batches if batch.leader is not None]
         awaited = self._client.silence.sent(connection, node_id, leaders)
-        self._nursery.start_soon(self._receive, awaited, pending, by_topic)
+        self._loop.nursery.start_soon(self._receive, awaited, pending, by_topic)
 
     async def _flush_connection(self, connection: RpcConnection) -> None:
         try:
@@ -328,7 +306,7 @@ class Sender:
             for watcher in watchers or ():
                 watcher()
         self.memory_freed.notify()
-        self._is_wanted = True
+        self._loop.repeat()
 
     def fail(self, error: KafkaError) -> None:
         """Fails every record from now on."""
@@ -341,9 +319,8 @@ class Sender:
 
     def _fetch_producer_id(self) -> None:
         if not self._is_fetching_id:
-            assert self._nursery is not None
             self._is_fetching_id = True
-            self._nursery.start_soon(self._init_producer_id)
+            self._loop.nursery.start_soon(self._init_producer_id)
 
     async def _init_producer_id(self) -> None:
         client = self._client

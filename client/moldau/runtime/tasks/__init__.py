@@ -1,1 +1,1 @@
-"""Helpers for trio tasks: signals, bounded buffers, backoff, grouped exceptions."""
+"""Helpers for trio tasks: signals, bounded buffers, loops of steps, grouped exceptions."""
