@@ -302,7 +302,26 @@ class GroupRooms(Generic[RoomT, GroupT]):
         room.append_id, room.timed_out = None, False
         return room
 
+    def settle(self, append_id: int, code: ErrorCode) -> RoomT | None:
+        """Answers the requests of a write, and returns its room; None if it is none of these groups.
+
+        ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
+        """
+        room = self.writing(append_id)
+        if room is None:
+            return None
+        if code is ErrorCode.NONE:
+            self.answer_waiting(room)
+        else:
+            room.timed_out = True
+            self.refuse_all(room, code)
+        return room
+
     # Sessions
+
+    def retry_removal(self, kind: str, group_id: str, member_id: str, moment: Moment) -> None:
+        """Has a member removed later whose removal was not written, unless it comes back: it is still in the group."""
+        self.deadlines.set((kind, group_id, member_id), moment.now_ms + self._config.gone_offsets_retry_ms)
 
     def renew(self, group_id: str, member_id: str, timeout_ms: int, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""

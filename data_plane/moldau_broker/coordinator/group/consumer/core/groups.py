@@ -290,7 +290,7 @@ class ConsumerGroups:
         member = draft.group.members.get(fence.member_id)
         if member is None:
             return
-        key = _key(fence, room.group.group_id)
+        key = (fence.kind, room.group.group_id, fence.member_id)
         if fence.kind != _REBALANCE and self.deadlines.get(key) is not None:
             return
         stuck = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
@@ -302,18 +302,8 @@ class ConsumerGroups:
     # Outcomes of writes
 
     def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a consumer group.
-
-        ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
-        """
-        room = self._rooms.writing(append_id)
-        if room is None:
-            return
-        if code is ErrorCode.NONE:
-            self._rooms.answer_waiting(room)
-            return
-        room.timed_out = True
-        self._rooms.refuse_all(room, code)
+        """Answers the requests of a write, if it is one of a consumer group; see ``GroupRooms.settle``."""
+        self._rooms.settle(append_id, code)
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
@@ -329,9 +319,7 @@ class ConsumerGroups:
             if draft.before:
                 self._classic.thaw(group_id, moment)
             for fence in fences:
-                # The member is still there: try again, unless it comes back.
-                due = moment.now_ms + self._config.gone_offsets_retry_ms
-                self.deadlines.set(_key(fence, group_id), due)
+                self._rooms.retry_removal(fence.kind, group_id, fence.member_id, moment)
         else:
             moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, Current))
             for member_id in moved:
@@ -421,13 +409,9 @@ class ConsumerGroups:
         self._rooms.in_flight(self._rooms.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
-        """Answers what is parked after leadership is lost; `answer` serves what waits for a write."""
+        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
         self._rooms.resign(code)
 
 
 def _room(group_id: str) -> Room:
     return Room(group=ConsumerGroup(group_id=group_id))
-
-
-def _key(fence: Fence, group_id: str) -> tuple[str, str, str]:
-    return fence.kind, group_id, fence.member_id

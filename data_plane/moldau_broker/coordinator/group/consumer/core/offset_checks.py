@@ -23,25 +23,39 @@ def knows_member_epochs(request: OffsetCommitRequest | TxnOffsetCommitRequest, v
     return isinstance(request, OffsetCommitRequest) or version >= TXN_MEMBER_EPOCH_FROM
 
 
+def epoch_of(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> int:
+    """Returns the member epoch, or generation, that the sender of a commit shows; negative if it shows none."""
+    return request.generation_id_or_member_epoch if isinstance(request, OffsetCommitRequest) else request.generation_id
+
+
+def needs_no_member(request: OffsetCommitRequest | TxnOffsetCommitRequest, *, has_members: bool) -> bool:
+    """Returns whether a commit is allowed although its sender is no member of a group whose members are in the log.
+
+    Any client that shows no epoch may commit while there are no members. Transactional producers before KIP-447 do not
+    name a member; they may always commit.
+    """
+    if epoch_of(request) >= 0:
+        return False
+    is_anonymous = not request.member_id and request.group_instance_id is None
+    return not has_members or (is_anonymous and not isinstance(request, OffsetCommitRequest))
+
+
 def check_commit(
     group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int
 ) -> ErrorCode:
-    """Returns whether the sender may commit: a member in its present epoch, or anyone while there are no members.
+    """Returns whether the sender may commit: a member in its present epoch, or a client that need not be one.
 
-    Transactional producers before KIP-447 do not name a member; they may always commit. Those before KIP-1319 do not
-    know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION, as members of the classic protocol do.
+    Transactional producers before KIP-1319 do not know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION, as members of the
+    classic protocol do.
     """
-    transactional = not isinstance(request, OffsetCommitRequest)
-    epoch = request.generation_id_or_member_epoch if isinstance(request, OffsetCommitRequest) else request.generation_id
-    if epoch < 0 and not group.members:
-        return ErrorCode.NONE
-    if transactional and epoch < 0 and not request.member_id and request.group_instance_id is None:
+    if needs_no_member(request, has_members=bool(group.members)):
         return ErrorCode.NONE
     member = group.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not transactional and member.classic is None and version < MEMBER_EPOCH_FROM:
+    if isinstance(request, OffsetCommitRequest) and member.classic is None and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
+    epoch = epoch_of(request)
     if epoch < 0 or epoch != member.epoch:
         return _stale(member) if knows_member_epochs(request, version) else ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE

@@ -435,9 +435,7 @@ class ShareGroups:
         if failed:
             room.looked_version = None
             for expiry in expiries:
-                # The member is still there: try again, unless it comes back.
-                key = (SESSION, room.group.group_id, expiry.member_id)
-                self.deadlines.set(key, moment.now_ms + self._config.gone_offsets_retry_ms)
+                self._rooms.retry_removal(SESSION, room.group.group_id, expiry.member_id, moment)
         else:
             self._after_commit(room)
         self._work(room, moment)

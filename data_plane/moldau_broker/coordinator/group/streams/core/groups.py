@@ -196,7 +196,7 @@ class StreamsGroups:
         return self.latest(group_id)
 
     def is_converting(self, group_id: str) -> bool:
-        """Returns False: a streams group that makes way has no members whom a classic group could take over."""
+        """Returns False: a streams group that makes way has no members that a classic group could take over."""
         return False
 
     def configured(self, group_id: str) -> Configured | None:
@@ -350,19 +350,17 @@ class StreamsGroups:
     # Outcomes of writes
 
     def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a streams group.
+        """Answers the requests of a write, if it is one of a streams group; see ``GroupRooms.settle``.
 
-        ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
+        A topology that is committed has its internal topics created.
         """
-        room = self._rooms.writing(append_id)
+        room = self._rooms.settle(append_id, code)
         if room is None:
             return
         if code is ErrorCode.NONE:
-            self._rooms.answer_waiting(room)
             self._create(room)
-            return
-        room.timed_out, room.creation = True, None
-        self._rooms.refuse_all(room, code)
+        else:
+            room.creation = None
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
@@ -376,9 +374,7 @@ class StreamsGroups:
         if failed:
             room.around.configured = None
             for fence in fences:
-                # The member is still there: try again, unless it comes back.
-                key = (fence.kind, group_id, fence.member_id)
-                self.deadlines.set(key, moment.now_ms + self._config.gone_offsets_retry_ms)
+                self._rooms.retry_removal(fence.kind, group_id, fence.member_id, moment)
         else:
             moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, StreamsCurrent))
             for member_id in moved:

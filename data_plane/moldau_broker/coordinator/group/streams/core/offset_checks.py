@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
-from moldau_broker.coordinator.group.consumer.core.offset_checks import MEMBER_EPOCH_FROM, knows_member_epochs
+from moldau_broker.coordinator.group.consumer.core.offset_checks import (
+    MEMBER_EPOCH_FROM,
+    epoch_of,
+    knows_member_epochs,
+    needs_no_member,
+)
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
@@ -19,22 +24,18 @@ if TYPE_CHECKING:
 
 
 def check_commit(group: StreamsGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> ErrorCode:
-    """Returns whether the sender may commit: a member, or anyone while there are no members.
+    """Returns whether the sender may commit: a member, or a client that need not be one.
 
-    Transactional producers before KIP-447 do not name a member; they may always commit. Those before KIP-1319 do not
-    know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION.
+    Transactional producers before KIP-1319 do not know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION.
     """
-    transactional = not isinstance(request, OffsetCommitRequest)
-    epoch = request.generation_id_or_member_epoch if isinstance(request, OffsetCommitRequest) else request.generation_id
-    if epoch < 0 and not group.members:
-        return ErrorCode.NONE
-    if transactional and epoch < 0 and not request.member_id and request.group_instance_id is None:
+    if needs_no_member(request, has_members=bool(group.members)):
         return ErrorCode.NONE
     member = group.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not transactional and version < MEMBER_EPOCH_FROM:
+    if isinstance(request, OffsetCommitRequest) and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
+    epoch = epoch_of(request)
     if epoch == member.epoch:
         return ErrorCode.NONE
     knows = knows_member_epochs(request, version)
