@@ -44,6 +44,7 @@ from moldau_quorum.log.raft.storage.snapshot_store import (
     remove_older_snapshots,
 )
 from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog, make_durable_directories
+from moldau_quorum.log.raft.storage.write_syncs import WriteSyncs
 from moldau_quorum.log.raft.waiting import OpenProposals
 
 if TYPE_CHECKING:
@@ -98,9 +99,8 @@ class PySyncObjNode:
         self.leadership = Leadership(epoch=hard_state.epoch)
         self.applied_index = 0
         self._outbox: list[tuple[int, bytes]] = []
-        self._deferred: deque[tuple[int, int, bytes]] = deque()  # write mark, recipient, body
-        self._mark = 0
-        self._sync_mark: int | None = None
+        self._deferred: deque[tuple[int, int, bytes]] = deque()  # number of a write, recipient, body
+        self._syncs = WriteSyncs(self._wal)
         self._answering: tuple[int, int] | None = None  # member and sequence of the message being processed
         self._proposals = OpenProposals(
             count_max=config.limits.proposals_in_flight_max, bytes_max=config.limits.proposal_bytes_in_flight_max
@@ -138,7 +138,7 @@ class PySyncObjNode:
         elif self._answering is not None and self._answering[0] == member:
             sequence = self._answering[1]
         body = encode(self.envelope(member), self.library.term, sequence, message)
-        self._deferred.append((self._mark + 1, member, body))
+        self._deferred.append((self._syncs.written + 1, member, body))
 
     def apply_command(self, command: bytes, index: int, term: int) -> None:
         """See ``Owner``."""
@@ -408,7 +408,7 @@ class PySyncObjNode:
         if self._appended:
             self._appended = False
             self.library.send_appends(self._now_ms)
-        clean = not self._wal.dirty and self._sync_mark is None
+        clean = self._syncs.is_clean
         if clean and self._wal.wants_rotation:
             self._wal.rotate()
             clean = False
@@ -417,9 +417,9 @@ class PySyncObjNode:
             self._maybe_compact()
             self.library.step(self._now_ms)
             self._settle_leadership()
-        self._mark += 1
-        if not self._wal.dirty and self._sync_mark is None:
-            self._release(self._mark)
+        self._syncs.written += 1
+        if self._syncs.is_clean:
+            self._release(self._syncs.written)
 
     def _maybe_compact(self) -> None:
         limits = self._config.limits
@@ -435,8 +435,8 @@ class PySyncObjNode:
             self.library.compact()
             self._tick_wanted = True
 
-    def _release(self, mark: int) -> None:
-        while self._deferred and self._deferred[0][0] <= mark:
+    def _release(self, number: int) -> None:
+        while self._deferred and self._deferred[0][0] <= number:
             _, recipient, body = self._deferred.popleft()
             self._outbox.append((recipient, body))
 
@@ -448,24 +448,15 @@ class PySyncObjNode:
     @property
     def wants_sync(self) -> bool:
         """See ``EngineNode``."""
-        return self._wal.dirty and self._sync_mark is None
+        return self._syncs.is_wanted
 
     def begin_sync(self) -> SyncWork | None:
         """See ``EngineNode``."""
-        if self._sync_mark is not None:
-            return None
-        work = self._wal.begin_sync()
-        if work is not None:
-            self._sync_mark = self._mark
-        return work
+        return self._syncs.begin()
 
     def sync_done(self, work: SyncWork) -> None:
         """See ``EngineNode``."""
-        mark = self._sync_mark
-        assert mark is not None, "a sync ends once"
-        self._sync_mark = None
-        self._wal.sync_done(work)
-        self._release(mark)
+        self._release(self._syncs.done(work))
         self._tick_wanted = True
 
     @property

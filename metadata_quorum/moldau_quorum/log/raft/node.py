@@ -60,6 +60,7 @@ from moldau_quorum.log.raft.storage.snapshot_store import (
     remove_older_snapshots,
 )
 from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog, make_durable_directories
+from moldau_quorum.log.raft.storage.write_syncs import WriteSyncs
 from moldau_quorum.log.raft.waiting import OpenProposals, OpenReads
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ class RaftNode:
         self.applied_index = self.core.applied_index
         self._outbox: list[tuple[int, bytes]] = []
         self._deferred: deque[tuple[int, tuple[Outgoing, ...]]] = deque()  # Ready number, messages
-        self._written_number = 0
-        self._sync_number: int | None = None  # Ready number that the running sync covers
+        self._syncs = WriteSyncs(self._wal)  # their writes have the numbers of Ready
         self._durable_number = self._epoch_number = 0  # Ready: the last durable one, and that of the present epoch
         self._storing: tuple[int, SealSnapshot] | None = None  # Ready number that must be durable first
         self._proposals = OpenProposals(
@@ -234,7 +234,7 @@ class RaftNode:
         """
         while self.core.has_ready:
             if self._wal.wants_rotation:
-                if self._wal.dirty or self._sync_number is not None:
+                if not self._syncs.is_clean:
                     break  # a segment ends when it is durable; ``sync_done`` lets us go on
                 self._wal.rotate()
             self._carry_out(self.core.take_ready())
@@ -245,13 +245,13 @@ class RaftNode:
 
     def _carry_out(self, ready: Ready) -> None:
         self._wal.write(ready.hard_state, ready.entries, self._epoch_before(ready.entries))
-        self._written_number = ready.number
+        self._syncs.written = ready.number
         if ready.hard_state is not None:
             self._epoch_number = ready.number
         for outgoing in ready.messages:
             self._send(outgoing)
         self._deferred.append((ready.number, ready.messages_synced))
-        if not self._wal.dirty and self._sync_number is None:
+        if self._syncs.is_clean:
             self._durable(ready.number)
         for piece in ready.snapshot_pieces:
             self._store_piece(piece)
@@ -291,25 +291,17 @@ class RaftNode:
     @property
     def wants_sync(self) -> bool:
         """Whether ``begin_sync`` has work."""
-        return self._wal.dirty and self._sync_number is None
+        return self._syncs.is_wanted
 
     def begin_sync(self) -> SyncWork | None:
         """Returns the work that makes all writes durable, to be run outside the event loop; None without writes."""
-        if self._sync_number is not None:
-            return None
-        work = self._wal.begin_sync()
-        if work is not None:
-            self._sync_number = self._written_number
-        return work
+        return self._syncs.begin()
 
     def sync_done(self, work: SyncWork) -> None:
         """``work.run()`` has returned. ``process`` comes next."""
-        number = self._sync_number
-        assert number is not None, "a sync ends once"
-        self._sync_number = None
-        self._wal.sync_done(work)
+        number = self._syncs.done(work)
         # Effects handed out meanwhile that wrote nothing wait for nothing else: nothing more may come for long.
-        self._durable(number if self._wal.dirty else self._written_number)
+        self._durable(number if self._wal.dirty else self._syncs.written)
 
     def _durable(self, number: int) -> None:
         self.core.synced(number)
