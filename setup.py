@@ -9,15 +9,23 @@ requests. They are optional: on a machine without a compiler the installation su
 from setuptools import Extension, setup
 
 RECORDS = "client/moldau/records"
+COMPILER_ARGUMENTS = ["-g0"]
+"""No debug information, which Python's own flags ask for: generated C has more of it than code, in half of the time."""
 
 setup(
     ext_modules=[
-        Extension("moldau.protocol.hot._wire", ["client/moldau/protocol/hot/_wire.pyx"], optional=True),
+        Extension(
+            "moldau.protocol.hot._wire",
+            ["client/moldau/protocol/hot/_wire.pyx"],
+            extra_compile_args=COMPILER_ARGUMENTS,
+            optional=True,
+        ),
         *(
             Extension(
                 f"moldau.records.{name}",
                 [f"{RECORDS}/{name}.pyx"],
                 depends=[f"{RECORDS}/{part}" for part in ("_wire.pxd", *parts)],
+                extra_compile_args=COMPILER_ARGUMENTS,
                 optional=True,
             )
             for name, parts in (
