@@ -2,8 +2,9 @@
 
 A share-partition comes into being with the first fetch of a group from a partition that this broker leads. Its state is
 read from the share coordinator first; fetches wait for that. It ends when leadership of the partition ends, when the
-share coordinator fences this leader, or when no fetch has asked for it for ``IDLE_MS`` and no record is acquired: its
-state is then read again when it is needed.
+share coordinator fences this leader, or when no record is acquired and no fetch has asked for it for ``IDLE_MS``, or no
+member of the group has a session here: its state is then read again when it is needed. While a group has no members,
+its offsets can be altered or deleted, and only a write or a read would show that to this leader.
 
 All methods that are not coroutines change the state without a checkpoint and return. Writes and reads run in tasks of
 ``run``; a share-partition has at most one.
@@ -194,6 +195,7 @@ class ShareGroups:
             return
         led.core = core
         self._wake(led)
+        self._leave(led)
 
     async def _first_offset(self, partition: Partition, settings: ShareGroupSettings) -> int:
         """Returns where a group begins that has read nothing yet (``share.auto.offset.reset``)."""
@@ -271,7 +273,14 @@ class ShareGroups:
                 pending = self._begun(led, led.core.release(member))
                 if pending is not None:
                     found.append(pending)
+                self._leave(led)
         return found
+
+    def _leave(self, led: LedPartition) -> None:
+        """Forgets a share-partition without members, unless something of it is not stored yet."""
+        core = led.core
+        if core is not None and not self.sessions.has_any_of(led.key.group_id) and core.is_at_rest:
+            self._perform(led, core.close())
 
     def connection_closed(self, owner: Hashable) -> None:
         """Ends the sessions of a connection, and releases the records of their members."""
@@ -321,6 +330,7 @@ class ShareGroups:
             error = refused.code
             self._logger.warning("share-state-not-written", key=led.key.coordinator_key, error=refused)
         self._perform(led, core.persisted(error))
+        self._leave(led)
 
     def _storage_failed(self, partition: Partition, error: OSError) -> None:
         directory = partition.log.parent_directory

@@ -289,6 +289,38 @@ def test_fenced_by_a_new_state():
     run(scenario)
 
 
+@pytest.mark.parametrize("end", ["fetch", "acknowledge", "connection"])
+def test_a_group_without_members_is_read_again(end):
+    """The offsets of a group can be altered while it has no members; only a read of the state shows that."""
+
+    async def scenario(cluster):
+        a = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", *(batch(b"%d" % n) for n in range(4)))
+        assert acquired(await a.fetch(0, max_wait_ms=1000)) == {0: [(0, 3, 1)]}
+        shares = cluster.running[1].context.share_groups
+        cluster.memory.delay_ms = 20.0
+        if end == "fetch":
+            answer = await a.fetch(acks={0: [(0, 3, ACCEPT)]}, share_session_epoch=-1)
+            assert outcomes(answer) == {0: (OK, OK)}
+        elif end == "acknowledge":
+            answer = await a.acknowledge({0: [(0, 3, ACCEPT)]}, share_session_epoch=-1)
+            assert codes(answer) == {0: OK}
+        else:
+            assert codes(await a.acknowledge({0: [(0, 2, ACCEPT)]})) == {0: OK}
+            a.client.close()
+            await cluster.until(lambda: not len(shares.sessions))
+        key = ShareKey("g", a.topic_id, 0)
+        await cluster.until(lambda: shares.find("g", (a.topic_id, 0)) is None)
+        assert cluster.memory.start_offsets[key] == (3 if end == "connection" else 4), "it ended before its write"
+        cluster.memory.state_epochs[key], cluster.memory.start_offsets[key] = 5, 1
+        cluster.memory.records[key] = {}
+        b = Member(cluster, 1, "b")
+        assert acquired(await b.fetch(0, max_wait_ms=1000)) == {0: [(1, 3, 1)]}
+        assert codes(await b.acknowledge({0: [(1, 3, ACCEPT)]})) == {0: OK}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("reset", "first"), [("latest", 3), ("earliest", 0), ("by_duration:PT1H", 2)])
 def test_where_a_group_begins(reset, first):
     """``share.auto.offset.reset``: after the last record, with the first, or with those of the last hour."""

@@ -11,6 +11,7 @@ would exceed a bound gets SHARE_SESSION_LIMIT_REACHED. A session ends with the c
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -65,13 +66,14 @@ class ShareSession:
 class ShareSessions:
     """The share sessions of one broker."""
 
-    __slots__ = ("_partition_count", "_partitions_max", "_sessions", "sessions_max")
+    __slots__ = ("_by_group", "_partition_count", "_partitions_max", "_sessions", "sessions_max")
 
     def __init__(self, *, sessions_max: int, partitions_max: int = 1_000_000) -> None:
         self.sessions_max = sessions_max
         self._partitions_max = partitions_max
         self._partition_count = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_group: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -115,6 +117,7 @@ class ShareSessions:
             self._check_room(len(added) - freed)
             self.remove(key)
             session = self._sessions[key] = ShareSession(key, owner)
+            self._by_group[key[0]] += 1
         else:
             session = self._current(key, epoch)
             self._check_room(sum(1 for each in added if each not in session.partitions))
@@ -159,6 +162,13 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partition_count -= len(session.partitions)
+            self._by_group[key[0]] -= 1
+            if not self._by_group[key[0]]:
+                del self._by_group[key[0]]
+
+    def has_any_of(self, group_id: str) -> bool:
+        """Whether a member of the group has a session."""
+        return group_id in self._by_group
 
     def owned_by(self, owner: Hashable) -> list[ShareSession]:
         """Returns the sessions that end with a connection."""

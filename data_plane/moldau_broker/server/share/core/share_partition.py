@@ -175,8 +175,8 @@ class SharePartition:
         """Acquires available records of the record batches ``fetched`` for a member, and returns their offsets.
 
         ``fetched`` are the base offset and the end offset (exclusive) of the batches that were read from
-        ``fetch_offset``, in order; offsets below the first of them that this partition knew are gone from the log and
-        are archived. So are the ranges ``aborted``, records of aborted transactions that the group does not want.
+        ``fetch_offset``, in order; offsets below the first of them and between them are gone from the log and are
+        archived. So are the ranges ``aborted``, records of aborted transactions that the group does not want.
         In the mode ``BATCH_OPTIMIZED`` the limits can be exceeded up to the end of a record batch. Ranges hold about
         ``batch_size`` records each. Nothing is stored, so there are no effects.
         """
@@ -187,6 +187,8 @@ class SharePartition:
         self._archive(fetch_offset, first)
         found: list[AcquiredRange] = []
         count = 0
+        holes = [(end, begin) for (_, end), (begin, _) in pairwise(fetched) if end < begin]
+        useless = sorted([*aborted, *holes]) if holes else aborted
         deadline_ms = now_ms + self.limits.lock_duration_ms
         for part_first, part_end in self._parts(first, fetched[-1][1]):
             room = records_max - count
@@ -196,7 +198,7 @@ class SharePartition:
                 break
             end = _limit(part_first, part_end, room, fetched, mode)
             self._extend(part_first, end)
-            for piece_first, piece_end, unwanted in _pieces(part_first, end, aborted):
+            for piece_first, piece_end, unwanted in _pieces(part_first, end, useless):
                 for run in self._runs.cut(piece_first, piece_end):
                     if unwanted:
                         run.become(RecordState.ARCHIVED, run.delivery_count)
@@ -430,6 +432,15 @@ class SharePartition:
             self.start_offset = self.end_offset
         self._runs.drop_before(self.start_offset)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the stored state is all there is: no record is acquired, and no write is under way or due."""
+        return (
+            self._writing is None
+            and not self._queued
+            and all(run.state is not RecordState.ACQUIRED for run in self._runs.runs)
+        )
+
     def snapshot(self) -> tuple[tuple[int, int, RecordState, int, str], ...]:
         """Returns first, end (exclusive), state, delivery count and member of each run; for tests and diagnosis."""
         return tuple((run.first, run.end, run.state, run.delivery_count, run.member) for run in self._runs.runs)
@@ -446,17 +457,17 @@ def _limit(first: int, end: int, room: int, fetched: Sequence[tuple[int, int]], 
     return limit
 
 
-def _pieces(first: int, end: int, aborted: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
-    """Yields the parts of a range, and whether each lies in one of the ascending aborted ranges."""
-    for aborted_first, aborted_end in aborted:
-        if aborted_end <= first:
+def _pieces(first: int, end: int, useless: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
+    """Yields the parts of a range, and whether each lies in one of the ascending useless ranges."""
+    for useless_first, useless_end in useless:
+        if useless_end <= first:
             continue
-        if aborted_first >= end:
+        if useless_first >= end:
             break
-        if first < aborted_first:
-            yield first, aborted_first, False
-        yield max(first, aborted_first), min(end, aborted_end), True
-        first = min(end, aborted_end)
+        if first < useless_first:
+            yield first, useless_first, False
+        yield max(first, useless_first), min(end, useless_end), True
+        first = min(end, useless_end)
     if first < end:
         yield first, end, False
 
