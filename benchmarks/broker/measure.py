@@ -33,6 +33,8 @@ BATCH_SIZES = (16 * KIB, 128 * KIB, 1_000_000)  # the largest stays under the de
 RECORD_SIZES = (100, 1024)
 SHARES = (0.1, 0.5, 0.9)
 PACED_BATCH_BYTES = 16 * KIB
+PACED_BYTES_PER_SECOND = 256 * MIB
+"""More than a paced load writes in a second."""
 TOUCHED_MIB = 768
 JAVA_RECORDS_PER_SECOND = 400_000
 """How many records Kafka's tools get per second of a measurement."""
@@ -118,11 +120,13 @@ class Bench:
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
-    def topic(self, peer: Peer, partitions: int = 1, *, bounded: bool = True) -> str:
-        """A new topic whose partitions all have leaders; ``bounded`` in size, for memory is finite."""
+    def topic(self, peer: Peer, partitions: int = 1, *, bounded: bool = True, kept_bytes: int = 64 * MIB) -> str:
+        """A new topic whose partitions all have leaders; it keeps about ``kept_bytes`` if ``bounded``, for memory is
+        finite.
+        """
         self._topics += 1
         name, admin = f"bench-{self._topics}", self.admins[peer.name]
-        size = max(4 * MIB, 64 * MIB // partitions)
+        size = max(4 * MIB, kept_bytes // partitions)
         config = {"segment.bytes": str(size // 4), "min.insync.replicas": "1"}
         if bounded:
             config["retention.bytes"] = str(size)
@@ -262,7 +266,9 @@ class Bench:
         """Produce to acknowledgement, and to arrival at a consumer, at shares of the slower peer's peak: all peers get
         the same rates.
         """
-        topics = {peer.name: self.topic(peer) for peer in self.peers}
+        # A consumer that falls behind must not be passed by retention: a peer that sends a deleted file fails.
+        kept = int(self.seconds * PACED_BYTES_PER_SECOND)
+        topics = {peer.name: self.topic(peer, kept_bytes=kept) for peer in self.peers}
         peaks = {}
         for peer in self.peers:
             sample = self.load(peer, topics[peer.name])
