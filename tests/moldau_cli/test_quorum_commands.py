@@ -10,6 +10,7 @@ import pytest
 from moldau.admin import NewTopic
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
+from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST
 from support.commands import run_command
 from support.interop.clients import wait_for, wait_known, wait_until
 
@@ -91,15 +92,15 @@ def test_the_level_of_the_metadata_goes_down_and_up_again(moldau):
         features = json.loads(moldau("features", "describe", "--json").stdout)["features"]
         return {each["feature"]: each["level"] for each in features}["metadata.version"]
 
-    assert level() == 3
+    assert level() == METADATA_LEVEL_LATEST
     assert moldau("features", "upgrade", "--feature", "metadata.version=1", code=1).stderr
     moldau("features", "downgrade", "--unsafe", "--feature", "metadata.version=1")
     wait_until(lambda: level() == 1, "the level is 1")
-    moldau("features", "upgrade", "--feature", "metadata.version=3")
-    wait_until(lambda: level() == 3, "the level is 3")
+    moldau("features", "upgrade", "--feature", f"metadata.version={METADATA_LEVEL_LATEST}")
+    wait_until(lambda: level() == METADATA_LEVEL_LATEST, "the level is the latest")
     moldau("features", "downgrade", "--feature", "metadata.version=1")  # one log directory each: nothing is forgotten
     wait_until(lambda: level() == 1, "the level is 1")
-    moldau("features", "upgrade", "--feature", "metadata.version=3")
+    moldau("features", "upgrade", "--feature", f"metadata.version={METADATA_LEVEL_LATEST}")
 
 
 def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):

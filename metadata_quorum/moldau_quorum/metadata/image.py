@@ -34,10 +34,9 @@ from moldau_quorum.metadata.image_parts import (
     ResourceKey,
     TopicImage,
     changed_partition,
-    check_directories,
-    partition_image,
 )
-from moldau_quorum.metadata.persistent_map import MapEditor, PersistentMap
+from moldau_quorum.metadata.persistent_map import PersistentMap
+from moldau_quorum.metadata.topics_editor import TopicsEditor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,10 +174,7 @@ class ImageEditor:
         self._controllers = dict(image.controllers)
         self._brokers = dict(image.brokers)
         self._features = dict(image.features)
-        self._by_id: MapEditor[UUID, TopicImage] = image.topics_by_id.edit()
-        self._by_name: MapEditor[str, TopicImage] = image.topics_by_name.edit()
-        self._open_topics: dict[UUID, MapEditor[int, PartitionImage]] = {}
-        """Partitions of changed topics, by topic id; ``finish`` puts them back into the maps."""
+        self._topics = TopicsEditor(image.topics_by_id, image.topics_by_name)
         self._configs = image.configs.edit()
         self._quotas = image.quotas.edit()
         self._scram = image.scram_credentials.edit()
@@ -220,13 +216,7 @@ class ImageEditor:
 
     def finish_image(self, *, offset: int, epoch: int) -> MetadataImage:
         """Returns the new image at ``offset`` without the cost of a delta."""
-        for topic_id, partitions in self._open_topics.items():
-            topic = self._by_id.get(topic_id)
-            assert topic is not None
-            topic = replace(topic, partitions=partitions.finish())
-            self._by_id.set(topic_id, topic)
-            self._by_name.set(topic.name, topic)
-        self._open_topics = {}
+        topics_by_id, topics_by_name = self._topics.finish()
         controller_id, controller_epoch, controller_sequence = self._controller
         return MetadataImage(
             offset=offset,
@@ -237,8 +227,8 @@ class ImageEditor:
             cluster_id=self._cluster_id,
             controllers=self._controllers,
             brokers=self._brokers,
-            topics_by_id=self._by_id.finish(),
-            topics_by_name=self._by_name.finish(),
+            topics_by_id=topics_by_id,
+            topics_by_name=topics_by_name,
             configs=self._configs.finish(),
             features=self._features,
             next_producer_id=self._next_producer_id,
@@ -251,15 +241,6 @@ class ImageEditor:
     def restore_position(self, header: r.SnapshotHeaderRecord) -> None:
         """Restores controller id, controller epoch and sequence from the header of a snapshot."""
         self._controller = (header.controller_id, header.controller_epoch, header.controller_sequence)
-
-    def _partitions(self, topic_id: UUID) -> MapEditor[int, PartitionImage]:
-        partitions = self._open_topics.get(topic_id)
-        if partitions is None:
-            topic = self._by_id.get(topic_id)
-            if topic is None:
-                raise r.MetadataCorruptError(f"a record names topic id {topic_id}, which does not exist")
-            partitions = self._open_topics[topic_id] = topic.partitions.edit()
-        return partitions
 
     def _replay_controller_change(self, record: r.ControllerChangeRecord) -> None:
         pass  # replay_command has read the header of the command
@@ -310,38 +291,18 @@ class ImageEditor:
         )
 
     def _replay_topic(self, record: r.TopicRecord) -> None:
-        if record.topic_id in self._by_id or record.name in self._by_name:
-            raise r.MetadataCorruptError(f"topic {record.name} with id {record.topic_id} exists already")
-        topic = TopicImage(name=record.name, topic_id=record.topic_id, partitions=PersistentMap())
-        self._by_id.set(record.topic_id, topic)
-        self._by_name.set(record.name, topic)
+        self._topics.add(record)
 
     def _replay_remove_topic(self, record: r.RemoveTopicRecord) -> None:
-        topic = self._by_id.get(record.topic_id)
-        if topic is None:
-            raise r.MetadataCorruptError(f"topic id {record.topic_id} cannot be removed: it does not exist")
-        self._open_topics.pop(record.topic_id, None)
-        self._by_id.remove(record.topic_id)
-        self._by_name.remove(topic.name)
-        if (RESOURCE_TOPIC, topic.name) in self._configs:
-            self._configs.remove((RESOURCE_TOPIC, topic.name))
+        name = self._topics.remove(record)
+        if (RESOURCE_TOPIC, name) in self._configs:
+            self._configs.remove((RESOURCE_TOPIC, name))
 
     def _replay_partition(self, record: r.PartitionRecord) -> None:
-        check_directories(record.directories, record.replicas)
-        self._partitions(record.topic_id).set(record.partition_id, partition_image(record))
+        self._topics.set_partition(record)
 
     def _replay_partition_change(self, record: r.PartitionChangeRecord) -> None:
-        partitions = self._partitions(record.topic_id)
-        before = partitions.get(record.partition_id)
-        if before is None or before.partition_epoch + 1 != record.partition_epoch:
-            known = "no such partition" if before is None else f"it has epoch {before.partition_epoch}"
-            raise r.MetadataCorruptError(
-                f"partition {record.partition_id} of {record.topic_id} cannot go to epoch "
-                f"{record.partition_epoch}: {known}"
-            )
-        after = changed_partition(before, record)
-        check_directories(after.directories, after.replicas)
-        partitions.set(record.partition_id, after)
+        self._topics.change_partition(record)
 
     def _replay_config(self, record: r.ConfigRecord) -> None:
         key = (record.resource_type, record.resource_name)
@@ -361,20 +322,10 @@ class ImageEditor:
         else:
             self._features.pop(record.name, None)
         if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_DIRECTORIES:
-            self._forget_directories()
+            self._topics.forget_directories()
         if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_TOKENS:
             for token_id in list(self._tokens.finish()):
                 self._tokens.remove(token_id)
-
-    def _forget_directories(self) -> None:
-        """Deletes the directories, which a lower level cannot represent, on every node at the same offset."""
-        by_id = self._by_id.finish()
-        for topic_id in by_id:
-            partitions = self._partitions(topic_id)
-            for partition_id in range(len(partitions)):
-                partition = partitions.get(partition_id)
-                if partition is not None and partition.directories:
-                    partitions.set(partition_id, replace(partition, directories=()))
 
     def _replay_producer_ids(self, record: r.ProducerIdsRecord) -> None:
         if record.next_producer_id < self._next_producer_id:

@@ -12,7 +12,7 @@ from moldau.protocol.messages.broker_registration import BrokerRegistrationReque
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_quorum.controller.context import SLICE_RECORDS
-from moldau_quorum.metadata.records import BrokerRegistrationChangeRecord
+from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST, BrokerRegistrationChangeRecord
 from support.controller.model import ModelController
 
 
@@ -198,7 +198,7 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
 def test_a_feature_level_that_a_broker_lacks_is_refused() -> None:
     controller = ModelController()
     assert features(controller, "group.version", 0, kind=2).error_code == 0
-    supported = {"metadata.version": 3, "group.version": 0, "transaction.version": 2}
+    supported = {"metadata.version": METADATA_LEVEL_LATEST, "group.version": 0, "transaction.version": 2}
     offered = [
         Feature(name=name, min_supported_version=0, max_supported_version=highest)
         for name, highest in supported.items()

@@ -208,7 +208,7 @@ def test_a_node_stops_at_a_level_that_it_does_not_know() -> None:
 
 def test_a_new_cluster_has_the_level_of_its_first_controller() -> None:
     """A new cluster starts at the highest level that its first controller supports."""
-    assert initial_features(SUPPORTED_FEATURES)[r.METADATA_VERSION] == 3
+    assert initial_features(SUPPORTED_FEATURES)[r.METADATA_VERSION] == r.METADATA_LEVEL_LATEST
     assert initial_features(OLD)[r.METADATA_VERSION] == 1
 
 

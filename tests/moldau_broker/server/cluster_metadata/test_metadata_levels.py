@@ -12,7 +12,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.metadata.directory_ids import MIGRATING
-from moldau_quorum.metadata.records import METADATA_VERSION
+from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST, METADATA_VERSION
 from support.cluster.broker_cluster import run_cluster
 from support.cluster.directory_stories import TWO, Load, all_assigned, directory_id, ended, place, prepared, profile
 
@@ -124,7 +124,8 @@ def test_nodes_of_the_old_version_do_not_run_at_the_new_level() -> None:
         cluster.features[103] = OLD
         cluster.world.node("c103").kill()
         cluster.start_controller(103)
-        assert "metadata.version 3, this node supports 1 to 1 only" in await ended(cluster, 103, "c")
+        end = await ended(cluster, 103, "c")
+        assert f"metadata.version {METADATA_LEVEL_LATEST}, this node supports 1 to 1 only" in end
 
     run_cluster(scenario, brokers=3, controllers=3, **TWO)
 
