@@ -33,6 +33,8 @@ LONG_PAGES = {
     "docs/guides/upgrades.md",
 }
 """Their commands start, break and roll whole clusters; ``make test-proof`` runs them."""
+DATED = {"CHANGELOG.md", "findings.md", "run-log.md"}
+"""They tell what was when they were written."""
 LANGUAGES = {"sh", "python", "properties", "toml"}
 SHOWN = {"dockerfile"}
 """Files that a page shows and no test runs; the line before each says why."""
@@ -286,6 +288,20 @@ def test_links_of_pages_lead_somewhere():
                 if path not in anchors:
                     anchors[path] = anchors_of(path)
                 assert anchor[1:] in anchors[path], f"{target}{anchor} of {name_of(page)}"
+
+
+def test_source_files_that_pages_name_exist():
+    """Pages that are kept up to date name no module or test that was moved or removed."""
+    folders = ("client", "metadata_quorum", "data_plane", "spark", "jepsen_like", "cli", "tests", "benchmarks")
+    paths = "\n".join(f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    missing = [
+        f"{named} of {name_of(page)}"
+        for page in PAGES
+        if page.name not in DATED
+        for named in re.findall(r"`([\w./-]*\w\.py)(?::\w+)?`", page.read_text())
+        if f"/{named}\n" not in f"{paths}\n"
+    ]
+    assert missing == []
 
 
 def test_every_page_of_the_site_is_in_its_navigation():

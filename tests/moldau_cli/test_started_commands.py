@@ -1,7 +1,7 @@
 """Goal: a command that is a fork of ``support.started`` behaves as one with an interpreter of its own.
 
 Method: both are started with the same words and compared; then exit codes, signals, directory and variables of forks.
-``test_signals`` beside this file compares streams and interrupts.
+``records/test_signals.py`` compares streams and interrupts.
 """
 
 import os

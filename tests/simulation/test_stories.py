@@ -1,6 +1,6 @@
 """Goal: the schedules that lost data in the history of Kafka, and those that operators fear, lose nothing here.
 
-Method: scripted stories on whole simulated clusters under load (``cluster_story``). Where a setting weakens the
+Method: scripted stories on whole simulated clusters under load (``support.cluster.story``). Where a setting weakens the
 promise, the same schedule runs with it, and must be convicted.
 """
 

@@ -210,7 +210,7 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
 )
 """All that the controller decides. Brokers forward what clients may send; see ``moldau_broker.server.handlers.apis``.
 
-``node.apis`` adds what a controller answers without a decision."""
+``node.serving.apis`` adds what a controller answers without a decision."""
 
 CHANGES: Final[dict[int, Decide]] = {api.key: api.decide for api in DECIDED_APIS if not api.is_read}
 """Requests that the active controller's single task decides, against the projection of its earlier decisions."""

@@ -561,7 +561,7 @@ class MetadataLog(Protocol):
 
 
 class MetadataLogFactory(Protocol):
-    """Makes an engine; ``log_engine_factory.metadata_log`` chooses by name."""
+    """Makes an engine; ``factory.metadata_log`` chooses by name."""
 
     def __call__(self, environment: Environment, config: MetadataLogConfig, machine: StateMachine) -> MetadataLog:
         """The engine does nothing before ``run``."""

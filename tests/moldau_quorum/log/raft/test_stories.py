@@ -1,7 +1,7 @@
 """Each story in ``stories/`` comes out as it is written there, word by word; planted bugs make some come out otherwise.
 
 The stories are the schedules that random faults hardly ever produce: figure 8 of the Raft paper, late snapshots, a
-membership change under a partition. ``raft_story.py`` explains the language.
+membership change under a partition. ``support/raft/story.py`` explains the language.
 """
 
 import pytest

@@ -1,8 +1,8 @@
 """Names of the configuration keys that Kafka 4's brokers and controllers know and this version does not serve.
 
 They are facts about Kafka, up to its version 4.3, and no declarations: a file or a tool that sets one of them works,
-the value is kept as text, and a warning says that it has no effect. A key leaves this table when ``keys_...`` declares
-it. Keys that Kafka 4 removed (``zookeeper.connect`` ...) are not among them.
+the value is kept as text, and a warning says that it has no effect. A key leaves this table when another
+module of this folder declares it. Keys that Kafka 4 removed (``zookeeper.connect`` ...) are not among them.
 """
 
 from __future__ import annotations
