@@ -66,7 +66,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "Show the offsets of partitions: earliest, latest, of the greatest timestamp, or at a time.",
     ),
     "groups": Entry("groups.consumer", "commands", "List, describe, reset and delete consumer groups."),
-    "top": Entry("watching.top", "top", "Show rates, lag and troubles of a cluster, and refresh them."),
+    "top": Entry("watching.top", "top", "Show rates, lag and problems of a cluster, and refresh them."),
     "share-groups": Entry("groups.share", "commands", "List, describe and delete share groups, and their offsets."),
     "streams-groups": Entry("groups.streams", "commands", "List, describe, reset and delete streams groups."),
     "configs": Entry(
@@ -88,7 +88,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "features": Entry("administration.features", "commands", "Describe and change feature levels."),
     "users": Entry("administration.users", "commands", "List, add, alter and remove users (SCRAM credentials)."),
     "tokens": Entry("administration.tokens", "commands", "Create, renew, expire and describe delegation tokens."),
-    "acls": Entry("administration.acls", "commands", "List, add and remove ACLs: who may do what."),
+    "acls": Entry("administration.acls", "commands", "List, add and remove ACLs, the rights of principals."),
     "quotas": Entry("administration.quotas", "commands", "Show, set and delete client quotas."),
     "mirror": Entry("mirror", "commands", "Mirror topics of other clusters into one, and show how far it is."),
     "pipeline": Entry("pipeline", "commands", "Run pipeline jobs on Spark: topics to tables, and back."),

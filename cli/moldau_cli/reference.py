@@ -24,6 +24,7 @@ class Parameter(Protocol):
     required: bool
     hidden: bool
     default: object
+    show_default: bool | str
     type: object
 
 
@@ -89,7 +90,7 @@ def _choices(parameter: Parameter) -> list[str]:
 
 
 def _default(parameter: Parameter) -> str:
-    value = parameter.default
+    value = parameter.default if parameter.show_default else None
     if value in (None, "", False, True) or callable(value) or (isinstance(value, (list, tuple)) and not value):
         return ""
     return str(value)

@@ -272,6 +272,9 @@ def test_streams_groups_are_listed_reset_and_deleted(shell):
     shell("produce", "texts", "--partition", "0", given="a\nb\nc\n")
     epoch = heartbeat(bootstrap, 0)
     assert {"group": "app", "state": "Stable"} in shell.json("streams-groups", "list")["groups"]
+    assert [(row["group"], row["type"]) for row in shell.json("groups", "list", "--type", "streams")["groups"]] == [
+        ("app", "streams")
+    ]
     found = shell.json("streams-groups", "describe", "app")
     assert (found["state"], found["topology_epoch"], found["internal_topics"]) == ("Stable", 0, ["counts", "words"])
     assert found["subtopologies"] == {"0": ["texts"], "1": ["words"]}

@@ -313,7 +313,7 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 @commands.command()
 def cut(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Cut a node off from all others and from clients; the cluster was begun with --links."""
+    """Cut a node off from all others and from clients; needs a cluster that was started with --links."""
     _change_links(directory, node, cut=True)
     output.answer({"node": node, "links": "cut"}, f"node {node} is cut off; moldau cluster heal {node} mends its links")
 

@@ -28,7 +28,10 @@ def list_transactions(
     ] = None,
     producer_id: Annotated[list[int] | None, typer.Option("--producer-id", help="Only this producer id.")] = None,
     running_longer_than: Annotated[
-        int, typer.Option("--running-longer-than", metavar="MS", help="Only transactions open for longer.")
+        int,
+        typer.Option(
+            "--running-longer-than", metavar="MS", show_default=False, help="Only transactions open for longer."
+        ),
     ] = -1,
     pattern: Annotated[
         str | None,

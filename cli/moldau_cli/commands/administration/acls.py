@@ -1,4 +1,4 @@
-"""``moldau acls``: who may do what."""
+"""``moldau acls``: the rights of principals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin
 
-commands = typer.Typer(help="List, add and remove ACLs: who may do what.", rich_markup_mode=None)
+commands = typer.Typer(help="List, add and remove ACLs, the rights of principals.", rich_markup_mode=None)
 COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 
 NO_RESOURCE = "name a resource: --topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
@@ -42,7 +42,10 @@ class FilterPattern(enum.StrEnum):
 
 
 Allow = Annotated[list[str] | None, typer.Option("--allow-principal", metavar="TYPE:NAME", help="e.g. User:alice.")]
-Deny = Annotated[list[str] | None, typer.Option("--deny-principal", metavar="TYPE:NAME", help="Denies; wins.")]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option("--deny-principal", metavar="TYPE:NAME", help="Denied principal; this overrides what is allowed."),
+]
 AllowHost = Annotated[list[str] | None, typer.Option("--allow-host", help="Address or network; default: all.")]
 DenyHost = Annotated[list[str] | None, typer.Option("--deny-host", help="Address or network; default: all.")]
 Operations = Annotated[list[str] | None, typer.Option("--operation", help="e.g. Read; default: All.")]

@@ -90,7 +90,10 @@ def remove_voter(node: VoterId, bootstrap_server: BootstrapServer = None) -> Non
 
 @commands.command()
 def transfer(
-    to: Annotated[int, typer.Option("--to", metavar="NODE", help="New leader; default: the most advanced voter.")] = -1,
+    to: Annotated[
+        int,
+        typer.Option("--to", metavar="NODE", show_default=False, help="New leader; default: the most advanced voter."),
+    ] = -1,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Hand the leadership of the quorum to another voter."""

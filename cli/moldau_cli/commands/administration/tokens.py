@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="Create, renew, expire and describe delegation tokens.", rich_markup_mode=None)
 
 Owner = Annotated[
-    str | None, typer.Option("--owner-principal", metavar="User:NAME", help="Owner; default: who creates the token.")
+    str | None,
+    typer.Option("--owner-principal", metavar="User:NAME", help="Owner; default: the principal that creates it."),
 ]
 Hmac = Annotated[
     str, typer.Option("--hmac", metavar="BASE64", help="The token's secret; - reads it from standard input.")

@@ -53,6 +53,7 @@ class GroupType(enum.StrEnum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 @commands.command("list")

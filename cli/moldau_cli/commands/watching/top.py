@@ -38,7 +38,7 @@ def top(
     ] = 50,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Show rates, lag and troubles of a cluster, and refresh them.
+    """Show rates, lag and problems of a cluster, and refresh them.
 
     On a terminal the view fills the screen until Ctrl-C; elsewhere each view is written as plain text, or as one JSON
     document a line with --json. Rates of records are those of log end offsets; bytes are those of log directories.
