@@ -38,17 +38,17 @@ class EngineNode(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Present epoch."""
+        """The present epoch."""
         ...
 
     @property
     def configuration(self) -> Configuration:
-        """Membership in force; another object when it has changed."""
+        """The membership in force; another object when it has changed."""
         ...
 
     @property
     def log_start_index(self) -> int:
-        """First index that can be read."""
+        """The first index that can be read."""
         ...
 
     @property
@@ -62,19 +62,23 @@ class EngineNode(Protocol):
         ...
 
     def restore_job(self) -> Job | None:
-        """To be done before anything else."""
+        """Returns the job that comes before everything else; None without one."""
         ...
 
     def prepare(self, envelope: Envelope, payload_format: int, payload: Payload) -> Callable[[float], None]:
-        """Checks a message and returns what takes it at a given time; both may raise ``MessageError``."""
+        """Checks a message and returns the function that takes it at a given time.
+
+        Raises:
+            MessageError: this call, or that of the returned function, refuses the message.
+        """
         ...
 
     def envelope(self, recipient: int) -> Envelope:
-        """The envelope of the next message to a member."""
+        """Returns the envelope of the next message to a member."""
         ...
 
     def tick(self, now_ms: float) -> None:
-        """Time has passed."""
+        """Acts on timers that are due at a time."""
         ...
 
     def next_deadline_ms(self) -> float:
@@ -82,7 +86,7 @@ class EngineNode(Protocol):
         ...
 
     def peer_refused(self, peer: int, now_ms: float) -> None:
-        """The host of a peer refuses connections."""
+        """Notes that the host of a peer refuses connections."""
         ...
 
     def process(self) -> None:
@@ -90,7 +94,7 @@ class EngineNode(Protocol):
         ...
 
     def take_outbox(self) -> list[tuple[int, bytes]]:
-        """Messages that may be sent now."""
+        """Returns recipients and bodies of the messages that may be sent now, and forgets them."""
         ...
 
     def begin_sync(self) -> SyncWork | None:
@@ -98,11 +102,11 @@ class EngineNode(Protocol):
         ...
 
     def sync_done(self, work: SyncWork) -> None:
-        """It has been run."""
+        """Ends a sync whose ``run`` has returned."""
         ...
 
     def take_job(self) -> Job | None:
-        """Long work on snapshots."""
+        """Returns long work on snapshots; None without any."""
         ...
 
     def propose(self, data: bytes, *, epoch: int, notify: Callable[[], None]) -> Pending:
@@ -126,19 +130,19 @@ class EngineNode(Protocol):
         ...
 
     def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
-        """Committed entries."""
+        """Returns committed entries."""
         ...
 
     def open_snapshot(self) -> SnapshotReader | None:
-        """The newest durable snapshot."""
+        """Opens the newest durable snapshot; None without one."""
         ...
 
     def status(self, now_ms: float, wall_ms: int) -> QuorumStatus:
-        """State of the quorum."""
+        """Returns the state of the quorum."""
         ...
 
     def statistics(self) -> NodeStatistics:
-        """Counters."""
+        """Returns counters."""
         ...
 
     def close(self) -> None:

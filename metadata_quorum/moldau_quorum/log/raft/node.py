@@ -284,7 +284,7 @@ class RaftNode:
         return self.identity.envelope(recipient)
 
     def take_outbox(self) -> list[tuple[int, bytes]]:
-        """Recipients and bodies of the messages that may be sent now."""
+        """Returns recipients and bodies of the messages that may be sent now, and forgets them."""
         outbox, self._outbox = self._outbox, []
         return outbox
 
@@ -298,7 +298,7 @@ class RaftNode:
         return self._syncs.begin()
 
     def sync_done(self, work: SyncWork) -> None:
-        """``work.run()`` has returned. ``process`` comes next."""
+        """Ends a sync whose ``run`` has returned; call ``process`` next."""
         number = self._syncs.done(work)
         # Effects handed out meanwhile that wrote nothing wait for nothing else: nothing more may come for long.
         self._durable(number if self._wal.dirty else self._syncs.written)
@@ -351,7 +351,7 @@ class RaftNode:
     # --- snapshots
 
     def take_job(self) -> Job | None:
-        """Long work to be done beside the rest; see ``snapshot_jobs``."""
+        """Returns long work that the owner does beside the rest, None without any; see ``snapshot_jobs``."""
         return self._jobs.popleft() if self._jobs else None
 
     @property
@@ -478,17 +478,17 @@ class RaftNode:
 
     @property
     def epoch(self) -> int:
-        """Present epoch."""
+        """The present epoch."""
         return self.core.epoch
 
     @property
     def configuration(self) -> Configuration:
-        """Membership in force."""
+        """The membership in force."""
         return self.core.configuration
 
     @property
     def log_start_index(self) -> int:
-        """First index that can be read."""
+        """The first index that can be read."""
         return self.core.log.first_index
 
     def next_deadline_ms(self) -> float:
@@ -562,7 +562,7 @@ class RaftNode:
         )
 
     def statistics(self) -> NodeStatistics:
-        """Counters."""
+        """Returns counters."""
         return NodeStatistics(
             messages_received=self._received,
             entries_applied=self._applied_count,

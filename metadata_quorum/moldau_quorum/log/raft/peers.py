@@ -42,7 +42,7 @@ REQUEST_HEADER_VERSION: Final = 1
 
 
 def frame_message(sender: int, body: bytes) -> bytes:
-    """A quorum message as a Kafka request frame, size prefix included."""
+    """Returns a quorum message as a Kafka request frame, size prefix included."""
     header = encode_request_header(
         QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION, 0, f"controller-{sender}", REQUEST_HEADER_VERSION
     )
@@ -50,7 +50,7 @@ def frame_message(sender: int, body: bytes) -> bytes:
 
 
 class PeerLink:
-    """The way to one member. ``run`` is a task of its owner."""
+    """The connection to one member. ``run`` is a task of its owner."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class PeerLink:
             self._enqueue(sessions.challenge(self._envelope(), nonce, value))
 
     def prove(self, nonce: bytes, value: bytes) -> None:
-        """The peer asks whether the connection of that nonce is this one: if it is, the proof and then messages go."""
+        """Sends the proof, and then messages, if the nonce that the peer asks about is that of this connection."""
         if self.is_connected and nonce == self._nonce and not self._is_proven:
             self._enqueue(sessions.proof(self._envelope(), value))
             self._is_proven = True
             self._proven.set()
 
     def hasten(self) -> None:
-        """The peer has shown itself: a pause before the next attempt to connect is cut short."""
+        """Ends the pause before the next attempt to connect, because a message of the peer has come in."""
         if self._environment.clock.monotonic_ms() - self._tried_ms >= HASTEN_MS_MIN:
             self._hastened.set()
 

@@ -190,7 +190,7 @@ class Sessions:
         node.identity.check(envelope)
 
     def deliver(self, session: Session, envelope: Envelope, payload_format: int, payload: Payload, size: int) -> None:
-        """Takes a message of a peer that is known."""
+        """Handles a message of a peer that is known."""
         node = self._node()
         if node is None:
             raise MessageError("this node has not opened its log yet")
@@ -202,7 +202,7 @@ class Sessions:
         self._enqueue(session, take, size)
 
     def ignore(self, error: WrongDirectoryError) -> None:
-        """A message is left unread, and its connection goes on."""
+        """Counts a message that is left unread; its connection stays open."""
         self.ignored += 1
         if self.ignored & (self.ignored - 1) == 0:
             self._log.warning("quorum-message-ignored", reason=error, ignored=self.ignored)
@@ -210,7 +210,7 @@ class Sessions:
     # --- handshakes
 
     def greeted(self, session: Session) -> None:
-        """A session has a sender: challenges it, or waits until it is a member."""
+        """Challenges a session that now has a sender, or waits until that node is a member."""
         if len(self._unproven) >= UNPROVEN_MAX:
             self.refuse(self._unproven[0], "too many peers have not shown who they are")
         self._unproven.append(session)
@@ -222,7 +222,7 @@ class Sessions:
             self._challenge(session, link)
 
     def linked(self, peer_id: int) -> None:
-        """The link to a peer is connected: challenges the sessions that claim to come from that peer."""
+        """Challenges the sessions that claim to come from a peer, now that the link to it is connected."""
         link = self._links.get(peer_id)
         for session in [session for session in self._unproven if session.sender == peer_id]:
             if link is not None:
@@ -238,11 +238,11 @@ class Sessions:
         session.challenge_over(link, draw_token(self._environment))
 
     def challenged(self, sender: int, nonce: bytes, value: bytes) -> None:
-        """A peer wants to know whether a connection is this node's."""
+        """Answers a peer that asks whether a connection is this node's."""
         link = self._links.get(sender)
         if link is not None:
             link.prove(nonce, value)
 
     def proven(self, session: Session) -> None:
-        """The sender of a session has proved that it is the peer it claims to be."""
+        """Accepts the sender of a session, which has proved that it is the peer that it claims to be."""
         self.ended(session)

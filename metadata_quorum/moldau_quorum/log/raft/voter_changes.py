@@ -125,7 +125,7 @@ class VoterChanges:
             self._changing = False
 
     def _answers(self, node: EngineNode, voter_id: int) -> bool:
-        """Whether a voter has lately answered from the address that the membership has."""
+        """Returns whether a voter has answered recently from the address that the membership has."""
         clock = self._environment.clock
         wall_ms = clock.wall_ms()
         lately_ms = wall_ms - self._config.timing.election_timeout_ms_max
@@ -140,7 +140,7 @@ class VoterChanges:
         return node
 
     def _abandoned(self) -> dict[int, VoterEndpoint]:
-        """Learners that no request is adding."""
+        """Returns the learners that no request is adding."""
         node = self._node_or_none()
         if node is None or not node.leadership.active or self._changing:
             return {}
@@ -184,12 +184,15 @@ class VoterChanges:
         await change.wait_committed()
 
     def _caught_up(self, node: EngineNode, member: int) -> bool:
-        """Whether a learner holds all that is committed. A node that does not lead any more must say so."""
+        """Returns whether a learner holds all that is committed."""
         match_index = node.member_match(member)
         return match_index is not None and match_index >= node.applied_index
 
     def _best_successor(self, node: EngineNode, voters: Sequence[int]) -> int:
-        """The voter that is furthest, of those that answered lately if any did: in an idle log a dead one is as far."""
+        """Returns the voter that holds most of the log, of those that have answered recently if any has.
+
+        In an idle log a dead voter holds as much as the others.
+        """
         clock = self._environment.clock
         wall_ms = clock.wall_ms()
         lately_ms = wall_ms - self._config.timing.election_timeout_ms_min

@@ -1,4 +1,4 @@
-"""The log in memory: what lies behind the newest compaction, in order, without gaps.
+"""The log in memory: the entries behind the newest compaction, in order, without gaps.
 
 The part that was cut off is remembered by its last position (``base``). Nothing here knows about disks; the core
 tracks how much of the log is durable.
@@ -29,38 +29,38 @@ class EntryLog:
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry at hand, or of the next one to come."""
+        """The index of the first entry in memory, or of the next one to come."""
         return self.base_index + 1
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry; ``base_index`` if there is none."""
+        """The index of the last entry; ``base_index`` if there is none."""
         return self.base_index + len(self._entries)
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last entry."""
+        """The epoch of the last entry."""
         return self._entries[-1].epoch if self._entries else self.base_epoch
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all entries at hand, about."""
+        """The approximate bytes of all entries in memory."""
         return self._size_bytes
 
     def epoch_at(self, index: int) -> int | None:
-        """Epoch of the entry at ``index``; None where this log does not know it."""
+        """Returns the epoch of the entry at ``index``; None where this log does not know it."""
         position = index - self.base_index - 1
         if 0 <= position < len(self._entries):
             return self._entries[position].epoch
         return self.base_epoch if position == -1 else None
 
     def entry(self, index: int) -> Entry:
-        """The entry at ``index``, which must be at hand."""
+        """Returns the entry at ``index``, which must be in memory."""
         assert self.base_index < index <= self.last_index, "the index is outside the log"
         return self._entries[index - self.base_index - 1]
 
     def slice(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries ``first .. last`` (inclusive) as far as ``bytes_max`` allows, at least one if there is one."""
+        """Returns the entries ``first .. last`` (inclusive) that fit into ``bytes_max``; the first in any case."""
         assert first > self.base_index, "entries before the base are gone"
         start = first - self.base_index - 1
         stop = min(last, self.last_index) - self.base_index
@@ -83,14 +83,14 @@ class EntryLog:
         self._entries.extend(entries)
 
     def truncate(self, last_index: int) -> None:
-        """Drops what comes after ``last_index``."""
+        """Drops the entries after ``last_index``."""
         assert self.base_index <= last_index <= self.last_index, "a log is cut within itself"
         position = last_index - self.base_index
         self._size_bytes -= sum(entry.size_bytes for entry in self._entries[position:])
         del self._entries[position:]
 
     def compact(self, base_index: int) -> None:
-        """Drops what comes up to ``base_index``, which must be at hand."""
+        """Drops the entries up to ``base_index``, which must be in memory."""
         epoch = self.epoch_at(base_index)
         assert epoch is not None, "a log is compacted within itself"
         count = base_index - self.base_index
@@ -99,13 +99,13 @@ class EntryLog:
         self.base_index, self.base_epoch = base_index, epoch
 
     def reset(self, base_index: int, base_epoch: int) -> None:
-        """Forgets all: the log goes on after a snapshot that it does not lead to."""
+        """Drops all entries: the log goes on after a snapshot that does not agree with it."""
         self._entries.clear()
         self._size_bytes = 0
         self.base_index, self.base_epoch = base_index, base_epoch
 
     def compaction_point(self, index_max: int, bytes_kept: int) -> int:
-        """The largest base up to ``index_max`` that leaves about ``bytes_kept`` bytes before and at ``index_max``."""
+        """Returns the largest base up to ``index_max`` that leaves about ``bytes_kept`` bytes before and at it."""
         kept = 0
         for position in range(index_max - self.base_index - 1, -1, -1):
             kept += self._entries[position].size_bytes

@@ -49,6 +49,6 @@ class IncomingSnapshot:
         return SnapshotPiece(point=point, piece=request.piece, last=last, data=request.data)
 
     def ended(self, point: SnapshotPoint) -> None:
-        """The snapshot has been installed, or was refused as invalid; the leader will offer it again."""
+        """Forgets the snapshot, which was installed, or refused as invalid; the leader offers a refused one again."""
         assert self.installing == point, "only what was received is installed"
         self.installing = None

@@ -41,11 +41,11 @@ class LeaderRole:
     """The state of one leadership; dropped when it ends."""
 
     def __init__(self, core: RaftCore) -> None:
-        """``core`` has just been elected."""
+        """Begins the leadership of ``core``, which has just been elected."""
         self._core = core
         self.epoch = core.epoch
         self.first_index = core.log.last_index + 1
-        """Index of the entry that opens the epoch."""
+        """The index of the entry that opens the epoch."""
         self.progress: dict[int, Progress] = {}
         self._reads: deque[tuple[int, int, int]] = deque()  # (sequence, index, read id)
         self._read_sequence = 0
@@ -85,7 +85,7 @@ class LeaderRole:
     def open_epoch(self) -> None:
         """Appends the empty entry with which all earlier ones will be committed.
 
-        The very first leader also records the directories of the voters, because all of them have answered with theirs.
+        The first leader of a quorum also records the directories of the voters: all of them have answered with theirs.
         """
         self._append(EntryKind.NOOP, b"")
         completed = self._core.directories.completed(self._core.configuration)
@@ -99,7 +99,7 @@ class LeaderRole:
         self._reads.clear()
 
     def tick(self) -> None:
-        """Time has passed: steps down, or sends heartbeats."""
+        """Steps down, gives a hand-over up, or sends heartbeats, as far as one of them is due."""
         core = self._core
         if core.now_ms >= self._quorum_lost_ms():
             core.become_follower(core.epoch, None)
@@ -224,7 +224,7 @@ class LeaderRole:
         return progress
 
     def on_append_response(self, member: int, response: AppendResponse) -> None:
-        """Takes an answer of this epoch."""
+        """Handles the answer of a member, in this epoch."""
         core = self._core
         progress = self._heard(member, response.read_sequence)
         if progress is None:
@@ -263,7 +263,7 @@ class LeaderRole:
         self._flush_wanted = True
 
     def on_snapshot_response(self, member: int, response: SnapshotResponse) -> None:
-        """The member wants another piece."""
+        """Notes which piece of a snapshot a member asks for; ``flush`` sends it."""
         progress = self._heard(member, response.read_sequence)
         if progress is None or progress.snapshot is None:
             return
@@ -275,7 +275,7 @@ class LeaderRole:
     # --- commit
 
     def _durable_on_quorum(self) -> int:
-        """The last index that a majority of the voters holds durably."""
+        """Returns the last index that a majority of the voters holds durably."""
         core = self._core
         configuration = core.configuration
         held = sorted(
@@ -285,7 +285,7 @@ class LeaderRole:
         return held[len(held) - configuration.quorum]
 
     def advance_commit(self) -> None:
-        """Commits what may be committed."""
+        """Commits the entries that a majority of the voters holds durably."""
         core = self._core
         index = self._durable_on_quorum()
         if index > core.commit_index and core.log.epoch_at(index) == self.epoch:
@@ -295,7 +295,7 @@ class LeaderRole:
         self._complete_directories()
 
     def _complete_directories(self) -> None:
-        """Writes down directories that the membership does not have and that were heard meanwhile."""
+        """Appends a membership with the directories of members that have become known since the last one."""
         core = self._core
         if not self._directories_missing or self._transfer is not None:
             return
@@ -306,7 +306,7 @@ class LeaderRole:
             self._append(EntryKind.CONFIGURATION, encode_replayable(completed))
 
     def applied(self, index: int) -> None:
-        """Entries up to ``index`` are applied: a leader that has voted itself out leaves."""
+        """Steps down if the entries up to ``index``, which are applied, remove this node from the voters."""
         core = self._core
         if index >= core.configuration_index and not core.directories.is_own_voter(core.configuration):
             self._broadcast_commit()
@@ -334,7 +334,7 @@ class LeaderRole:
         return True
 
     def _confirmed_sequence(self) -> int:
-        """The last read sequence that a majority has echoed."""
+        """Returns the last read sequence that a majority has echoed."""
         core = self._core
         configuration = core.configuration
         echoed = sorted(
@@ -352,7 +352,7 @@ class LeaderRole:
     # --- membership and hand-over
 
     def configuration_changed(self) -> None:
-        """Keeps progress of exactly the other members."""
+        """Keeps a progress for each other member, and for no other node."""
         core = self._core
         members = [member.voter_id for member in core.configuration.members() if member.voter_id != core.node_id]
         self._directories_missing = core.directories.are_known and any(

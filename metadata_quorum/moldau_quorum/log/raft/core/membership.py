@@ -21,21 +21,21 @@ class ConfigurationHistory:
 
     @property
     def current(self) -> Configuration:
-        """The newest, committed or not."""
+        """The newest membership, committed or not."""
         return self._items[-1][1]
 
     @property
     def previous(self) -> Configuration:
-        """The one before the newest, as far as it is known; else the newest."""
+        """The membership before the newest if it is known, else the newest."""
         return self._items[-2][1] if len(self._items) > 1 else self._items[-1][1]
 
     @property
     def current_index(self) -> int:
-        """Index of the newest."""
+        """The index of the newest membership."""
         return self._items[-1][0]
 
     def at(self, index: int) -> Configuration:
-        """In force as of ``index``, which must not lie before the newest snapshot."""
+        """Returns the membership in force as of ``index``, which must not lie before the newest snapshot."""
         assert self._items[0][0] <= index, "older memberships are forgotten"
         return next(value for at, value in reversed(self._items) if at <= index)
 
@@ -54,15 +54,15 @@ class ConfigurationHistory:
         return found
 
     def truncated(self, last_index: int) -> None:
-        """The log was cut after ``last_index``."""
+        """Drops the memberships after ``last_index``, where the log was cut."""
         while self._items[-1][0] > last_index:
             self._items.pop()
         assert self._items, "the membership of a snapshot is committed"
 
     def compacted(self, point: SnapshotPoint) -> None:
-        """A snapshot replaces what lies before it."""
+        """Drops the memberships that a snapshot has replaced."""
         self._items = [(point.index, point.configuration), *(item for item in self._items if item[0] > point.index)]
 
     def reset(self, point: SnapshotPoint) -> None:
-        """The log was replaced by a snapshot."""
+        """Starts again with the membership of a snapshot that replaced the log."""
         self._items = [(point.index, point.configuration)]

@@ -32,9 +32,9 @@ class Progress:
     """Invariant: ``match < next``; in flight are messages that end at or after ``match``, in order."""
 
     next: int
-    """Index of the next entry to send."""
+    """The index of the next entry to send."""
     match: int = 0
-    """Last index known to be durable there and to agree."""
+    """The last index that is known to be durable there and to agree."""
     state: ProgressState = ProgressState.PROBE
     last_seen_ms: float
     """When the member last answered in this epoch (or when the epoch began)."""
@@ -67,7 +67,7 @@ class Progress:
         return False
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """Entries up to ``last_index`` have been sent."""
+        """Counts a message with entries up to ``last_index`` as sent."""
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
             return
@@ -78,7 +78,7 @@ class Progress:
         self._in_flight_bytes += size_bytes
 
     def accepted(self, match_index: int) -> bool:
-        """The member agrees up to ``match_index``; returns whether that is news."""
+        """Notes that the member agrees up to ``match_index``; returns whether that raises ``match``."""
         while self._in_flight and self._in_flight[0][0] <= match_index:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
         advanced = match_index > self.match
@@ -89,7 +89,7 @@ class Progress:
         return advanced
 
     def become_replicate(self) -> None:
-        """The logs agree up to ``match``: send on from there."""
+        """Sends on from ``match``, up to which the logs agree."""
         self._change(ProgressState.REPLICATE)
         self.next = self.match + 1
 
@@ -105,7 +105,7 @@ class Progress:
         self.snapshot_piece = 0
 
     def retry(self, now_ms: float, piece_timeout_ms: float) -> None:
-        """A heartbeat interval has passed: what is still without an answer may be sent again."""
+        """Allows messages without an answer to be sent again, after a heartbeat interval."""
         if self.state is not ProgressState.SNAPSHOT or now_ms - self.piece_sent_ms >= piece_timeout_ms:
             self.probe_sent = False
 

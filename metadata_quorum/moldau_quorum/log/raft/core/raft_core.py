@@ -125,12 +125,12 @@ class RaftCore:
 
     @property
     def epoch(self) -> int:
-        """Present epoch."""
+        """The present epoch."""
         return self.hard_state.epoch
 
     @property
     def configuration(self) -> Configuration:
-        """Membership in force: the newest in the log, committed or not."""
+        """The membership in force: the newest in the log, committed or not."""
         return self._configurations.current
 
     @property
@@ -139,7 +139,7 @@ class RaftCore:
         return self._configurations.current_index
 
     def configuration_at(self, index: int) -> Configuration:
-        """Membership as of ``index``, which must not lie before the newest snapshot."""
+        """Returns the membership as of ``index``, which must not lie before the newest snapshot."""
         return self._configurations.at(index)
 
     @property
@@ -157,7 +157,7 @@ class RaftCore:
 
     @property
     def durable_index(self) -> int:
-        """Index of the last entry that is durable here."""
+        """The index of the last entry that is durable here."""
         return self.writes.durable_index
 
     @property
@@ -167,7 +167,7 @@ class RaftCore:
 
     @property
     def applicable_index(self) -> int:
-        """Up to here entries may be applied."""
+        """The index up to which entries may be applied."""
         return self.applied_index if self.installing else min(self.commit_index, self.durable_index)
 
     def next_deadline_ms(self) -> float:
@@ -177,7 +177,7 @@ class RaftCore:
     # --- helpers shared with the leader
 
     def send(self, recipient: int, message: Message) -> None:
-        """Sends once everything up to here is durable."""
+        """Sends once all that was written so far is durable."""
         self._messages_synced.append(Outgoing(recipient=recipient, message=message))
 
     def send_early(self, recipient: int, message: Message) -> None:
@@ -198,7 +198,7 @@ class RaftCore:
                 self.leader.configuration_changed()
 
     def commit_to(self, index: int) -> None:
-        """Entries up to ``index`` are committed."""
+        """Raises the commit index to ``index``, unless it is higher already."""
         assert index <= self.log.last_index, "only what is in the log can be committed here"
         self.commit_index = max(self.commit_index, index)
 
@@ -311,7 +311,7 @@ class RaftCore:
     # --- inputs
 
     def tick(self, now_ms: float) -> None:
-        """Time has passed. To be called at ``next_deadline_ms``, and at any other time."""
+        """Acts on timers that are due; call it at ``next_deadline_ms``, or at any other time."""
         self.now_ms = max(self.now_ms, now_ms)
         if self.leader is not None:
             self.leader.tick()
@@ -391,7 +391,7 @@ class RaftCore:
             self.leader.advance_commit()
 
     def take_ready(self) -> Ready:
-        """Hands out what has piled up, and counts ``committed`` as applied."""
+        """Returns the effects of all inputs since the last call, and counts ``committed`` as applied."""
         if self.leader is not None:
             self.leader.flush()
         entries: tuple[Entry, ...] = ()
@@ -420,7 +420,7 @@ class RaftCore:
     # --- epochs
 
     def _receive_stale(self, sender: int, message: Message) -> None:
-        """A sender of an older epoch learns ours; what it sent is void."""
+        """Answers a message of an older epoch, which is void, so that its sender learns the present one."""
         if isinstance(message, AppendRequest | SnapshotRequest):
             self.send(sender, AppendResponse(epoch=self.epoch, accepted=False))
         elif isinstance(message, VoteRequest):
@@ -442,13 +442,13 @@ class RaftCore:
         return True
 
     def _hears_leader(self) -> bool:
-        """Whether a leader is alive as far as this node knows (leader stickiness)."""
+        """Returns whether a leader is alive as far as this node knows (leader stickiness)."""
         if self.role is Role.LEADER:
             return True
         return self.leader_id is not None and self.now_ms - self._heard_ms < self.timing.election_timeout_ms_min
 
     def _follow(self, sender: int) -> None:
-        """The leader of this epoch shows itself."""
+        """Follows the leader of this epoch, from which a message has come."""
         assert self.role is not Role.LEADER, "two leaders in one epoch"
         if self.role is not Role.FOLLOWER or self.leader_id is None:
             self.become_follower(self.epoch, sender)
@@ -459,11 +459,11 @@ class RaftCore:
     # --- votes
 
     def _log_is_up_to_date(self, request: VoteRequest) -> bool:
-        """Whether the sender's log holds all that may be committed in this node's (Raft section 5.4.1)."""
+        """Returns whether the sender's log holds all that may be committed in this node's (Raft section 5.4.1)."""
         return (request.last_epoch, request.last_index) >= (self.log.last_epoch, self.log.last_index)
 
     def _may_promise(self, request: VoteRequest, addressed_directory: UUID) -> bool:
-        """Whether this node may vote: one without entries, perhaps emptied, votes only if its directory is named.
+        """Returns whether this node may vote: one without entries, perhaps emptied, only if its directory is named.
 
         Before the first election no node knows directories; a pre-vote of another node without entries learns them.
         """
@@ -565,7 +565,7 @@ class RaftCore:
     # --- snapshots
 
     def snapshot_installed(self, point: SnapshotPoint) -> None:
-        """The snapshot is durable, the state machine restored, and the log on disk goes on behind it."""
+        """Goes on behind an installed snapshot, which is durable and restored; the log on disk begins behind it."""
         self._incoming.ended(point)
         if self.log.epoch_at(point.index) == point.epoch:
             self.writes.covered(point.index)
@@ -586,7 +586,7 @@ class RaftCore:
         self._incoming.ended(point)
 
     def snapshot_taken(self, point: SnapshotPoint, base_index: int) -> None:
-        """A snapshot of applied entries is durable; entries up to ``base_index`` are dropped."""
+        """Drops the entries up to ``base_index``, which a durable snapshot covers."""
         assert base_index <= point.index <= self.applied_index, "a snapshot holds what was applied"
         self.log.compact(base_index)
         self.snapshot = point

@@ -33,7 +33,7 @@ class Writes:
     )
 
     def __init__(self, durable_index: int) -> None:
-        """All that the member begins with is durable."""
+        """Starts with a log that is durable as a whole."""
         self.number = 1
         """The number of the next ``Ready``."""
         self.synced_number = 0
@@ -56,33 +56,33 @@ class Writes:
         return self.hard_state_number <= self.synced_number
 
     def hard_state_changed(self) -> None:
-        """Epoch or vote are to be written."""
+        """Notes that epoch or vote have changed and must be written."""
         self._has_hard_state = True
         self.hard_state_number = self.number
 
     def entries_changed(self, first_index: int) -> None:
-        """The entries from ``first_index`` on are to be written."""
+        """Notes that the entries from ``first_index`` on must be written."""
         if self._dirty_from is None or self._dirty_from > first_index:
             self._dirty_from = first_index
 
     def truncated(self, last_index: int) -> None:
-        """The entries after ``last_index`` are void, durable or not."""
+        """Forgets the entries after ``last_index``, which were cut off, durable or not."""
         self.durable_index = min(self.durable_index, last_index)
         self._handed_out = deque((number, min(index, last_index)) for number, index in self._handed_out)
         self.entries_changed(last_index + 1)
 
     def reset(self, index: int) -> None:
-        """The log on disk begins again behind ``index``, with nothing to be written."""
+        """Starts again behind ``index``, where the log on disk begins, with nothing to write."""
         self.durable_index = index
         self._handed_out.clear()
         self._dirty_from = None
 
     def covered(self, index: int) -> None:
-        """A durable snapshot covers the log up to ``index``."""
+        """Counts the log up to ``index`` as durable, because a durable snapshot covers it."""
         self.durable_index = max(self.durable_index, index)
 
     def hand_out(self, last_index: int) -> HandedOut:
-        """Hands out what is to be written; the log ends with ``last_index``."""
+        """Returns what must be written; the log ends with ``last_index``."""
         handed_out = HandedOut(self.number, self._dirty_from, self._has_hard_state)
         if self._dirty_from is not None:
             self._handed_out.append((self.number, last_index))

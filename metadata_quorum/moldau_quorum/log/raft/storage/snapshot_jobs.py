@@ -1,7 +1,7 @@
 """Long work on snapshots in short steps, so that the loop that keeps the quorum alive never stops for it.
 
 The owner of the node advances a job: ``step`` until it returns False, then ``blocking_work`` (if any) outside the event
-loop, then ``finish``, which may return the next job.
+loop, then ``finish``, in which the node may queue the next job.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class Job(Protocol):
-    """See the module."""
+    """Long work in short steps; the module gives the order of the calls."""
 
     def step(self) -> bool:
         """Does a bounded amount of work; returns whether there is more of it."""
         ...
 
     def blocking_work(self) -> Callable[[], object] | None:
-        """Called once, after the last step: what is to be run by ``Disk.offload``."""
+        """Returns the work for ``Disk.offload``; called once, after the last step. None: there is none."""
         ...
 
     def finish(self) -> None:
-        """Called once, when the blocking work is done."""
+        """Reports the outcome to the node; called once, when the blocking work is done."""
         ...
 
 
@@ -68,7 +68,7 @@ class SealSnapshot:
         self._done = done
 
     def step(self) -> bool:
-        """There is nothing to write any more."""
+        """Returns False: the pieces are written already."""
         return False
 
     def blocking_work(self) -> Callable[[], object]:
@@ -89,7 +89,7 @@ class InstallSnapshot:
         self._done = done
 
     def step(self) -> bool:
-        """There is nothing to do in steps."""
+        """Returns False: there is nothing to do in steps."""
         return False
 
     def blocking_work(self) -> Callable[[], object]:
@@ -152,11 +152,11 @@ class RestoreSnapshot:
         return True
 
     def blocking_work(self) -> None:
-        """There is none."""
+        """Returns None: there is no blocking work."""
         return
 
     def finish(self) -> None:
-        """The state machine has all of it, or does not take it."""
+        """Reports that the state machine has the whole snapshot, or has refused it."""
         point = self._reader.point
         if self._refusal is None:
             self._guarded(lambda: self._machine.restore_end(LogPosition(index=point.index, epoch=point.epoch)))

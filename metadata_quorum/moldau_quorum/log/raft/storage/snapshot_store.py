@@ -31,7 +31,7 @@ FORMAT: Final = 1
 
 
 class SnapshotFileReader:
-    """An open snapshot: ``SnapshotReader`` of the port, and what the log itself needs."""
+    """An open snapshot: the ``SnapshotReader`` of the port, with the membership and pieces that the log needs."""
 
     def __init__(self, disk: Disk, path: str, point: SnapshotPoint | None = None) -> None:
         """Finds the pieces; their contents are checked when they are read.
@@ -96,11 +96,15 @@ class SnapshotFileReader:
 
     @property
     def piece_count(self) -> int:
-        """Number of pieces."""
+        """The number of pieces."""
         return len(self._positions)
 
     def read_piece(self, number: int) -> bytes:
-        """One piece; raises ``LogDamagedError``."""
+        """Returns a piece.
+
+        Raises:
+            LogDamagedError: it does not match its checksum.
+        """
         return self._record(self._sequence, self._positions[number][0], RecordType.SNAPSHOT_PIECE)[0]
 
     def read_pieces(self, first: int, bytes_max: int) -> tuple[bytes, ...]:
@@ -122,7 +126,7 @@ class SnapshotFileReader:
 
 
 class SnapshotWriter:
-    """A snapshot that comes into being, of our own state or from the leader."""
+    """A snapshot that is being written: of this node's own state, or from the leader."""
 
     def __init__(self, disk: Disk, directory: str, point: SnapshotPoint, source: str) -> None:
         """``source`` distinguishes writers that work at the same time; an older file of that source is replaced."""
@@ -144,7 +148,12 @@ class SnapshotWriter:
         self._file.append([encode_record(self.point.index, 0, record_type, payload)])
 
     def add(self, piece: bytes) -> None:
-        """Writes the next piece to the page cache; raises ``OSError``, ``ValueError`` if it is too large."""
+        """Writes the next piece to the page cache.
+
+        Raises:
+            ValueError: it is too large.
+            OSError: the disk failed.
+        """
         if len(piece) > SNAPSHOT_PIECE_BYTES_MAX:
             raise ValueError(
                 f"a piece of a snapshot has {len(piece)} bytes, at most {SNAPSHOT_PIECE_BYTES_MAX} are allowed"
@@ -173,7 +182,7 @@ class SnapshotWriter:
         self._disk.sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Gives up and removes the file, unless it is in place; idempotent."""
+        """Removes the file, unless it is in place; idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -197,7 +206,7 @@ def _snapshot_names(disk: Disk, directory: str) -> list[str]:
 
 
 def open_newest_snapshot(disk: Disk, directory: str) -> SnapshotFileReader | None:
-    """Opens the newest snapshot, None if there is none, and clears away what broke off.
+    """Opens the newest snapshot, None if there is none, and removes unfinished files.
 
     Raises:
         LogDamagedError: it is damaged.

@@ -73,7 +73,7 @@ class _Segment:
     sequence: int
     path: str
     index_max: int = 0
-    """Highest index of any entry ever written to it."""
+    """The highest index of all entries ever written to it."""
     size: int = 0
     """Sealed segments: bytes that count, all of them durable."""
     slots: int | None = None
@@ -116,7 +116,11 @@ class SyncWork:
     """Path, position and bytes of the mark in the segment before that this one follows it."""
 
     def run(self) -> None:
-        """Blocks until it is done; raises ``OSError``, after which nothing unsynced may be relied on."""
+        """Blocks until it is done.
+
+        Raises:
+            OSError: the disk failed; nothing unsynced may be relied on afterwards.
+        """
         self.file.sync()
         if self.directory is not None:
             self.disk.sync_directory(self.directory)
@@ -337,7 +341,7 @@ class WriteAheadLog:
             self._append(buffers)
 
     def reset(self, index: int, epoch: int) -> None:
-        """The log goes on behind a durable snapshot of ``index``; all entries are void."""
+        """Begins the log again behind a durable snapshot of ``index``; all entries are void."""
         self._append(
             [encode_record(self._active.sequence, self._synced, RecordType.RESET, _POSITION.pack(index, epoch))]
         )
@@ -356,7 +360,7 @@ class WriteAheadLog:
 
     @property
     def hard_state(self) -> HardState:
-        """As last written."""
+        """The hard state that was written last."""
         return self._hard_state
 
     def begin_sync(self) -> SyncWork | None:
@@ -375,7 +379,7 @@ class WriteAheadLog:
         return SyncWork(disk=self._disk, file=self._file, size=self._file.size, directory=directory, followed=followed)
 
     def sync_done(self, work: SyncWork) -> None:
-        """``work.run()`` has returned."""
+        """Ends a sync whose ``run`` has returned."""
         assert self._syncing, "a sync ends once"
         assert self._file is not None, "the log is open"
         self._syncing = False
@@ -392,7 +396,7 @@ class WriteAheadLog:
         return self._file is not None and self._file.size >= self._segment_bytes
 
     def rotate(self) -> None:
-        """Begins a new segment. Everything must be durable."""
+        """Begins a new segment; all writes must be durable."""
         assert not self._dirty, "a segment ends when it is durable"
         assert not self._syncing, "a segment ends when it is durable"
         assert self._file is not None, "the log is open"
