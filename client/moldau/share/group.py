@@ -90,7 +90,12 @@ class ShareGroupClient:
         return membership.on_heartbeat(request, response)
 
     async def _request(self, request: ShareGroupHeartbeatRequest, timeout_ms: float) -> ShareGroupHeartbeatResponse:
-        """Sends a request to the coordinator; raises ``TRANSPORT_ERRORS`` and ``KafkaError``."""
+        """Sends a request to the coordinator, which is looked up if it is unknown, and returns the response.
+
+        Raises:
+            KafkaError: there is no coordinator.
+            TRANSPORT_ERRORS: the coordinator does not answer.
+        """
         if self._coordinator is None:
             self._coordinator = await self._client.find_coordinator(self._membership.group_id, _GROUP)
         with self._client.silence.coordinator(self._coordinator, self._membership.group_id, _GROUP) as call:

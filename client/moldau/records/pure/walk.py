@@ -142,7 +142,11 @@ class RecordWalker:
                 self._take(self._timestamp_delta, self._offset_delta, self._key_size)
 
     def _take(self, timestamp_delta: int, offset_delta: int, key_size: int) -> None:
-        """Counts one record; raises ``Broken`` if it does not fit the batch."""
+        """Counts one record.
+
+        Raises:
+            Broken: it does not fit the batch.
+        """
         if offset_delta != self.count:
             raise Broken(SEQUENCE)
         timestamp = self._base_timestamp + timestamp_delta

@@ -127,7 +127,11 @@ def parse_record(data: memoryview, at: int, end: int) -> Parsed:
 
 
 def view_of(buffer: Buffer, start: int, end: int) -> memoryview:
-    """Returns the bytes of ``buffer``; raises ``ValueError`` if ``start..end`` does not lie within them."""
+    """Returns the bytes of ``buffer``, without a copy.
+
+    Raises:
+        ValueError: ``start..end`` does not lie within them.
+    """
     data = memoryview(buffer).cast("B")
     if start < 0 or start > end or end > len(data):
         raise ValueError(f"range {start}..{end} does not lie within {len(data)} bytes")

@@ -266,7 +266,11 @@ class File(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Descriptor for sendfile; raises ``io.UnsupportedOperation`` where there is none."""
+        """Returns the descriptor, for sendfile.
+
+        Raises:
+            io.UnsupportedOperation: the file has none.
+        """
         ...
 
     def close(self) -> None:
@@ -333,7 +337,11 @@ class Disk(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file; raises ``FileNotFoundError``. Open files stay readable."""
+        """Removes a file; readers that have it open can go on reading.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
         ...
 
     def remove_tree(self, path: str) -> None:

@@ -73,7 +73,11 @@ class SaslNetwork:
         return self.plain.arrivals()
 
     async def connect(self, host: str, port: int) -> Connection:
-        """See ``Network.connect``; raises ``SaslAuthenticationError`` when the server refuses."""
+        """See ``Network.connect``.
+
+        Raises:
+            SaslAuthenticationError: the server refuses.
+        """
         return (await self.open_authenticated(host, port, None))[0]
 
     async def open_authenticated(self, host: str, port: int, client_id: str | None) -> tuple[Connection, Authenticated]:

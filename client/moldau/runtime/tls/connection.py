@@ -185,7 +185,11 @@ class TlsConnection:
             raise ConnectionResetError(errno.ECONNRESET, self._broken)
 
     def _decrypt_into(self, buffer: memoryview) -> int:
-        """Returns 0 at the end of the stream; raises ``ssl.SSLWantReadError`` when a whole record is not there."""
+        """Reads decrypted bytes into ``buffer`` and returns their number, 0 at the end of the stream.
+
+        Raises:
+            ssl.SSLWantReadError: no whole record has arrived.
+        """
         try:
             return cast("int", self._tls.read(len(buffer), cast("bytearray", buffer)))
         except ssl.SSLZeroReturnError:

@@ -30,7 +30,11 @@ class KnownSchemas(Protocol):
     """The cache of a schema registry."""
 
     def known(self, need: Need) -> RegisteredSchema:
-        """Returns the registry's answer; raises ``SchemaNeeded`` if it is not in the cache."""
+        """Returns the registry's answer.
+
+        Raises:
+            SchemaNeeded: it is not in the cache.
+        """
         ...
 
 

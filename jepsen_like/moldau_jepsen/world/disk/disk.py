@@ -239,7 +239,11 @@ class NodeDisk:
         self._on_crash_point = None
 
     def check(self, path: str) -> VirtualDisk:
-        """Returns the disk; raises ``OSError`` if the process is dead."""
+        """Returns the disk for a call on a path.
+
+        Raises:
+            OSError: the process is dead, or the device of the path fails.
+        """
         if self.frozen:
             raise OSError(errno.EIO, f"{self._disk.name} {CRASHED_TEXT}", path)
         profile = self._disk.profile

@@ -207,7 +207,12 @@ class PySyncObjNode:
         return last, before
 
     def _feed(self, reader: SnapshotFileReader) -> None:
-        """Brings the state machine to a snapshot; raises ``SnapshotInvalidError``, ``LogDamagedError``."""
+        """Restores the state machine from a snapshot.
+
+        Raises:
+            SnapshotInvalidError: the state machine refuses it.
+            LogDamagedError: a piece does not match its checksum.
+        """
         self._machine.restore_begin()
         for number in range(1, reader.piece_count):
             self._machine.restore_piece(reader.read_piece(number))

@@ -38,12 +38,16 @@ class TransferResponse:
 
 
 def encode_transfer_request(target_id: int) -> bytes:
-    """The body of a request."""
+    """Returns the body of a request."""
     return bytes(msgpack.packb((LEADERSHIP_TRANSFER_VERSION, target_id)))
 
 
 def decode_transfer_request(body: bytes | memoryview) -> int:
-    """The target; raises ``MetadataCorruptError``."""
+    """Returns the target of a request.
+
+    Raises:
+        MetadataCorruptError: the request is damaged.
+    """
     fields = _unpack(body)
     if [type(field) for field in fields] != [int, int]:
         raise MetadataCorruptError("a transfer request is ill-typed")
@@ -53,13 +57,17 @@ def decode_transfer_request(body: bytes | memoryview) -> int:
 
 
 def encode_transfer_response(response: TransferResponse) -> bytes:
-    """The body of a response."""
+    """Returns the body of a response."""
     fields = (LEADERSHIP_TRANSFER_VERSION, int(response.error_code), response.message, response.leader_id)
     return bytes(msgpack.packb(fields))
 
 
 def decode_transfer_response(body: bytes | memoryview) -> TransferResponse:
-    """Parses a response; raises ``MetadataCorruptError``."""
+    """Parses a response.
+
+    Raises:
+        MetadataCorruptError: it is damaged.
+    """
     fields = _unpack(body)
     match fields:
         case (_, int(code), str(message), int(leader_id)):

@@ -28,7 +28,11 @@ class Decoder(Protocol):
     type: pa.DataType
 
     def decode(self, value: bytes) -> object:
-        """Returns one value as the struct's Python form; raises ``PoisonError`` if it does not fit."""
+        """Returns one value as the struct's Python form.
+
+        Raises:
+            PoisonError: it does not fit.
+        """
 
 
 @lru_cache(maxsize=32)

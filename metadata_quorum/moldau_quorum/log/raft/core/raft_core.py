@@ -198,7 +198,7 @@ class RaftCore:
                 self.leader.configuration_changed()
 
     def commit_to(self, index: int) -> None:
-        """Raises the commit index to ``index``, unless it is higher already."""
+        """Advances the commit index to ``index``, unless it is higher already."""
         assert index <= self.log.last_index, "only what is in the log can be committed here"
         self.commit_index = max(self.commit_index, index)
 
