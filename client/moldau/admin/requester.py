@@ -171,7 +171,7 @@ class Requester:
         """Updates the cluster metadata and returns the ids of the live brokers, ascending."""
         response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
         client = self.client
-        client.cluster_metadata.update(response)
+        client.adopt(response)
         return sorted(client.cluster_metadata.brokers)
 
     async def find_group_coordinator(self, group_id: str) -> int:

@@ -1,13 +1,12 @@
 """Connections to the brokers of a cluster, and its metadata kept up to date: the shell under every client.
 
-Theory of operation: one ``ClusterClient`` serves one producer, consumer or admin client. It holds one connection to
-each broker for ordinary requests and one for each kind of request that the broker delays (fetches, group requests), so
-that a long poll blocks nothing else. Connections are opened on demand and reopened after a back-off. A background task
-refreshes the metadata on request or when it is too old; tasks that need a change wait for ``changed``. The client draws
-a broker among those it knows, and tries the bootstrap servers if no broker answers. If a node does not answer a
-read-only request, the client sends it to the next node too, so that one hanging process does not block the client.
-Requests to partition leaders and coordinators are watched (``silence``): they are given up when another broker has
-taken over.
+Theory of operation: one ``ClusterClient`` serves one producer, consumer or admin client. Its connections are opened on
+demand (``connections.links``). A background task refreshes the metadata on request or when it is too old; tasks that
+need a change wait for ``changed``. The client draws a broker among those it knows, and tries the bootstrap servers if
+no broker answers. If a node does not answer a read-only request, the client sends it to the next node too, so that one
+hanging process does not block the client. Requests to partition leaders and coordinators are watched (``silence``):
+they are given up when another broker has taken over. A client whose brokers are gone or belong to another cluster
+starts again at its bootstrap servers (``connections.recovery``).
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.cluster.bootstrap import BootstrapError, Misfits, explained, is_final, secured_environment
+from moldau.cluster.bootstrap import BootstrapError, is_final
+from moldau.cluster.connections.links import TRANSPORT_ERRORS as TRANSPORT_ERRORS
+from moldau.cluster.connections.links import Links
+from moldau.cluster.connections.recovery import Recovery
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
 from moldau.cluster.reports import TelemetryHandle
 from moldau.cluster.silence_watch import SilenceWatch
 from moldau.cluster.troubles import Troubles
 from moldau.implementation import announce_implementation
-from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
-from moldau.runtime.config import addresses
 from moldau.runtime.net.features import FinalizedFeatures
-from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import ControllerPeerError, UnsupportedApiError
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.supervision import BackoffPolicy, TaskHost
@@ -42,38 +41,17 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
+    from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.net.served_versions import NeededVersion
     from moldau.runtime.ports.environment import Environment
 
 R = TypeVar("R", bound=Response)
-
-TRANSPORT_ERRORS = (OSError, trio.TooSlowError, ProtocolError)
-"""Exceptions of a request that a fault of its connection causes, not its content."""
 
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 
 PATIENCE_MS = 1_000.0
 """After this time without an answer, a read-only request goes to the next node too."""
-
-
-class _Link:
-    """One connection slot of a broker.
-
-    Invariant: at most one task opens it at a time.
-    """
-
-    __slots__ = ("connection", "failures", "lock", "opening", "purpose", "retry_at_ms", "silent_until_ms", "used_at_ms")
-
-    def __init__(self, purpose: str) -> None:
-        self.purpose = purpose
-        self.connection: RpcConnection | None = None
-        self.lock = trio.Lock()
-        self.opening = False
-        self.failures = 0
-        self.retry_at_ms = -math.inf
-        self.silent_until_ms = -math.inf  # it has not answered in time, or its metadata may be stale
-        self.used_at_ms = -math.inf
 
 
 class ClusterClient:
@@ -87,17 +65,10 @@ class ClusterClient:
         self.client_id = config.get_str("client.id") or f"moldau-{kind}"
         self.logger = EventLogger("moldau.client", client=self.client_id)
         announce_implementation(self.logger)
-        self._bootstrap = addresses(config, "bootstrap.servers")
-        # Each client has its own order, so that one server that never answers does not delay all clients.
-        self._bootstrap_nodes = [-1 - index for index in range(len(self._bootstrap))]
-        environment.random.shuffle(self._bootstrap_nodes)
-        self._links: dict[tuple[int, str], _Link] = {}
+        self.recovery = Recovery.of(config)
+        self._links = Links(self)
         self._request_timeout_ms = config.get_int("request.timeout.ms")
-        self._setup_timeout_ms = config.get_int("socket.connection.setup.timeout.ms")
         self._max_age_ms = config.get_int("metadata.max.age.ms")
-        self._reconnect = BackoffPolicy(
-            initial_ms=config.get_int("reconnect.backoff.ms"), max_ms=config.get_int("reconnect.backoff.max.ms")
-        )
         self.retry = BackoffPolicy(
             initial_ms=config.get_int("retry.backoff.ms"), max_ms=config.get_int("retry.backoff.max.ms")
         )
@@ -113,24 +84,23 @@ class ClusterClient:
         self._answered_by: int | None = None  # the last Metadata request
         self._last_error: BaseException | None = None
         self._troubles: Troubles[str] = Troubles()
+        self._starts_again: Troubles[str] = Troubles()
         self.bootstrap_error: KafkaError | None = None  # while no server can be used with these security settings
         self.on_bootstrap_error: Callable[[], object] = lambda: None
-        self._misfits = Misfits(self.logger)
+        self.on_other_cluster: Callable[[], object] = lambda: None  # after a start again that led to another cluster
         self.silence = SilenceWatch(self)
         self.telemetry = TelemetryHandle(self)
-        self._tasks = TaskHost()
+        self.tasks = TaskHost()
         self._closed = False
-        self._outgoing = secured_environment(environment, config)
-        self._idle_ms = config.get_int("connections.max.idle.ms")
 
     # --- life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps metadata fresh until cancelled; closes all connections at the end."""
         try:
-            async with self._tasks.running():
-                self._tasks.start(self._close_idle_forever)
-                self._tasks.start(self.silence.run)
+            async with self.tasks.running():
+                self.tasks.start(self._links.close_idle_forever)
+                self.tasks.start(self.silence.run)
                 task_status.started()
                 await self._refresh_forever()
         finally:
@@ -139,10 +109,7 @@ class ClusterClient:
     def close(self) -> None:
         """Closes every connection; idempotent. The transport still delivers the bytes it has taken."""
         self._closed = True
-        for link in self._links.values():
-            if link.connection is not None:
-                link.connection.close(keeps_sent=True)
-        self._links.clear()
+        self._links.close()
         self.changed.notify()
 
     @property
@@ -162,16 +129,6 @@ class ClusterClient:
 
     # --- connections
 
-    def _address(self, node_id: int) -> tuple[str, int] | None:
-        if node_id < 0:
-            index = -1 - node_id
-            return self._bootstrap[index] if index < len(self._bootstrap) else None
-        broker = self.cluster_metadata.brokers.get(node_id)
-        return None if broker is None else (broker.host, broker.port)
-
-    def _link(self, node_id: int, purpose: str) -> _Link:
-        return self._links.setdefault((node_id, purpose), _Link(purpose))
-
     async def connection(self, node_id: int, purpose: str = "") -> RpcConnection:
         """Returns an open connection to a broker; opens one if needed, after its back-off.
 
@@ -180,21 +137,37 @@ class ClusterClient:
             trio.TooSlowError: opening took too long.
             KafkaError: the broker refused ApiVersions.
         """
-        link = self._link(node_id, purpose)
-        link.used_at_ms = self.now_ms
-        current = link.connection
-        if current is not None and current.is_open:
-            return current
-        async with link.lock:
-            current = link.connection
-            if current is not None and current.is_open:
-                return current
-            wait_ms = link.retry_at_ms - self.now_ms
-            if wait_ms > 0:
-                await trio.sleep(wait_ms / 1000)
-            return await self._open(node_id, link)
+        return await self._links.connection(node_id, purpose)
 
-    def _check_open(self) -> None:
+    def connection_nowait(self, node_id: int, purpose: str = "") -> RpcConnection | None:
+        """Returns an open connection, or None; then it starts opening one if the back-off allows it."""
+        return self._links.connection_nowait(node_id, purpose)
+
+    def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
+        """Returns the time during which ``connection_nowait`` opens no connection.
+
+        It is infinite while a connection is being opened; ``changed`` is notified at its end.
+        """
+        return self._links.retry_delay_ms(node_id, purpose)
+
+    def opened(self, connection: RpcConnection, purpose: str) -> None:
+        """Takes note of a new connection."""
+        self._learn_features(connection.features)
+        self.telemetry.opened(connection, purpose)
+        self.changed.notify()
+
+    def opening_failed(self, address: tuple[str, int], error: Exception) -> None:
+        """Takes note of a failed attempt to connect."""
+        self._last_error = error
+        self.logger.info("connection-failed", host=address[0], port=address[1], error=error)
+        self.changed.notify()  # tasks that wait for this attempt now wait for the back-off
+
+    def check_open(self) -> None:
+        """Checks that the client has not closed its connections.
+
+        Raises:
+            ConnectionError: it has.
+        """
         if self._closed:
             raise ConnectionError("the client is closed")
 
@@ -216,92 +189,6 @@ class ClusterClient:
         connection = await self.connection(node_id)
         await connection.negotiate(self._request_timeout_ms)
         self._learn_features(connection.features)
-
-    async def _open(self, node_id: int, link: _Link) -> RpcConnection:
-        address = self._address(node_id)
-        if address is None:
-            raise ConnectionError(f"broker {node_id} is not known")
-        self._check_open()
-        link.opening = True
-        try:
-            connection = await RpcConnection.open(
-                self._outgoing,
-                address[0],
-                address[1],
-                self.client_id,
-                timeout_ms=self._setup_timeout_ms,
-            )
-        except (*TRANSPORT_ERRORS, KafkaError) as failure:
-            error = await explained(failure, self._outgoing, *address)
-            link.failures += 1
-            link.retry_at_ms = self.now_ms + self._reconnect.delay_ms(link.failures, self.environment.random)
-            self._last_error = error
-            self.logger.info("connection-failed", host=address[0], port=address[1], error=error)
-            self._misfits.failed(address, error)
-            self.changed.notify()  # tasks that wait for this attempt now wait for the back-off
-            if error is failure:
-                raise
-            raise error from failure
-        finally:
-            link.opening = False
-        if self._closed:
-            connection.close()
-            self._check_open()
-        link.failures = 0
-        self._learn_features(connection.features)
-        self._misfits.opened(address)
-        link.retry_at_ms = -math.inf
-        link.connection = connection
-        self.telemetry.opened(connection, link.purpose)
-        self.changed.notify()
-        return connection
-
-    def connection_nowait(self, node_id: int, purpose: str = "") -> RpcConnection | None:
-        """Returns an open connection, or None; then it starts opening one if the back-off allows it."""
-        link = self._link(node_id, purpose)
-        link.used_at_ms = self.now_ms
-        if link.connection is not None:
-            if link.connection.is_open:
-                return link.connection
-            link.connection = None
-            # A connection that just died is reopened after the first back-off.
-            link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
-        if not link.opening and self._tasks.accepts and self.now_ms >= link.retry_at_ms and not self._closed:
-            link.opening = True
-            self._tasks.start(self._open_quietly, node_id, link)
-        return None
-
-    def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
-        """Returns the time during which ``connection_nowait`` opens no connection.
-
-        It is infinite while a connection is being opened; ``changed`` is notified at its end.
-        """
-        link = self._link(node_id, purpose)
-        return math.inf if link.opening else max(link.retry_at_ms - self.now_ms, 0.0)
-
-    async def _open_quietly(self, node_id: int, link: _Link) -> None:
-        try:
-            async with link.lock:
-                if link.connection is None or not link.connection.is_open:
-                    await self._open(node_id, link)
-        except (*TRANSPORT_ERRORS, KafkaError):
-            # A broker with an unknown address was not tried, but needs a pause too.
-            link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
-            # Leadership may have moved away from a broker that cannot be reached.
-            self.request_update()
-            link.opening = False
-            self.changed.notify()
-
-    async def _close_idle_forever(self) -> None:
-        """Closes connections that were not used for ``connections.max.idle.ms``."""
-        while self._idle_ms > 0:
-            await trio.sleep(max(self._idle_ms / 4, 1000) / 1000)
-            for link in self._links.values():
-                connection = link.connection
-                is_idle = self.now_ms - link.used_at_ms > self._idle_ms
-                if connection is not None and is_idle and not connection.in_flight:
-                    connection.close()
-                    link.connection = None
 
     # --- requests
 
@@ -329,30 +216,9 @@ class ClusterClient:
         began_ms = self.now_ms
         response = await connection.request_as(response_class, message, version, limit_ms)
         self.telemetry.answered(node_id, began_ms)
+        if isinstance(response, MetadataResponse):
+            self._check_metadata(connection, node_id, response)
         return response
-
-    def candidates(self) -> list[int]:
-        """Returns the nodes that may answer any request, in the order in which to try them.
-
-        Brokers with an open connection come first, bootstrap servers last. Within each class, nodes that were
-        unreachable or have not answered come after the others.
-        """
-        brokers = sorted(self.cluster_metadata.brokers)
-        self.environment.random.shuffle(brokers)
-        now_ms = self.now_ms
-
-        def rank(node_id: int) -> int:
-            link = self._links.get((node_id, ""))
-            if link is None:
-                return 1
-            if link.silent_until_ms > now_ms:
-                return 3
-            if link.connection is not None and link.connection.is_open:
-                return 0
-            return 2 if link.retry_at_ms <= now_ms else 3
-
-        brokers.sort(key=rank)
-        return [*brokers, *sorted(self._bootstrap_nodes, key=rank)]
 
     async def request_any(
         self,
@@ -364,7 +230,7 @@ class ClusterClient:
     ) -> R:
         """Sends a request to one broker after the other until one answers; raises the last error if none does."""
         errors: list[Exception] = []
-        for node_id in self.candidates():
+        for node_id in self._links.candidates():
             try:
                 return await self.request(node_id, response_class, message, timeout_ms=timeout_ms, needed=needed)
             except (*TRANSPORT_ERRORS, UnsupportedApiError) as error:
@@ -396,11 +262,11 @@ class ClusterClient:
                 outcome = await self.request(node_id, response_class, question, timeout_ms=timeout_ms)
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 outcome = error
-                address = self._address(node_id)
+                address = self._links.address(node_id)
                 if address is not None and isinstance(error, ControllerPeerError):
-                    self._misfits.failed(address, error)
+                    self._links.misfits.failed(address, error)
             finally:
-                self._link(node_id, "").silent_until_ms = -math.inf
+                self._links.link(node_id).silent_until_ms = -math.inf
                 ended.append((node_id, outcome))
                 news.notify()
 
@@ -408,17 +274,17 @@ class ClusterClient:
             return [each for each in ended if not isinstance(each[1], (*TRANSPORT_ERRORS, UnsupportedApiError))]
 
         asked = 0
-        for node_id in self.candidates():
+        for node_id in self._links.candidates():
             asked += 1
-            if not self._tasks.accepts:
+            if not self.tasks.accepts:
                 raise ConnectionError("the client is closed")
-            self._tasks.start(put, node_id)
+            self.tasks.start(put, node_id)
             with trio.move_on_after(PATIENCE_MS / 1000) as patience:
                 await news.wait()
             if decided():
                 break
             if patience.cancelled_caught:
-                self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
+                self._links.link(node_id).silent_until_ms = self.now_ms + self._request_timeout_ms
         await news.wait_until(lambda: bool(decided()) or len(ended) == asked)
         answered_by, outcome = (decided() or ended)[-1]
         if isinstance(outcome, KafkaError) and not isinstance(outcome, UnsupportedApiError | SaslAuthenticationError):
@@ -428,12 +294,12 @@ class ClusterClient:
             errors = [error for _, error in ended if isinstance(error, Exception)]
             raise self._no_answer(question, errors) from outcome
         self.bootstrap_error = None
-        self._misfits.served()
+        self._links.misfits.served()
         return answered_by, outcome
 
     def _no_answer(self, request: Request, errors: list[Exception]) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
-        servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
+        servers = self._links.servers
         refusals = [error for error in errors if isinstance(error, SaslAuthenticationError)]
         if refusals:  # another server would refuse the same login, even where some cannot be reached now
             self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
@@ -481,13 +347,13 @@ class ClusterClient:
 
     def doubt(self, node_id: int) -> None:
         """Requests fresh metadata, preferably not from this node, whose metadata may be stale."""
-        self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
+        self._links.link(node_id).silent_until_ms = self.now_ms + self._request_timeout_ms
         self.request_update()
 
     @property
     def knows_several_servers(self) -> bool:
         """Whether another broker, or another bootstrap server, could answer in place of a silent one."""
-        return len(self._bootstrap) > 1 or len(self.cluster_metadata.brokers) > 1
+        return self._links.has_alternatives
 
     def doubt_metadata(self, since_ms: float) -> None:
         """Requests fresh metadata, because the metadata is known to be stale since ``since_ms`` (on ``now_ms``).
@@ -496,7 +362,7 @@ class ClusterClient:
         """
         node_id = self._answered_by
         if node_id is not None and self._refreshed_at_ms > since_ms:
-            if self._link(node_id, "").silent_until_ms <= self.now_ms:
+            if self._links.link(node_id).silent_until_ms <= self.now_ms:
                 self.logger.info("metadata-behind", node=node_id)
             self.doubt(node_id)
         self.request_update()
@@ -537,7 +403,10 @@ class ClusterClient:
                 await trio.sleep((self.retry.initial_ms - since_ms) / 1000)
             self._wanted = trio.Event()
             try:
-                await self.refresh()
+                with trio.move_on_after(self.recovery.asked(self.now_ms) / 1000) as patience:
+                    await self.refresh()
+                if patience.cancelled_caught:
+                    raise trio.TooSlowError("no broker has answered a Metadata request")
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 failures += 1
                 self._last_error = error
@@ -545,6 +414,8 @@ class ClusterClient:
                 is_due = not isinstance(error, BootstrapError) and self._troubles.due(self.now_ms, ("metadata", ""))
                 report = self.logger.warning if is_due else self.logger.info
                 report("metadata-failed", error=error, failures=failures)
+                if self.recovery.is_due(self.now_ms):
+                    self.rebootstrap("no metadata for metadata.recovery.rebootstrap.trigger.ms")
                 self._wanted.set()
                 await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
             else:
@@ -560,7 +431,7 @@ class ClusterClient:
             allow_auto_topic_creation=self.allow_auto_create,
         )
         self._answered_by, response = await self._asked(MetadataResponse, request)
-        self.cluster_metadata.update(response, is_full=is_full)
+        self.adopt(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
         cluster_metadata = self.cluster_metadata
         if any(
@@ -572,6 +443,50 @@ class ClusterClient:
         if self.watches_features and self.now_ms - self._features_at_ms >= self._max_age_ms:
             self._features_at_ms = self.now_ms
             await self._refresh_features(self._answered_by)
+
+    def adopt(self, response: MetadataResponse, *, is_full: bool = False) -> None:
+        """Merges a Metadata answer that ``request`` has accepted."""
+        left = self.recovery.answered(response.cluster_id)
+        if left is not None:
+            self.logger.warning("cluster-changed", before=left, now=response.cluster_id)
+            self.cluster_metadata.topics.clear()
+            self.on_other_cluster()
+        self.cluster_metadata.update(response, is_full=is_full)
+
+    def _check_metadata(self, connection: RpcConnection, node_id: int, response: MetadataResponse) -> None:
+        """Refuses a Metadata answer that does not describe this client's cluster.
+
+        Raises:
+            ConnectionAbortedError: the client must start again (KIP-1102), and has begun to if it may.
+        """
+        known, code = self.cluster_metadata.cluster_id, ErrorCode.of(response.error_code)
+        if code is ErrorCode.REBOOTSTRAP_REQUIRED:
+            reason = f"{connection.peer} demands it"
+        elif code is not ErrorCode.NONE:
+            raise KafkaError(code)
+        elif self.recovery.is_foreign(known, response.cluster_id):
+            reason = f"{connection.peer} belongs to cluster {response.cluster_id}, not {known}"
+        else:
+            return
+        if self.recovery.is_enabled and connection.is_open:
+            self.rebootstrap(reason)
+        raise ConnectionAbortedError(reason)
+
+    def rebootstrap(self, reason: str) -> None:
+        """Forgets the brokers, closes all connections, and starts again at ``bootstrap.servers``.
+
+        Requests in flight fail as after any broken connection, and their senders repeat them.
+        """
+        is_due = self._starts_again.due(self.now_ms, (reason, ""))
+        report = self.logger.warning if is_due else self.logger.info
+        report("rebootstrapping", servers=self._links.servers, reason=reason)
+        self.recovery.begun(self.cluster_metadata.cluster_id, self.now_ms)
+        self.cluster_metadata.forget_brokers()
+        self.features = FinalizedFeatures()
+        self._answered_by = None
+        self._links.abandon(f"starting again at bootstrap.servers: {reason}")
+        self.request_update()
+        self.changed.notify()
 
     # --- coordinators
 

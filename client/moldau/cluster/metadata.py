@@ -106,6 +106,12 @@ class ClusterMetadata:
             self.topics.update(seen)
         self.version += 1
 
+    def forget_brokers(self) -> None:
+        """Forgets the addresses of all brokers, and so all leaders; what topics look like stays known."""
+        self.cluster_id = None
+        self.controller_id = -1
+        self.brokers = {}
+
     def _merge_topic(self, name: str, topic: MetadataResponseTopic) -> TopicInfo:
         error = ErrorCode.of(topic.error_code)
         known = self.topics.get(name)

@@ -114,6 +114,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         environment = environment_or_real(self._environment)
         self._client = ClusterClient(environment, self._config, "producer")
         self._client.allow_auto_create = True
+        self._client.on_other_cluster = self._accumulator.leave_cluster
         transactional_id = self._config.get_str_or_none("transactional.id")
         acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[self._config.get_str("acks")]
         self._sender = Sender(self._client, self._accumulator, acks=acks, transactional_id=transactional_id)

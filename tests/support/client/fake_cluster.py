@@ -34,7 +34,7 @@ from moldau.protocol.messages import offset_fetch as of
 from moldau.protocol.messages import offset_for_leader_epoch as oe
 from moldau.protocol.messages import produce as pr
 from moldau.protocol.messages import sync_group as sg
-from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from moldau.records import (
     decode_records,
     iterate_batches,
@@ -147,12 +147,16 @@ class Later:
 
 
 class FakeCluster:
-    """Brokers 1..n on hosts ``broker1`` ... of a simulated world."""
+    """Brokers 1..n on hosts ``broker1`` ... of a simulated world, which metadata call ``advertised``, or by host."""
 
-    def __init__(self, world: World | None, brokers: int = 2) -> None:
-        """``world`` is None where the brokers are not started in one."""
+    def __init__(
+        self, world: World | None, brokers: int = 2, *, prefix: str = "broker", cluster_id: str = "fake"
+    ) -> None:
+        """``world`` is None where the brokers are not started in one. ``prefix`` lets clusters share a world."""
         self.world = world
-        self.brokers = {number: f"broker{number}" for number in range(1, brokers + 1)}
+        self.cluster_id = cluster_id
+        self.brokers = {number: f"{prefix}{number}" for number in range(1, brokers + 1)}
+        self.advertised: dict[int, str] = {}
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, UUID] = {}
         self.groups: dict[str, FakeGroup] = {}
@@ -169,6 +173,7 @@ class FakeCluster:
         self.sessions = {number: FetchSessionCache(slots_max=100) for number in self.brokers}
         self.session_ids = itertools.count(1)
         self.fetched_bytes = 0
+        self.expected: list[tuple[str, int]] = []  # cluster and node that clients named in ApiVersions
         self.handlers: dict[int, Callable[[int, Any], Any]] = {}  # further APIs: (broker, request) -> response
         self.served: dict[int, tuple[int, ...]] = {}  # broker -> API keys, where not all
         self.secure: dict[int, Callable[[Connection], Connection]] = {}  # broker -> what wraps its connections (TLS)
@@ -227,9 +232,12 @@ class FakeCluster:
                 self.add_topic(name)
         code = self.error_for(ApiKey.METADATA)
         return md.MetadataResponse(
-            cluster_id="fake",
+            cluster_id=self.cluster_id,
             controller_id=1,
-            brokers=[md.MetadataResponseBroker(node_id=n, host=host, port=PORT) for n, host in self.brokers.items()],
+            brokers=[
+                md.MetadataResponseBroker(node_id=n, host=self.advertised.get(n, host), port=PORT)
+                for n, host in self.brokers.items()
+            ],
             topics=[
                 md.MetadataResponseTopic(
                     name=name,
@@ -624,6 +632,14 @@ class Handler:
         header = decode_request_header(frame)
         key, version, correlation = header.api_key, header.api_version, header.correlation_id
         if key == ApiKey.API_VERSIONS:
+            if version > self.cluster.max_versions.get(key, version):
+                return [encode_response(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0, correlation)]
+            asked = decode(ApiVersionsRequest, version, bytes(frame[header.body_offset :]))
+            if asked.cluster_id is not None:
+                self.cluster.expected.append((asked.cluster_id, asked.node_id))
+                if (asked.cluster_id, asked.node_id) != (self.cluster.cluster_id, self.broker):
+                    wrong = ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+                    return [encode_response(wrong, version, correlation)]
             keys = [
                 ApiVersion(
                     api_key=each,

@@ -293,6 +293,8 @@ class Accumulator:
             return True
         if head.has_sequence:
             # A retry: only the oldest outstanding batch goes, alone.
+            if self.producer_id == NO_PRODUCER_ID and queue.needs_new_epoch and not head.is_uncertain:
+                return True  # until it has the sequence of another producer id
             return queue.outstanding[0] is not head or queue.in_flight > 0
         if not self.limits.is_idempotent:
             # With one request in flight order is kept by muting; with more, retries may overtake, as documented.
@@ -499,6 +501,19 @@ class Accumulator:
         for queue in self.queues.values():
             if queue.needs_new_epoch:
                 self._renumber_if_drained(queue)
+
+    def leave_cluster(self) -> None:
+        """Forgets the producer id of an idempotent producer, because another cluster is in use.
+
+        There the id may belong to another producer, whose sequences would make these batches look like duplicates. No
+        batch lies in a log of the other cluster, so all get new sequences.
+        """
+        if self.limits.is_idempotent and not self.limits.is_transactional:
+            self.producer_id, self.producer_epoch, self.needs_producer_id = NO_PRODUCER_ID, -1, True
+            for queue in self.queues.values():
+                queue.needs_new_epoch = queue.needs_new_epoch or bool(queue.outstanding)
+                for batch in queue.outstanding:
+                    batch.is_uncertain = False
 
     def _finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch in queue.outstanding:

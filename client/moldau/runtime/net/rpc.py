@@ -41,6 +41,7 @@ from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from moldau.runtime.net.peers import ExpectedPeer
     from moldau.runtime.net.renewal import Renewal
     from moldau.runtime.net.served_versions import NeededVersion
     from moldau.runtime.ports.environment import Connection, Environment
@@ -58,6 +59,9 @@ CLIENT_SOFTWARE_VERSION = "0.1.0"
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """Largest response frame taken by default; Kafka's clients bound fetches by ``fetch.max.bytes`` plus one batch."""
+
+EXPECTED_PEER_VERSION = 5
+"""From this version of ApiVersions on a client names the node that it expects (KIP-1242)."""
 
 REQUESTS_IN_FLIGHT_MAX = 64
 DRAIN_BYTES_MAX = 1024 * 1024
@@ -83,8 +87,10 @@ class RpcConnection:
         in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         authenticated: Authenticated | None = None,
+        expected: ExpectedPeer | None = None,
     ) -> None:
         """Takes over ``connection``. Without ``negotiate`` only ``request_raw`` and explicit versions can be used."""
+        self._expected = expected
         self._connection = connection
         self._client_id = client_id
         self._in_flight_max = in_flight_max
@@ -121,13 +127,16 @@ class RpcConnection:
         in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         negotiate: bool = True,
+        expected: ExpectedPeer | None = None,
     ) -> RpcConnection:
         """Connects through the environment's network (with TLS: ``TlsNetwork``), and asks for the versions served.
+
+        A login asks before it and names no ``expected`` peer, which the server must be authenticated for.
 
         Raises:
             OSError: the connection was refused or died.
             trio.TooSlowError: it took longer than ``timeout_ms`` altogether.
-            KafkaError: the peer answered ApiVersions with an error.
+            KafkaError: the peer answered ApiVersions with an error: REBOOTSTRAP_REQUIRED if it is not ``expected``.
         """
         with trio.fail_after(timeout_ms / 1000):
             authenticated: Authenticated | None = None
@@ -143,10 +152,12 @@ class RpcConnection:
                     in_flight_max=in_flight_max,
                     response_bytes_max=response_bytes_max,
                     authenticated=authenticated,
+                    expected=expected,
                 )
                 if authenticated is not None and authenticated.api_versions is not None:
                     opened.learn_versions(authenticated.api_versions)
-                elif negotiate:
+                    negotiate = expected is not None and opened.version_for(ApiVersionsRequest) >= EXPECTED_PEER_VERSION
+                if negotiate:
                     await opened.negotiate(timeout_ms)
             except BaseException:
                 connection.close()
@@ -157,20 +168,23 @@ class RpcConnection:
 
     async def negotiate(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> None:
         """Asks for the API versions that the peer serves (KIP-35), again in its own version after error 35."""
-        request = ApiVersionsRequest(
-            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
-        )
-        version = request.__versions__.last
+        version = ApiVersionsRequest.__versions__.last
         await self._wait_capacity(timeout_ms)
-        frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
-        response = decode_api_versions(frame, version)
+        response = await self._ask_versions(version, timeout_ms)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            version = older_version(response, version)
-            frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
-            response = decode_api_versions(frame, version)
+            response = await self._ask_versions(older_version(response, version), timeout_ms)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
         self.learn_versions(response)
+
+    async def _ask_versions(self, version: int, timeout_ms: float) -> ApiVersionsResponse:
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
+        )
+        if self._expected is not None and version >= EXPECTED_PEER_VERSION:
+            request.cluster_id, request.node_id = self._expected
+        frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
+        return decode_api_versions(frame, version)
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Takes the versions that the peer serves."""

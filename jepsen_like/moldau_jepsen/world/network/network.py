@@ -133,6 +133,7 @@ class VirtualNetwork:
         "_links",
         "_silent",
         "agenda",
+        "names",
         "profile",
         "random",
         "segments_lost",
@@ -157,6 +158,8 @@ class VirtualNetwork:
         self._silent: list[Pipe] = []
         self._connections_made = 0
         self.segments_lost = 0
+        self.names: dict[str, str] = {}
+        """Further names of hosts, as a name server has them; each connection looks its name up."""
 
     def host(self, name: str) -> Host:
         """Returns the host with a name; adds it if it is new."""
@@ -172,7 +175,7 @@ class VirtualNetwork:
 
     def find(self, name: str) -> Host | None:
         """Returns the host with a name, or None."""
-        return self._hosts.get(name)
+        return self._hosts.get(self.names.get(name, name))
 
     def _link(self, source: str, target: str) -> _Link:
         found = self._links.get((source, target))

@@ -61,8 +61,6 @@ HARMLESS: Final = frozenset(
         "metrics.recording.level",
         "metrics.sample.window.ms",
         "auto.include.jmx.reporter",
-        "metadata.recovery.strategy",
-        "metadata.recovery.rebootstrap.trigger.ms",
         "socket.connection.setup.timeout.max.ms",
         "transaction.two.phase.commit.enable",
         "security.providers",

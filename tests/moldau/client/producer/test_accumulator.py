@@ -238,6 +238,27 @@ def test_the_last_epoch_asks_for_a_new_producer_id():
     assert sequence(again) == (8, 0, 0)
 
 
+def test_a_retry_in_another_cluster_waits_for_its_producer_id():
+    """Whether the old cluster wrote the batch is not known; the other one has not."""
+    core = known(accumulator())
+    add(core, b"1")
+    (first,) = sent(core, 10)
+    assert core.settle(first, ErrorCode.NETWORK_EXCEPTION, 10) is Verdict.RETRY
+    core.leave_cluster()
+    add(core, b"2", partition=P1, now=10)
+    assert (core.needs_producer_id, sent(core, 1000)) == (True, [])
+    core.set_producer_id(8, 0)
+    assert [sequence(batch) for batch in sent(core, 1000)] == [(8, 0, 0), (8, 0, 0)]
+
+
+def test_only_idempotent_producers_leave_their_id_behind():
+    """The coordinator of the other cluster refuses the transactions of an unknown producer id."""
+    for limits in ({"is_idempotent": False}, {"is_idempotent": True, "is_transactional": True}):
+        core = accumulator(**limits)
+        core.leave_cluster()
+        assert not core.needs_producer_id
+
+
 def test_nothing_is_sent_before_there_is_a_producer_id():
     core = Accumulator(Limits(linger_ms=0))
     add(core)

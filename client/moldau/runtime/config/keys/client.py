@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moldau.runtime.config.declaration import INT_MAX, REQUIRED
 from moldau.runtime.config.declare import MIB, MINUTE_MS, boolean, integer, long, names, password, string
+from moldau.runtime.config.keys.recovery import RECOVERY_KEYS
 
 CLIENT_KEYS = (
     names(
@@ -138,6 +139,7 @@ CLIENT_KEYS = (
         minimum=0,
         doc="Age at which metadata is fetched again, in milliseconds.",
     ),
+    *RECOVERY_KEYS,
     integer(
         name="request.timeout.ms",
         default=30000,
