@@ -111,7 +111,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
 
     def poll_columns(self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024) -> list[ConsumedColumns]:
-        """Like ``poll``, but as columns in Arrow's layout."""
+        """Returns records as columns in Arrow's layout; otherwise works like ``poll``."""
         self._return_unread()
         return self._portal.call_or_undo(
             self._put_back_columns, self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes

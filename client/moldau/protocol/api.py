@@ -150,7 +150,7 @@ class Api:
         return self.request.__versions__
 
     def is_flexible(self, version: int) -> bool:
-        """Whether a version uses compact lengths and tagged fields (KIP-482)."""
+        """Returns whether a version uses compact lengths and tagged fields (KIP-482)."""
         return version in self.request.__flexible__
 
 
@@ -159,7 +159,7 @@ APIS: Mapping[int, Api] = MappingProxyType({int(key): Api(key) for key in ApiKey
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """2 for flexible versions, 1 otherwise.
+    """Returns the version of the request header: 2 for flexible versions, 1 otherwise.
 
     Raises:
         KeyError: the key is unknown.

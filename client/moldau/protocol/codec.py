@@ -35,7 +35,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_into(message: Message, version: int, out: list[Buffer]) -> None:
-    """Append the encoded body to ``out`` as a list of buffers; record bytes are borrowed, not copied.
+    """Appends the encoded body to ``out`` as a list of buffers; record bytes are borrowed, not copied.
 
     Raises:
         EncodeError: a value does not fit its field; ``out`` may then hold a part of the message.
@@ -49,7 +49,7 @@ def encode_into(message: Message, version: int, out: list[Buffer]) -> None:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode a body (no header, no size prefix). Fields that the version lacks are left out.
+    """Encodes a body (no header, no size prefix). Fields that the version lacks are left out.
 
     Raises:
         EncodeError: a value does not fit its field.
@@ -63,7 +63,7 @@ def encode(message: Message, version: int) -> bytes:
 def decode_prefix(
     cls: type[M], version: int, buffer: Buffer, offset: int = 0, *, entries_max: int = ENTRIES_UNBOUNDED
 ) -> tuple[M, int]:
-    """Decode a body that starts at ``offset``; returns it and the position after it.
+    """Decodes a body that starts at ``offset``; returns it and the position after it.
 
     ``bytes`` and ``records`` fields are memoryviews into ``buffer``, valid as long as it is not changed.
     ``entries_max`` bounds the elements of all arrays together; long strings count as several.
@@ -92,7 +92,7 @@ def decode_prefix(
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0, *, entries_max: int = ENTRIES_UNBOUNDED) -> M:
-    """Decode a body that starts at ``offset``. Bytes after it are ignored, as Kafka does.
+    """Decodes a body that starts at ``offset``. Bytes after it are ignored, as Kafka does.
 
     Raises:
         DecodeError: the bytes are no such message.

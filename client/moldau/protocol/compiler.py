@@ -95,7 +95,7 @@ def check_tagged_count(count: int) -> None:
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits; returns the value and the position after it."""
+    """Reads an unsigned varint of at most 32 bits; returns the value and the position after it."""
     result = 0
     shift = 0
     while True:
@@ -115,7 +115,7 @@ _UVARINTS = tuple(bytes((value,)) for value in range(128))
 
 
 def uvarint(value: int) -> bytes:
-    """Encode an unsigned varint."""
+    """Encodes an unsigned varint."""
     if value < 0x80:
         return _UVARINTS[value]
     out = bytearray()
@@ -127,7 +127,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uuid(buffer: memoryview, position: int) -> UUID:
-    """Read 16 bytes."""
+    """Reads 16 bytes."""
     raw = bytes(buffer[position : position + 16])
     if len(raw) != 16:
         raise DecodeError(f"a UUID needs 16 bytes, {len(raw)} are left")
@@ -173,7 +173,7 @@ _CUT_MARK = b"..."
 
 
 def is_message_field(key: str) -> bool:
-    """Whether a string field holds a text for people, which may be cut, and not a name or a value."""
+    """Returns whether a string field holds a text for people, which may be cut, and not a name or a value."""
     return key.endswith("error_message")
 
 
@@ -187,12 +187,12 @@ def cut_message(text: bytes) -> bytes:
 
 
 def fields_in(cls: type[Struct], version: int) -> list[tuple[str, FieldSpec]]:
-    """The fields that a version carries, in wire order (tagged ones included)."""
+    """Returns the fields that a version carries, in wire order (tagged ones included)."""
     return [(key, spec) for key, spec in cls.__fields__.items() if version in spec.versions]
 
 
 def minimum_size(cls: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes an encoded struct can have."""
+    """Returns the fewest bytes an encoded struct can have."""
     total = 1 if flexible else 0
     for _, spec in fields_in(cls, version):
         if spec.tag is None:
@@ -342,7 +342,7 @@ class _Generator:
         lines.append("            position = end")
 
     def decode_length(self, lines: list[str], indent: str, target: str, short_prefix: bool) -> None:
-        """Read a length into ``target``; null becomes -1."""
+        """Reads a length into ``target``; null becomes -1."""
         if self.flexible:
             lines += [
                 f"{indent}{target} = buffer[position]",
@@ -396,7 +396,7 @@ class _Generator:
         ]
 
     def decode_null(self, lines: list[str], indent: str, nullable: bool, length: str, target: str, what: str) -> None:
-        """Write the branch for null and open the branch for a value."""
+        """Writes the branch for null and opens the branch for a value."""
         lines.append(f"{indent}if {length} < 0:")
         if not self.flexible:
             lines.append(f"{indent}    if {length} < -1: raise negative({what!r}, {length})")
@@ -553,7 +553,7 @@ _codecs: dict[tuple[type[Message], int], Codec] = {}
 
 
 def codec_for(cls: type[Message], version: int) -> Codec:
-    """The compiled codec of a message class at a version; compiled on first use and kept.
+    """Returns the compiled codec of a message class at a version; compiled on first use and kept.
 
     Raises:
         UnsupportedVersionError: the class has no such version.

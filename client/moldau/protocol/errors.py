@@ -177,7 +177,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> "ErrorCode":
-        """The code of a number from the wire; a number that is not known here counts as UNKNOWN_SERVER_ERROR."""
+        """Returns the code of a number from the wire; UNKNOWN_SERVER_ERROR for a number that is not known here."""
         try:
             return cls(code)
         except ValueError:

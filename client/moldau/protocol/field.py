@@ -58,55 +58,55 @@ def _spec(
 
 
 def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> bool:
-    """One byte, 0 or 1."""
+    """Declares one byte, 0 or 1."""
     value: bool = _spec("bool", versions, default, tag)
     return value
 
 
 def int8(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """A signed integer of 8 bits."""
+    """Declares a signed integer of 8 bits."""
     value: int = _spec("int8", versions, default, tag)
     return value
 
 
 def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """A signed integer of 16 bits."""
+    """Declares a signed integer of 16 bits."""
     value: int = _spec("int16", versions, default, tag)
     return value
 
 
 def uint16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """An unsigned integer of 16 bits."""
+    """Declares an unsigned integer of 16 bits."""
     value: int = _spec("uint16", versions, default, tag)
     return value
 
 
 def int32(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """A signed integer of 32 bits."""
+    """Declares a signed integer of 32 bits."""
     value: int = _spec("int32", versions, default, tag)
     return value
 
 
 def uint32(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """An unsigned integer of 32 bits."""
+    """Declares an unsigned integer of 32 bits."""
     value: int = _spec("uint32", versions, default, tag)
     return value
 
 
 def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
-    """A signed integer of 64 bits."""
+    """Declares a signed integer of 64 bits."""
     value: int = _spec("int64", versions, default, tag)
     return value
 
 
 def float64(versions: str, *, default: float = 0.0, tag: int | None = None) -> float:
-    """A floating-point number of 64 bits (IEEE 754)."""
+    """Declares a floating-point number of 64 bits (IEEE 754)."""
     value: float = _spec("float64", versions, default, tag)
     return value
 
 
 def uuid(versions: str, *, default: UUID = ZERO_UUID, tag: int | None = None) -> UUID:
-    """A UUID of 16 bytes."""
+    """Declares a UUID of 16 bytes."""
     value: UUID = _spec("uuid", versions, default, tag)
     return value
 
@@ -118,7 +118,7 @@ def string(versions: str, *, nullable: str, default: str | None = "", tag: int |
 def string(
     versions: str, *, nullable: str | None = None, default: str | None = "", tag: int | None = None
 ) -> str | None:
-    """A UTF-8 string of at most 32767 bytes, in every version."""
+    """Declares a UTF-8 string of at most 32767 bytes, in every version."""
     value: str | None = _spec("string", versions, default, tag, nullable)
     return value
 
@@ -130,13 +130,13 @@ def binary(versions: str, *, nullable: str, default: Buffer | None = b"", tag: i
 def binary(
     versions: str, *, nullable: str | None = None, default: Buffer | None = b"", tag: int | None = None
 ) -> Buffer | None:
-    """Opaque bytes (Kafka's type ``bytes``)."""
+    """Declares opaque bytes (Kafka's type ``bytes``)."""
     value: Buffer | None = _spec("bytes", versions, default, tag, nullable)
     return value
 
 
 def records(versions: str, *, nullable: str | None = None) -> Buffer | None:
-    """Record batches back to back, opaque here; null by default."""
+    """Declares record batches back to back, opaque here; null by default."""
     value: Buffer | None = _spec("bytes", versions, None, None, nullable)
     return value
 
@@ -155,7 +155,7 @@ def array(
     default: Sequence[S] | None = (),
     tag: int | None = None,
 ) -> Sequence[S] | None:
-    """An array of structs; decodes to a tuple."""
+    """Declares an array of structs; decodes to a tuple."""
     value: Sequence[S] | None = _spec("struct", versions, default, tag, nullable, is_array=True, struct=struct)
     return value
 
@@ -169,7 +169,7 @@ def struct(
 def struct(
     struct: type[S], versions: str, *, nullable: str | None = None, default: None = None, tag: int | None = None
 ) -> S | None:
-    """A nested struct; the default is a struct of defaults, or null where it may be null."""
+    """Declares a nested struct; the default is a struct of defaults, or null where it may be null."""
     value: S | None = _spec("struct", versions, default, tag, nullable, struct=struct)
     return value
 
@@ -183,31 +183,31 @@ def int32_array(
 def int32_array(
     versions: str, *, nullable: str | None = None, default: Sequence[int] | None = (), tag: int | None = None
 ) -> Sequence[int] | None:
-    """An array of signed integers of 32 bits."""
+    """Declares an array of signed integers of 32 bits."""
     value: Sequence[int] | None = _spec("int32", versions, default, tag, nullable, is_array=True)
     return value
 
 
 def int64_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
-    """An array of signed integers of 64 bits."""
+    """Declares an array of signed integers of 64 bits."""
     value: Sequence[int] = _spec("int64", versions, (), tag, is_array=True)
     return value
 
 
 def int8_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
-    """An array of signed integers of 8 bits."""
+    """Declares an array of signed integers of 8 bits."""
     value: Sequence[int] = _spec("int8", versions, (), tag, is_array=True)
     return value
 
 
 def int16_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
-    """An array of signed integers of 16 bits."""
+    """Declares an array of signed integers of 16 bits."""
     value: Sequence[int] = _spec("int16", versions, (), tag, is_array=True)
     return value
 
 
 def uuid_array(versions: str, *, tag: int | None = None) -> Sequence[UUID]:
-    """An array of UUIDs."""
+    """Declares an array of UUIDs."""
     value: Sequence[UUID] = _spec("uuid", versions, (), tag, is_array=True)
     return value
 
@@ -221,6 +221,6 @@ def string_array(
 def string_array(
     versions: str, *, nullable: str | None = None, default: Sequence[str] | None = (), tag: int | None = None
 ) -> Sequence[str] | None:
-    """An array of texts."""
+    """Declares an array of texts."""
     value: Sequence[str] | None = _spec("string", versions, default, tag, nullable, is_array=True)
     return value

@@ -42,7 +42,7 @@ class RequestHeader:
 
 
 def skip_tagged_section(buffer: memoryview, position: int) -> int:
-    """Step over a tagged section; returns the position after it.
+    """Steps over a tagged section; returns the position after it.
 
     Raises:
         DecodeError: it does not end inside the buffer, or has more fields than any message.
@@ -62,7 +62,7 @@ def skip_tagged_section(buffer: memoryview, position: int) -> int:
 
 
 def decode_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
-    """Read the header of a request frame (without its size prefix).
+    """Reads the header of a request frame (without its size prefix).
 
     An unknown API key, or a version of a known one that is not, is not an error here: the header is then read as
     version 1 up to the client id, and ``body_offset`` stands behind that. Callers check key and version before they
@@ -95,7 +95,7 @@ def decode_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
 
 
 def encode_request_header(api_key: int, version: int, correlation_id: int, client_id: str | None, header: int) -> bytes:
-    """Write a request header of version 1 or 2.
+    """Writes a request header of version 1 or 2.
 
     Raises:
         EncodeError: the client id is longer than 32767 bytes, or a number is out of range.
@@ -110,7 +110,7 @@ def encode_request_header(api_key: int, version: int, correlation_id: int, clien
 
 
 def encode_request(message: Request, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A whole request frame, size prefix included.
+    """Returns a whole request frame, size prefix included.
 
     Raises:
         EncodeError: a value does not fit its field.
@@ -125,7 +125,7 @@ def encode_request(message: Request, version: int, correlation_id: int, client_i
 
 
 def encode_response(message: Response, version: int, correlation_id: int, *, bytes_max: int = FRAME_SIZE_MAX) -> bytes:
-    """A whole response frame, size prefix included; ``bytes_max`` bounds it without that prefix.
+    """Returns a whole response frame, size prefix included; ``bytes_max`` bounds it without that prefix.
 
     Raises:
         FrameTooLargeError: the frame has more than ``bytes_max`` bytes.
@@ -148,7 +148,7 @@ def _frame_size(parts: list[Buffer], bytes_max: int = FRAME_SIZE_MAX) -> int:
 
 
 def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[int, R]:
-    """Read a response frame (without its size prefix); returns the correlation id and the message.
+    """Reads a response frame (without its size prefix); returns the correlation id and the message.
 
     Raises:
         DecodeError: the frame is no such response.

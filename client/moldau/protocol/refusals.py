@@ -154,7 +154,7 @@ def refusal(
 
 
 def has_code(struct: Struct) -> bool:
-    """Whether an error code is in a response, or in an entry of it."""
+    """Returns whether an error code is in a response, or in an entry of it."""
     for field in struct.__fields__:
         value = getattr(struct, field)
         if field in CODE_FIELDS and value != ErrorCode.NONE:
@@ -382,7 +382,7 @@ def _is_always_present(spec: FieldSpec | None, api_key: int) -> bool:
 
 
 def _is_nullable(spec: FieldSpec, api_key: int, version: int | None) -> bool:
-    """Whether a field may be null: in the version, or in each version that has the field."""
+    """Returns whether a field may be null: in the version, or in each version that has the field."""
     if version is not None:
         return version in spec.nullable
     versions = APIS[api_key].versions
@@ -390,5 +390,5 @@ def _is_nullable(spec: FieldSpec, api_key: int, version: int | None) -> bool:
 
 
 def _repeats_null(answer: FieldSpec, asked: FieldSpec, version: int | None) -> bool:
-    """Whether a response can repeat a null of the request: in the version, or in each version that allows the null."""
+    """Returns whether a response can repeat a null of the request, in the version or in each that allows the null."""
     return answer.nullable.first <= asked.nullable.first if version is None else version in answer.nullable

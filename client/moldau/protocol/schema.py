@@ -20,7 +20,7 @@ _UNSET = object()
 
 
 def _build_init(name: str, specs: dict[str, FieldSpec]) -> Callable[..., None]:
-    """Write ``__init__``: straight-line assignments, since decoding constructs thousands of these."""
+    """Writes ``__init__``: straight-line assignments, since decoding constructs thousands of these."""
     scope: dict[str, Any] = {"_unset": _UNSET}
     parameters: list[str] = []
     body: list[str] = []
@@ -118,14 +118,14 @@ class Struct(metaclass=StructType):
 
 
 def _equal(left: object, right: object) -> bool:
-    """Compare field values; a list and a tuple of equal elements are the same array."""
+    """Compares field values; a list and a tuple of equal elements are the same array."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(_equal, left, right))
     return left == right
 
 
 def _show(value: object) -> str:
-    """Show a value without dumping record bytes into a log line."""
+    """Shows a value without dumping record bytes into a log line."""
     if isinstance(value, (memoryview, bytes, bytearray)) and len(value) > 32:
         return f"<{len(value)} bytes>"
     return repr(bytes(value)) if isinstance(value, memoryview) else repr(value)

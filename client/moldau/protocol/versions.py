@@ -27,7 +27,7 @@ NO_VERSIONS = VersionRange(1, 0)
 
 
 def parse_versions(text: str | None) -> VersionRange:
-    """Read ``"none"``, ``"N"``, ``"N-M"`` or ``"N+"``.
+    """Reads ``"none"``, ``"N"``, ``"N-M"`` or ``"N+"``.
 
     Raises:
         ValueError: the text is none of these.

@@ -160,7 +160,7 @@ def _snappy_block(block: memoryview, whole: _Whole) -> Iterator[Buffer | LongSte
 
 
 def _zstd_size(data: memoryview) -> int:
-    """The decompressed size that the first frame announces, or else an estimate."""
+    """Returns the decompressed size that the first frame announces, or else an estimate."""
     declared = zstd_content_size(data)
     return 8 * len(data) if declared is None else declared
 
@@ -239,7 +239,7 @@ class StreamCompressor:
         before = [header]
 
         def blocks(data: memoryview) -> bytes:
-            """``compress`` writes the header each time; it is wanted once."""
+            """Yields the blocks without the header, which ``compress`` writes each time."""
             packed = before.pop() if before else b""
             return packed + compress(Compression.SNAPPY, data)[len(XERIAL_HEADER) :]
 

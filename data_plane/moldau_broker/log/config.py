@@ -19,23 +19,23 @@ class TypedConfig(Protocol):
     """The typed reads of ``moldau.runtime.config.Config`` that the log needs."""
 
     def get_int(self, name: str) -> int:
-        """Value of an integer key."""
+        """Returns the value of an integer key."""
         ...
 
     def get_double(self, name: str) -> float:
-        """Value of a floating-point key."""
+        """Returns the value of a floating-point key."""
         ...
 
     def get_str(self, name: str) -> str:
-        """Value of a text key."""
+        """Returns the value of a text key."""
         ...
 
     def get_bool(self, name: str) -> bool:
-        """Value of a boolean key."""
+        """Returns the value of a boolean key."""
         ...
 
     def get_list(self, name: str) -> Sequence[str]:
-        """Value of a list key."""
+        """Returns the value of a list key."""
         ...
 
 

@@ -103,7 +103,7 @@ class ClientOptions:
     """Of the polls of the queue's readers that returned something: the reader seeks afterwards."""
 
     def works(self, workload: Workload) -> bool:
-        """Whether this one of the workloads is at work."""
+        """Returns whether this one of the workloads is at work."""
         return self.workload is workload or (self.workload is Workload.ALL and workload is not Workload.SPARK)
 
     @property

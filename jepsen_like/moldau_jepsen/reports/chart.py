@@ -338,7 +338,7 @@ def _label(mark: Mark, x_of: _Scale, width: float, others: Sequence[float]) -> L
 
 
 def _covers(label: Label, x: float) -> bool:
-    """Whether the line of another mark, at ``x``, would run through the label."""
+    """Returns whether the line of another mark, at ``x``, would run through the label."""
     return label.left - LABEL_GAP < x < label.right + LABEL_GAP and x != label.x
 
 

@@ -51,7 +51,7 @@ class Seeker:
         self._reached: dict[TopicPartition, int] = {}
 
     def is_back(self, consumer: Consumer) -> bool:
-        """Whether the reader has come as far again as it was before its seeks.
+        """Returns whether the reader has come as far again as it was before its seeks.
 
         Until then it must not commit: it would take back what its group has committed.
         """

@@ -104,7 +104,7 @@ class LogDamagedError(MetadataLogError):
 
 
 def replacement_advice(node_id: int) -> str:
-    """The remedy for a voter that lost its log, and with it its promises to other voters."""
+    """Returns the remedy for a voter that lost its log, and with it its promises to other voters."""
     return (
         f"restore the directory as it was, or let another voter take its place: moldau quorum remove-voter {node_id}, "
         f"delete the directory, start the node, moldau quorum add-voter {node_id} HOST:PORT"
@@ -337,7 +337,7 @@ class StateMachine(Protocol):
         ...
 
     def leadership_changed(self, leadership: Leadership) -> None:
-        """Leader, epoch or this node's right to decide has changed, as of the entries applied so far."""
+        """Reports a change of leader, epoch or this node's right to decide, as of the entries applied so far."""
         ...
 
     def snapshot_pieces(self) -> Iterator[bytes]:
@@ -349,7 +349,7 @@ class StateMachine(Protocol):
         ...
 
     def restore_begin(self) -> None:
-        """A snapshot follows that replaces the state. It may be broken off by another ``restore_begin``."""
+        """Begins to replace the state by a snapshot, whose pieces follow; another call may break it off."""
         ...
 
     def restore_piece(self, piece: bytes) -> None:
@@ -361,7 +361,7 @@ class StateMachine(Protocol):
         ...
 
     def restore_end(self, position: LogPosition) -> None:
-        """The snapshot is complete, and is the state after the entry at ``position``.
+        """Ends a restore: the snapshot is the state after the entry at ``position``.
 
         Raises:
             SnapshotInvalidError: it is not; the state is unchanged.
@@ -401,7 +401,7 @@ class QuorumSession(Protocol):
         ...
 
     def close(self) -> None:
-        """The connection has ended; idempotent."""
+        """Ends the session of a connection that has ended; idempotent."""
         ...
 
 
@@ -432,7 +432,7 @@ class MetadataLog(Protocol):
         ...
 
     def learn_voters(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Another voter says that these nodes are voters: those that are unknown here may speak from now on."""
+        """Accepts connections of nodes that another voter names as voters and that are unknown here."""
         ...
 
     @property
@@ -460,7 +460,7 @@ class MetadataLog(Protocol):
         ...
 
     async def propose(self, data: bytes, *, epoch: int) -> LogPosition:
-        """Like ``propose_nowait``, waits for room, and for the commit.
+        """Writes an entry like ``propose_nowait``; waits for room, and for the commit.
 
         Raises:
             NotLeaderError: nothing was written, or another entry was committed in its place.
@@ -499,7 +499,7 @@ class MetadataLog(Protocol):
         ...
 
     def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
-        """Committed entries from ``from_index`` on, about ``bytes_max`` bytes, at least one if there is one.
+        """Returns committed entries from ``from_index`` on, about ``bytes_max`` bytes, at least one if there is one.
 
         Raises:
             OffsetOutOfRangeError: ``from_index`` is below ``log_start_index``.
@@ -511,7 +511,7 @@ class MetadataLog(Protocol):
         ...
 
     def status(self) -> QuorumStatus:
-        """Leader, epoch, high watermark, replicas."""
+        """Returns leader, epoch, high watermark and replicas."""
         ...
 
     @property
@@ -564,5 +564,5 @@ class MetadataLogFactory(Protocol):
     """Makes an engine; ``factory.metadata_log`` chooses by name."""
 
     def __call__(self, environment: Environment, config: MetadataLogConfig, machine: StateMachine) -> MetadataLog:
-        """The engine does nothing before ``run``."""
+        """Returns an engine, which does nothing before ``run``."""
         ...

@@ -43,17 +43,17 @@ def token_hmac(secret: bytes, token_id: str) -> bytes:
 
 
 def may_ask_for_tokens(identity: Identity | None) -> bool:
-    """Whether a peer may create, change or see tokens: it must have authenticated, and not with a token."""
+    """Returns whether a peer may create, change or see tokens: it must have authenticated, and not with a token."""
     return identity is not None and not identity.is_anonymous and not identity.by_token
 
 
 def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether a principal owns a token, created it, or was named as a renewer."""
+    """Returns whether a principal owns a token, created it, or was named as a renewer."""
     return principal in (token.owner, token.requester, *token.renewers)
 
 
 def is_expired(token: DelegationTokenRecord, wall_ms: int) -> bool:
-    """Whether a token can no longer be used."""
+    """Returns whether a token can no longer be used."""
     return wall_ms >= min(token.expiry_ms, token.max_ms)
 
 

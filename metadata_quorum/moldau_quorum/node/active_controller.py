@@ -229,7 +229,7 @@ class ActiveController:
         )
 
     def connection_closed(self, connection: object) -> None:
-        """A connection ended; brokers whose session lived on it get the grace period."""
+        """Begins the grace period of the brokers whose session used a connection that has ended."""
         if self._projection.epoch is not None:
             self._live.connection_closed(connection, self._projection.image)
             self._wake()
@@ -481,7 +481,7 @@ class ActiveController:
 
 
 def draw_cluster_id(drawn: UUID) -> str:
-    """Kafka's form of a cluster id: 22 characters of URL-safe base64."""
+    """Draws a cluster id in Kafka's form: 22 characters of URL-safe base64."""
     import base64
 
     return base64.urlsafe_b64encode(drawn.bytes).decode("ascii").rstrip("=")

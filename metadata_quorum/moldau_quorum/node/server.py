@@ -403,7 +403,7 @@ async def _serve(
 async def _known_voters(
     environment: Environment, config: Config, directory: NodeDirectory
 ) -> dict[int, tuple[str, int]]:
-    """The voters of a quorum that this node joins. A node that has joined before may find them in its own log."""
+    """Returns the voters of a quorum that this node joins; one that has joined before may find them in its own log."""
     servers = addresses(config, "controller.quorum.bootstrap.servers")
     client_id = f"controller-{directory.identity.node_id}"
     if directory.is_new:

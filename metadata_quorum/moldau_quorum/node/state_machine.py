@@ -41,11 +41,11 @@ class MetadataStateMachine:
         self._log = EventLogger("moldau.metadata", node=node_id)
 
     def on_image(self, listener: Callable[[MetadataImage], None]) -> None:
-        """``listener`` gets the image after every applied entry or restored snapshot. It must not wait."""
+        """Registers a listener, which must not wait, for the image after every applied entry or restored snapshot."""
         self._on_image.append(listener)
 
     def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
-        """``listener`` hears of changes of the leadership. It must not wait."""
+        """Registers a listener, which must not wait, for changes of the leadership."""
         self._on_leadership.append(listener)
 
     def expect(self, previous: MetadataImage, image: MetadataImage) -> None:
@@ -57,7 +57,7 @@ class MetadataStateMachine:
         self._expected.append((previous, image))
 
     def expect_nothing(self) -> None:
-        """The controller epoch is over."""
+        """Forgets announced commands, because the controller epoch is over."""
         self._expected.clear()
 
     def _expected_image(self, entry: CommittedEntry) -> MetadataImage | None:
@@ -96,7 +96,7 @@ class MetadataStateMachine:
             listener(leadership)
 
     def snapshot_pieces(self) -> Iterator[bytes]:
-        """The present image as a snapshot; advanced at leisure, since images never change."""
+        """Yields the present image as a snapshot; it may be advanced later, because images never change."""
         return snapshot_pieces(self.image)
 
     def restore_begin(self) -> None:

@@ -221,7 +221,7 @@ def _assign_general(
     members: Sequence[MemberSubscription],
     owned: Mapping[str, list[TopicPartition]],
 ) -> Assignment:
-    """Members want different topics: keep what is owned, place the rest on the least loaded, then even out."""
+    """Assigns to members with different topics: owned ones stay, the least loaded get the rest; then evens out."""
     assignment: Assignment = {member.member_id: list(owned[member.member_id]) for member in members}
     taken = dict.fromkeys(partition for held in assignment.values() for partition in held)
     takers = {

@@ -69,7 +69,7 @@ class PlannedFetch:
         return [position for position, _, _ in self.asked.values()]
 
     def covers(self, position: PartitionPosition) -> bool:
-        """Whether the partition is asked for at the offset where it is to be fetched."""
+        """Returns whether the partition is asked for at the offset where it is to be fetched."""
         return self.asked.get(position.partition) == (position, position.generation, position.fetch_offset)
 
 

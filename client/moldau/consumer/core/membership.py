@@ -173,7 +173,7 @@ class Membership:
 
     @staticmethod
     def is_leader(response: JoinGroupResponse) -> bool:
-        """Whether this member computes the assignment."""
+        """Returns whether this member computes the assignment."""
         return response.leader == response.member_id and not response.skip_assignment
 
     @staticmethod

@@ -186,18 +186,18 @@ class PartitionPosition:
         self.is_idle = False
 
     def has_room(self, partition_bytes: int) -> bool:
-        """Whether the buffer takes another answer of ``partition_bytes``."""
+        """Returns whether the buffer takes another answer of ``partition_bytes``."""
         return len(self.chunks) < CHUNKS_BUFFERED_MIN or self.buffered_bytes <= partition_bytes
 
     def _is_fetched(self, now_ms: float) -> bool:
         return self.phase is Phase.FETCH and not self.is_paused and now_ms >= self.retry_at_ms
 
     def wants_fetch(self, now_ms: float, partition_bytes: int) -> bool:
-        """Whether the partition should be part of the next fetch."""
+        """Returns whether the partition should be part of the next fetch."""
         return self._is_fetched(now_ms) and self.has_room(partition_bytes)
 
     def is_full(self, now_ms: float, partition_bytes: int) -> bool:
-        """Whether the partition would be fetched if its buffer had room."""
+        """Returns whether the partition would be fetched if its buffer had room."""
         return self._is_fetched(now_ms) and not self.has_room(partition_bytes)
 
     def add_chunk(self, generation: int, requested_offset: int, chunk: FetchedChunk) -> bool:

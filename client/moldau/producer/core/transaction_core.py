@@ -306,7 +306,7 @@ class TransactionManager:
     # --- requests that are due
 
     def next_call(self, *, has_records: bool) -> Call | None:
-        """The request that is due (not before ``retry_at_ms``); None: nothing is to be asked.
+        """Returns the request that is due (not before ``retry_at_ms``); None without one.
 
         ``has_records``: records of the transaction are not settled yet.
         """

@@ -149,7 +149,7 @@ class _Allowance:
 def read_fetch_request(
     frame: memoryview, position: int, version: int, entries_max: int = ENTRIES_UNBOUNDED
 ) -> FetchRequestView:
-    """Read the body of a Fetch request that starts at ``position``. Nothing of the result borrows ``frame``.
+    """Reads the body of a Fetch request that starts at ``position``. Nothing of the result borrows ``frame``.
 
     ``entries_max`` bounds topics and partitions, fetched and forgotten, together.
 
@@ -184,14 +184,14 @@ def read_fetch_request(
 
 
 def _bounded_string(frame: memoryview, position: int, length: int, what: str) -> int:
-    """The end of a string, which may be shorter than the frame would allow."""
+    """Returns the end of a string, which may be shorter than the frame would allow."""
     if length > STRING_BYTES_MAX:
         raise DecodeError(f"FetchRequest: {what}: a string of {length} bytes; at most {STRING_BYTES_MAX} are allowed")
     return _bounded(frame, position, length, what)
 
 
 def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
-    """The end of a run of ``length`` bytes."""
+    """Returns the end of a run of ``length`` bytes."""
     if length < 0:
         raise DecodeError(f"FetchRequest: {what} may not be null")
     end = position + length
@@ -201,7 +201,7 @@ def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
 
 
 def _topic(frame: memoryview, position: int, version: int) -> tuple[bytes, int]:
-    """A raw topic of a flexible version, and the position after it."""
+    """Returns a raw topic of a flexible version, and the position after it."""
     if version >= _TOPIC_IDS:
         end = _bounded(frame, position, 16, "topic id")
         return bytes(frame[position:end]), end
@@ -214,7 +214,7 @@ def _topic(frame: memoryview, position: int, version: int) -> tuple[bytes, int]:
 
 
 def _count(frame: memoryview, position: int, what: str, allowance: _Allowance) -> tuple[int, int]:
-    """The length of an array of a flexible version. Loops over it end with the frame: each turn consumes bytes."""
+    """Returns the length of an array of a flexible version; each turn of a loop over it consumes bytes of the frame."""
     count, position = read_uvarint(frame, position)
     if not count:
         raise DecodeError(f"FetchRequest: {what} may not be null")
@@ -282,7 +282,7 @@ def _read_flexible(frame: memoryview, position: int, version: int, allowance: _A
 
 
 def _tags(frame: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
-    """The tagged section as (tag, start, end), and the position after it."""
+    """Returns the tagged section as (tag, start, end), and the position after it."""
     count, position = read_uvarint(frame, position)
     check_tagged_count(count)
     tags: list[tuple[int, int, int]] = []
@@ -515,7 +515,7 @@ def write_fetch_response(
 
 
 def _write_result(out: list[bytes], result: FetchPartitionResult[P], version: int) -> None:
-    """Everything of a partition up to and including the length of its records."""
+    """Writes the fields of a partition up to and including the length of its records."""
     flexible = version >= _FLEXIBLE
     if version >= 5:
         out.append(

@@ -86,7 +86,7 @@ def _admit(entries: int, entries_max: int) -> None:
 def read_produce_request(
     frame: memoryview, position: int, version: int, entries_max: int = ENTRIES_UNBOUNDED
 ) -> ProduceRequestView:
-    """Read the body of a Produce request that starts at ``position``.
+    """Reads the body of a Produce request that starts at ``position``.
 
     The record memoryviews borrow ``frame``. ``entries_max`` bounds topics and partitions together.
 
@@ -112,14 +112,14 @@ def read_produce_request(
 
 
 def _bounded_string(frame: memoryview, position: int, length: int, what: str) -> int:
-    """The end of a string, which may be shorter than the frame would allow."""
+    """Returns the end of a string, which may be shorter than the frame would allow."""
     if length > STRING_BYTES_MAX:
         raise DecodeError(f"ProduceRequest: {what}: a string of {length} bytes; at most {STRING_BYTES_MAX} are allowed")
     return _bounded(frame, position, length, what)
 
 
 def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
-    """The end of a run of ``length`` bytes."""
+    """Returns the end of a run of ``length`` bytes."""
     if length < 0:
         raise DecodeError(f"ProduceRequest: {what} may not be null")
     end = position + length
@@ -225,7 +225,7 @@ def write_produce_response(
     throttle_time_ms: int = 0,
     node_endpoints: Sequence[NodeEndpointResult] = (),
 ) -> bytes:
-    """Write a whole response frame, size prefix included. A topic is named as the request named it (raw name or id).
+    """Writes a whole response frame, size prefix included. A topic is named as the request named it (raw name or id).
 
     Raises:
         UnsupportedVersionError: there is no such version.
@@ -292,7 +292,7 @@ def _write_result(out: list[bytes], result: ProducePartitionResult, version: int
 
 
 def compact_string(text: str | None) -> bytes:
-    """A nullable string of the flexible encoding."""
+    """Returns a nullable string of the flexible encoding."""
     if text is None:
         return b"\0"
     data = text.encode()
@@ -300,7 +300,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def plain_string(text: str | None) -> bytes:
-    """A nullable string of the encoding before KIP-482; cut at 32767 bytes."""
+    """Returns a nullable string of the encoding before KIP-482; cut at 32767 bytes."""
     if text is None:
         return b"\xff\xff"
     data = text.encode()[:32767]
@@ -308,7 +308,7 @@ def plain_string(text: str | None) -> bytes:
 
 
 def node_endpoints_section(endpoints: Sequence[NodeEndpointResult]) -> bytes:
-    """A tagged section whose field 0 is the array of endpoints; the same in Produce and Fetch."""
+    """Returns a tagged section whose field 0 is the array of endpoints; the same in Produce and Fetch."""
     parts = [uvarint(len(endpoints) + 1)]
     for node_id, host, port, rack in endpoints:
         parts += (_INT32.pack(node_id), compact_string(host), _INT32.pack(port), compact_string(rack), b"\0")

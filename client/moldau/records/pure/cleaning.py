@@ -28,7 +28,7 @@ _put_offset = struct.Struct(">Q").pack_into
 
 
 def _find(table: bytearray, digest: bytes) -> tuple[int, int, int]:
-    """Position of the key's entry or of the empty one where it belongs, what it holds as offset, and the probes."""
+    """Returns the position of the key's entry or of the empty one where it belongs, its offset, and the probes."""
     slots = len(table) // _ENTRY_BYTES
     first, second = _halves(digest)
     slot = first % slots

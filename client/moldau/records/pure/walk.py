@@ -252,7 +252,7 @@ class RecordWalker:
 
 
 def _lies_whole(data: memoryview, at: int, end: int) -> bool:
-    """Whether the record that begins at ``at`` ends at or before ``end``."""
+    """Returns whether the record that begins at ``at`` ends at or before ``end``."""
     try:
         size, body = read_varint(data, at, end)
     except Broken:

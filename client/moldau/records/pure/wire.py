@@ -139,5 +139,5 @@ def view_of(buffer: Buffer, start: int, end: int) -> memoryview:
 
 
 def fits(number: int) -> bool:
-    """Whether ``number`` fits 64 bits."""
+    """Returns whether ``number`` fits 64 bits."""
     return INT64_MIN <= number <= INT64_MAX

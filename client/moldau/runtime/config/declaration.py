@@ -264,11 +264,11 @@ class Config:
         return self._values[name]
 
     def is_set(self, name: str) -> bool:
-        """Whether the value was given, and is not the default."""
+        """Returns whether the value was given, and is not the default."""
         return name in self._set
 
     def explicit(self) -> dict[str, Value]:
-        """The values that were given."""
+        """Returns the values that were given."""
         return dict(self._set)
 
     def text(self, name: str, *, hide: bool = False) -> str | None:
@@ -381,7 +381,7 @@ class ConfigSchema:
         return key
 
     def is_unserved(self, name: str) -> bool:
-        """Whether ``name`` is a key of Kafka that is accepted without effect."""
+        """Returns whether ``name`` is a key of Kafka that is accepted without effect."""
         try:
             return self.key(name).name not in self.keys
         except KeyError:

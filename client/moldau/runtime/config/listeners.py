@@ -235,7 +235,7 @@ def inter_broker_protocol(config: Config) -> SecurityProtocol:
 
 
 def bootstraps_from_itself(config: Config) -> bool:
-    """Whether ``controller.quorum.bootstrap.servers`` names only this controller, so that a new one finds no quorum.
+    """Returns whether ``controller.quorum.bootstrap.servers`` names this controller alone: a new one finds no quorum.
 
     Kafka's example files do so; in Kafka the command that formats the directory makes the node a voter.
     """
@@ -329,7 +329,7 @@ def metadata_log_dir(config: Config) -> str:
 
 
 def check_server(config: Config) -> list[str]:
-    """The checks of a node's configuration that span several keys; returns problems."""
+    """Checks a node's configuration where several keys depend on each other; returns problems."""
     problems: list[str] = []
     roles = config.get_list("process.roles")
     try:

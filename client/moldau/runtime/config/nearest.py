@@ -50,5 +50,5 @@ class NearestNames:
 
 @lru_cache(maxsize=16)
 def nearest_names(names: tuple[str, ...]) -> NearestNames:
-    """The index of these names, built once."""
+    """Returns the index of these names, built once."""
     return NearestNames(names)

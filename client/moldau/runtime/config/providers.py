@@ -44,7 +44,7 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
 
 
 def _shown(value: object) -> str:
-    """The references of a value without the text between them, which may be secret."""
+    """Returns the references of a value without the text between them, which may be secret."""
     return " ".join(match[0] for match in _REFERENCE.finditer(str(value)))
 
 

@@ -87,7 +87,7 @@ def _check_topic(config: Config) -> list[str]:
 
 
 def _check_topic_defaults(config: Config) -> list[str]:
-    """A node whose defaults no topic could have would fail with its first topic."""
+    """Checks the defaults of topics: a node whose defaults no topic could have would fail with its first topic."""
     try:
         topic_config(config, {})
     except ConfigError as error:
@@ -147,7 +147,7 @@ MIRROR_CONFIG = ConfigSchema.of("mirror", (*MIRROR_KEYS, *SOURCE_KEYS), (_check_
 
 
 def unserved_keys(config: Config) -> tuple[str, ...]:
-    """The keys of Kafka that a node's configuration sets and that have no effect here; worth a warning."""
+    """Returns the keys of Kafka that a node's configuration sets and that have no effect here; worth a warning."""
     return tuple(sorted(name for name in config.explicit() if config.schema.is_unserved(name)))
 
 

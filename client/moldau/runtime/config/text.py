@@ -149,7 +149,7 @@ def environment_name(key: str) -> str:
 
 
 def _variables(schema: ConfigSchema) -> dict[str, str]:
-    """The key that each variable overrides."""
+    """Returns the key that each variable overrides."""
     return {environment_name(key): key for key in (*schema.keys, *schema.unserved)}
 
 

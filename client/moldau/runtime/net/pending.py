@@ -61,7 +61,7 @@ class PendingResponse(Generic[T]):
         return self._read()
 
     async def wait_without_deadline(self) -> T:
-        """As ``wait``, for callers that cancel it in time and then close the connection.
+        """Waits like ``wait``, for callers that cancel it in time and then close the connection.
 
         Raises:
             Exception: as ``wait``, except ``trio.TooSlowError``.

@@ -198,7 +198,7 @@ class RpcConnection:
         return self._served.by_key
 
     def serves(self, api_key: int) -> bool:
-        """Whether the peer serves an API in a version known here."""
+        """Returns whether the peer serves an API in a version known here."""
         return self._served.serves(api_key)
 
     def version_for(self, message: type[Request] | Request, version_max: int | None = None) -> int:
@@ -236,7 +236,7 @@ class RpcConnection:
         return self._error is None
 
     def notice_end(self) -> bool:
-        """Whether the connection is still open, after a check for a close by the peer.
+        """Returns whether the connection is still open, after a check for a close by the peer.
 
         Checks only a connection without requests in flight; on others some task receives.
         """
@@ -312,7 +312,7 @@ class RpcConnection:
         version: int | None = None,
         timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> R:
-        """``request`` with the type of the response stated, for callers that want it checked."""
+        """Sends a request like ``request``; ``response_class`` states the type of the response."""
         response = await self.request(message, version, timeout_ms)
         assert isinstance(response, response_class), f"{type(message).__name__} is not answered by {response_class}"
         return response
@@ -377,7 +377,7 @@ class RpcConnection:
     # --- re-authentication (KIP-368)
 
     def _hold(self, pending: PendingResponse[object] | None, frame: tuple[Buffer, ...]) -> bool:
-        """Whether a request waits for the end of a re-authentication, which begins here when it is due."""
+        """Returns whether a request waits for the end of a re-authentication, which begins here when it is due."""
         renewal = self._renewal
         if renewal is None:
             return False

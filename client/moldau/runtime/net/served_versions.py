@@ -97,7 +97,7 @@ class ServedVersions:
         """First and last version, by API key."""
 
     def serves(self, api_key: int) -> bool:
-        """Whether the peer serves an API in a version known here."""
+        """Returns whether the peer serves an API in a version known here."""
         known = APIS.get(api_key)
         return known is not None and self._common_version(api_key, known.versions) is not None
 

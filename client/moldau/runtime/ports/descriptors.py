@@ -23,7 +23,7 @@ _CACHED_MAX: Final = 4096
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, says that the process or the system has no descriptors left."""
+    """Returns whether an error, or one that caused it, says that the process or the system has no descriptors left."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in SHORTAGE_ERRNOS:
             return True
@@ -81,5 +81,5 @@ class DescriptorBudget:
         return self._available - max(self.connections(), self._share)
 
     def connections_max(self, files_kept: int) -> int:
-        """How many connections there may be now, beside ``files_kept`` files that must stay open."""
+        """Returns how many connections there may be now, beside ``files_kept`` files that must stay open."""
         return self._available - max(files_kept, self._share)

@@ -40,7 +40,7 @@ class Clock(Protocol):
         ...
 
     def wall_ns(self) -> int:
-        """The time of ``wall_ms`` in nanoseconds, for hot loops."""
+        """Returns the time of ``wall_ms`` in nanoseconds, for hot loops."""
         ...
 
 
@@ -296,15 +296,15 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of that name exists."""
+        """Returns whether a file or directory of that name exists."""
         ...
 
     def is_directory(self, path: str) -> bool:
-        """Whether the name is a directory."""
+        """Returns whether the name is a directory."""
         ...
 
     def file_size(self, path: str) -> int:
-        """Bytes of content.
+        """Returns the size of the content, in bytes.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -312,7 +312,7 @@ class Disk(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int:
-        """Wall-clock milliseconds of the last write.
+        """Returns the wall-clock milliseconds of the last write.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -320,7 +320,7 @@ class Disk(Protocol):
         ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in the directory, sorted.
+        """Returns the names in the directory, sorted.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -353,15 +353,15 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written below ``path``."""
+        """Returns the bytes that can still be written below ``path``."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """Size of the disk that holds ``path``, with the bytes that are used."""
+        """Returns the bytes of the disk that holds ``path``, used ones included."""
         ...
 
     def open_files_max(self) -> int:
-        """How many descriptors the process may have, connections included; beyond that ``open`` raises EMFILE."""
+        """Returns how many descriptors the process may have, connections included; ``open`` beyond it raises EMFILE."""
         ...
 
     def lock(self, path: str) -> Lock:

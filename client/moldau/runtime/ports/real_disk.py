@@ -171,7 +171,7 @@ class RealFile:
         system_calls.sync_content(self._descriptor)
 
     def fileno(self) -> int:
-        """Descriptor of the file."""
+        """Returns the descriptor of the file."""
         return self._descriptor
 
     def close(self) -> None:

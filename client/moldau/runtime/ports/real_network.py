@@ -128,7 +128,7 @@ class RealConnection:
             pending = drop_sent(pending, sent)
 
     def fileno(self) -> int:
-        """Descriptor of the socket; -1 once it is closed."""
+        """Returns the descriptor of the socket; -1 once it is closed."""
         return self._socket.fileno()
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ class Login:
             file.close()
 
     async def _request_token(self, url: str) -> str:
-        """The client credentials grant (RFC 6749 section 4.4)."""
+        """Requests a token by the client credentials grant (RFC 6749 section 4.4)."""
         from moldau.runtime.sasl.http import HttpError, fetch  # costs memory that few clients need
 
         settings = self._settings

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of groups, in order; an exception that is no group is its own only leaf."""
+    """Yields the exceptions inside of groups, in order; an exception that is no group is its own only leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

@@ -61,7 +61,7 @@ class Signal:
 
 
 def _is_due(condition: Callable[[], bool]) -> bool:
-    """Whether the task that waits for ``condition`` must run: the condition holds, or raises an exception."""
+    """Returns whether the task that waits for ``condition`` must run: the condition holds, or raises an exception."""
     try:
         return condition()
     except Exception:  # noqa: BLE001 - the waiting task calls it again and raises it
@@ -119,7 +119,7 @@ class BudgetUser(Protocol):
         ...
 
     def keepers_count(self) -> int:
-        """How many of its connections keep bytes of the budget or wait for them."""
+        """Returns how many of its connections keep bytes of the budget or wait for them."""
         ...
 
 
@@ -174,7 +174,7 @@ class ByteBudget:
         return self._limit // max(1, sum(user.keepers_count() for user in self._users))
 
     def add_user(self, user: BudgetUser) -> None:
-        """Its connections take part from now on."""
+        """Counts the connections of a user from now on."""
         self._users.append(user)
 
     def remove_user(self, user: BudgetUser) -> None:
@@ -186,7 +186,7 @@ class ByteBudget:
         return self._used + count <= self._limit - (small if count > small else 0) or self._used == 0
 
     def _next(self) -> tuple[int, int] | None:
-        """Bytes and age of the one whose turn it is."""
+        """Returns bytes and age of the one whose turn it is."""
         if not self._line:
             return None
         if self._grants % OLDEST_EVERY == OLDEST_EVERY - 1:
@@ -197,7 +197,7 @@ class ByteBudget:
         return self._smallest[0]
 
     def has_room(self, count: int) -> bool:
-        """Whether ``acquire_nowait(count)`` would succeed now."""
+        """Returns whether ``acquire_nowait(count)`` would succeed now."""
         if not self._fits(count):
             return False
         following = self._next()

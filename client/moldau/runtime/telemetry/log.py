@@ -37,11 +37,11 @@ class EventLogger:
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something that was handled and should not happen often."""
+        """Logs an event that was handled and should not happen often."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, *, exception: BaseException | None = None, **fields: object) -> None:
-        """Something that needs a human; ``exception`` adds its traceback."""
+        """Logs an event that a human must look at; ``exception`` adds its traceback."""
         self._log(logging.ERROR, event, fields, exception)
 
     def _log(self, level: int, event: str, fields: dict[str, object], exception: BaseException | None = None) -> None:

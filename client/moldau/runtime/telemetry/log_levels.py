@@ -24,7 +24,7 @@ class LogLevels:
         """Levels that were replaced, by the name of the logger."""
 
     def names(self) -> list[str]:
-        """The loggers that can be changed: the root, and those of Moldau with those above them."""
+        """Returns the loggers that can be changed: the root, and those of Moldau with those above them."""
         found = {ROOT: None, _PREFIX: None}
         for name in list(logging.Logger.manager.loggerDict):
             parts = name.split(".")
@@ -33,7 +33,7 @@ class LogLevels:
         return sorted(found)
 
     def level(self, name: str) -> str:
-        """The level in force."""
+        """Returns the level in force."""
         number = _logger(name).getEffectiveLevel()
         return next((level for level, least in LEVELS.items() if number >= least), "TRACE")
 

@@ -25,7 +25,7 @@ class TlsHandshakeCutError(TlsHandshakeError):
 
 
 def looks_like_tls(data: Buffer) -> bool:
-    """Whether ``data``, the first bytes of a stream, open a TLS handshake or are an alert.
+    """Returns whether ``data``, the first bytes of a stream, open a TLS handshake or are an alert.
 
     As the size of a Kafka frame they would stand for more than 350 MB.
     """

@@ -94,7 +94,7 @@ class ShareMembership:
         return Next.GO_ON
 
     def unanswered(self) -> None:
-        """An answer may have been lost: the next heartbeat reports the whole subscription."""
+        """Notes that an answer may be lost, so that the next heartbeat reports the whole subscription."""
         self._topics_known = None
 
     def _on_refusal(self, code: ErrorCode, message: str | None) -> Next:
@@ -112,7 +112,7 @@ class ShareMembership:
         return Next.RETRY
 
     def lose(self) -> None:
-        """The member is no longer in the group; the next heartbeat joins it."""
+        """Notes that the member is no longer in the group; the next heartbeat joins it."""
         self.epoch = JOIN_EPOCH
         self.assignment = ()
         self._topics_known = None

@@ -38,19 +38,19 @@ class ShareSession:
         return added, [key for key in self._known if key not in keys]
 
     def fetched(self, wanted: Iterable[TopicIdPartition]) -> None:
-        """The broker has answered a fetch after which it knows ``wanted``."""
+        """Notes that the broker has answered a fetch, and now knows ``wanted``."""
         self._known = dict.fromkeys(wanted)
         self._advance()
 
     def acknowledged(self) -> None:
-        """The broker has answered acknowledgements."""
+        """Notes that the broker has answered acknowledgements."""
         self._advance()
 
     def _advance(self) -> None:
         self.epoch = 1 if self.epoch >= _EPOCH_MAX else self.epoch + 1
 
     def lose(self) -> None:
-        """The session is gone, or may be: the next fetch opens another."""
+        """Forgets the session, which is gone or may be; the next fetch opens another."""
         self.epoch = INITIAL_EPOCH
         self.number += 1
         self._known = {}

@@ -157,7 +157,7 @@ class _SortedFile(ReopenedFile):
         return self._layout.unpack(data)
 
     def floor(self, key: int) -> int:
-        """Index of the last entry whose key is not above ``key``, -1 if there is none."""
+        """Returns the index of the last entry whose key is not above ``key``, -1 if there is none."""
         return self.floor_entry(key)[0]
 
     def floor_entry(self, key: int) -> tuple[int, tuple[int, ...]]:

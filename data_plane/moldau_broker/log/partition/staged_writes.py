@@ -36,7 +36,7 @@ class StagedWrites:
         self.end_offset = storage.log_end_offset
 
     def __bool__(self) -> bool:
-        """Whether there are staged batches."""
+        """Returns whether there are staged batches."""
         return bool(self._batches)
 
     def add(self, buffer: Buffer, batch: StagedBatch) -> None:

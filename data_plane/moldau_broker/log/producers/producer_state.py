@@ -396,11 +396,11 @@ class ProducerStateManager:
     # Queries ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of producer ids."""
+        """Returns the number of producer ids."""
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Entry of a producer id; treat it as read-only."""
+        """Returns the entry of a producer id; treat it as read-only."""
         return self._entries.get(producer_id)
 
     def last_entries(self) -> dict[int, tuple[int, int, int]]:

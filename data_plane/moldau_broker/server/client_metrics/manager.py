@@ -171,7 +171,7 @@ def client_metrics(environment: Environment, bytes_max: Callable[[], int]) -> Cl
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module can be imported, without its import."""
+    """Returns whether a module can be imported, without its import."""
     try:
         return find_spec(name) is not None
     except ImportError:  # of its package

@@ -74,7 +74,7 @@ class MetadataCache:
         )
 
     def is_alive(self, broker_id: BrokerId) -> bool:
-        """Whether the broker is registered and not fenced."""
+        """Returns whether the broker is registered and not fenced."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced
 
@@ -103,7 +103,7 @@ class ListenerHints:
         return NodeEndpointResult(broker_id, endpoint.host, endpoint.port, self._cache.image.brokers[broker_id].rack)
 
     def topic_exists(self, topic: bytes, *, by_id: bool) -> bool:
-        """Whether the topic exists."""
+        """Returns whether the topic exists."""
         return self._cache.topic(topic, by_id=by_id) is not None
 
     def preferred_read_replica(self, partition: Partition, rack_id: str, fetch_offset: int) -> int:

@@ -157,5 +157,5 @@ class ImageCatalogue:
         return None if topic is None else topic.topic_id
 
     def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the partition exists."""
+        """Returns whether the partition exists."""
         return self._metadata.partition(name, partition) is not None

@@ -94,7 +94,7 @@ class MarkerChecks:
 
 
 def _is_plain_abort(marker: Marker, here: ProducerDescription) -> bool:
-    """Whether the marker aborts exactly the open transaction and raises no epoch."""
+    """Returns whether the marker aborts exactly the open transaction and raises no epoch."""
     return (
         not marker.commit
         and here.current_transaction_start_offset >= 0

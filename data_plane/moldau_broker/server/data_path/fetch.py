@@ -169,11 +169,11 @@ class FetchService:
             self._replicas.waits.fetches.complete(operation.delayed)
 
     def holds_back(self, partition: Partition, query: FetchQuery) -> bool:
-        """Whether a follower is throttled now."""
+        """Returns whether a follower is throttled now."""
         return self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms())
 
     def _must_wait(self, query: FetchQuery) -> bool:
-        """Whether a follower is answered only with new records, or when its wait is over."""
+        """Returns whether a follower is answered only with new records, or when its wait is over."""
         return query.min_bytes > 0 and query.max_wait_ms > 0 and not self.early_watermarks
 
     def _watermark_news(self, plan: FetchPlan) -> bool:
@@ -333,7 +333,7 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         self.held_bytes = 0
 
     def ready(self, partition: Partition) -> bool:
-        """Whether the change of ``partition`` ends the wait."""
+        """Returns whether the change of ``partition`` ends the wait."""
         query = self._query
         wanted = self._wanted(partition)
         if wanted is None:

@@ -129,7 +129,7 @@ class FollowerPositions:
         return errors, has_all
 
     def agrees(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether the follower's log is a prefix of ours; only then its fetch offset counts as replicated."""
+        """Returns whether the follower's log is a prefix of ours; only then its fetch offset counts as replicated."""
         try:
             return self.diverging(partition, wanted) is None
         except OffsetOutOfRangeError:
@@ -155,7 +155,7 @@ class FollowerPositions:
         return None
 
     def has_nothing_new(self, query: FetchQuery, wanted: FetchPartition) -> bool:
-        """Whether a follower has all records, the high watermark and the log start offset of a partition."""
+        """Returns whether a follower has all records, the high watermark and the log start offset of a partition."""
         partition = local_replica(self._replicas, query, wanted)
         return (
             partition is not None
@@ -166,7 +166,7 @@ class FollowerPositions:
 
 
 def _unchanged(partition: Partition, wanted: FetchPartition) -> bool:
-    """Whether a follower has all records, the high watermark and the log start offset of a partition that is led here.
+    """Returns whether a follower has all records, high watermark and log start offset of a partition that is led here.
 
     Its log may differ from this one below its fetch offset.
     """

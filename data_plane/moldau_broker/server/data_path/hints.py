@@ -22,7 +22,7 @@ class Hints(Protocol):
         ...
 
     def topic_exists(self, topic: bytes, *, by_id: bool) -> bool:
-        """Whether the topic exists."""
+        """Returns whether the topic exists."""
         ...
 
     def preferred_read_replica(self, partition: Partition, rack_id: str, fetch_offset: int) -> int:

@@ -103,7 +103,7 @@ class MetadataContext(InternalTopicsContext, Protocol):
 
 
 def valid_topic_name(name: str) -> bool:
-    """Whether Kafka allows the name."""
+    """Returns whether Kafka allows the name."""
     return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
 
 

@@ -82,7 +82,7 @@ class DirectoryWatch:
                 )
 
     def _failures_are_known(self) -> bool:
-        """Whether the metadata lists none of the failed directories as working."""
+        """Returns whether the metadata lists none of the failed directories as working."""
         broker = self._metadata.image.brokers.get(self._broker_id)
         failed = self._directories.offline_ids()
         return broker is None or not any(directory in broker.log_dirs for directory in failed)

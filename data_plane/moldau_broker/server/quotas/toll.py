@@ -58,23 +58,23 @@ class Toll:
         return None if limit is None else self._quotas.use.burst(limit)
 
     def waive(self) -> None:
-        """The request turned out to be one that no quota limits."""
+        """Drops the charge of a request that no quota limits."""
         self._limits = UNLIMITED
         self._begun_ms = None
 
     def resumed(self) -> None:
-        """The handler runs again."""
+        """Notes that the handler runs again."""
         if self._limits.request is not None:
             self._begun_ms = self._quotas.clock.monotonic_ms()
 
     def suspended(self) -> None:
-        """The handler waits, or has ended."""
+        """Notes that the handler waits, or has ended."""
         if self._begun_ms is not None:
             self._spent_ms += self._quotas.clock.monotonic_ms() - self._begun_ms
             self._begun_ms = None
 
     def ended(self) -> None:
-        """The handler has ended; what was not due with the answer is charged without a pause."""
+        """Notes that the handler has ended, and charges without a pause for what was not due with the answer."""
         limit = self._limits.request
         if limit is None:
             return

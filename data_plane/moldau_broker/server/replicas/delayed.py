@@ -56,7 +56,7 @@ class WaitingFetch(Operation, ABC):
 
     @abstractmethod
     def ready(self, partition: Partition) -> bool:
-        """Whether the change of ``partition`` ends the wait."""
+        """Returns whether the change of ``partition`` ends the wait."""
 
 
 class ProduceWait:

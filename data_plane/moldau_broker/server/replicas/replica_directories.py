@@ -146,7 +146,7 @@ class ReplicaDirectories:
         self.reconcile(key)
 
     def is_offline(self, topic: str | bytes, index: int, *, by_id: bool = False) -> bool:
-        """Whether the broker has the replica but cannot use it; ``topic`` as on the wire, or a name."""
+        """Returns whether the broker has the replica but cannot use it; ``topic`` as on the wire, or a name."""
         if not self.offline:
             return False
         if by_id:
@@ -196,7 +196,7 @@ class ReplicaDirectories:
     # --- moves -----------------------------------------------------------------------------------------------------
 
     def may_take_over(self, key: TopicPartition) -> bool:
-        """Whether a future log that has caught up may replace the current one.
+        """Returns whether a future log that has caught up may replace the current one.
 
         The controller must record the new directory before. Otherwise, when that directory fails, the controller would
         count the replica as online, and after a crash the replica could start a new log in the old directory.

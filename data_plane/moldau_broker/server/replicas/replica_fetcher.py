@@ -172,7 +172,7 @@ class ReplicaFetchers:
                 source.work.notify()
 
     def is_suspect(self, broker_id: BrokerId) -> bool:
-        """Whether a broker seems to have crashed a moment ago, so that new leaders will be elected.
+        """Returns whether a broker seems to have crashed a moment ago, so that new leaders will be elected.
 
         True for ``SUSPICION_MS`` after it dropped or refused our connection, which a running broker does not do.
         """

@@ -417,7 +417,7 @@ class ReplicaManager:
         self.follower_throttle.set_rate(follower_rate, now_ms)
 
     def holds_back(self, partition: Partition, replica_id: int, now_ms: float) -> bool:
-        """Whether a follower outside the ISR must wait for its records, because the throttle's rate is used up."""
+        """Returns whether a follower outside the ISR must wait for records, because the throttle's rate is used up."""
         return (
             partition.leader_throttled
             and replica_id not in partition.replica.maximal_isr
@@ -571,7 +571,7 @@ class ReplicaManager:
         return partition.replica.low_watermark(partition.log.log_start_offset, self.eligible)
 
     def is_offline(self, topic: bytes, index: int, *, by_id: bool) -> bool:
-        """Whether the replica is in an offline log directory; ``topic`` as on the wire."""
+        """Returns whether the replica is in an offline log directory; ``topic`` as on the wire."""
         return self._directories.is_offline(topic, index, by_id=by_id)
 
     def append_now(self, partition: Partition, records: Buffer, *, acks: int, origin: AppendOrigin) -> AppendInfo:

@@ -67,7 +67,7 @@ class ShareFetchWait(WaitingFetch):
         self._enough = enough
 
     def ready(self, partition: Partition) -> bool:
-        """Whether the change of ``partition`` ends the wait."""
+        """Returns whether the change of ``partition`` ends the wait."""
         return self._enough(partition)
 
 
@@ -150,7 +150,7 @@ class ShareFetcher:
         return found
 
     def _has_enough(self, query: ShareQuery, settings: ShareGroupSettings, leds: list[LedPartition]) -> bool:
-        """Whether a fetch would find ``min_bytes``, or an error."""
+        """Returns whether a fetch would find ``min_bytes``, or an error."""
         if query.min_bytes <= 1:
             return any(led.is_acquirable(settings) for led in leds)
         if any(led.error is not ErrorCode.NONE for led in leds):

@@ -103,13 +103,13 @@ class LedPartition:
         return ErrorCode.NONE
 
     def upper_offset(self, settings: ShareGroupSettings) -> int:
-        """The offset (exclusive) up to which the group may read."""
+        """Returns the offset (exclusive) up to which the group may read."""
         if settings.reads_committed:
             return self.partition.log.last_stable_offset
         return self.partition.replica.high_watermark
 
     def is_acquirable(self, settings: ShareGroupSettings) -> bool:
-        """Whether a fetch would find records, or an error."""
+        """Returns whether a fetch would find records, or an error."""
         if self.error is not ErrorCode.NONE:
             return True
         core = self.core

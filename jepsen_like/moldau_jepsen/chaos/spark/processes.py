@@ -152,7 +152,7 @@ class Checkpoint:
         return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal())
 
     def is_under_way(self) -> bool:
-        """Whether a batch is planned and not finished."""
+        """Returns whether a batch is planned and not finished."""
         planned, finished = self.batches("offsets"), self.batches("commits")
         return bool(planned) and (not finished or planned[-1] > finished[-1])
 

@@ -180,7 +180,7 @@ def _two_holders(
 
 
 def _is_done_by_another(answer: Acknowledged, answers: list[Acknowledged]) -> bool:
-    """Whether the record may have been done already: acknowledgements of such records are taken and ignored."""
+    """Returns whether the record may have been done already: acknowledgements of such records are taken and ignored."""
     return any(
         other.member != answer.member and _is_final(other) and other.is_stored is not False
         for other in answers

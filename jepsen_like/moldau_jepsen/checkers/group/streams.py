@@ -155,7 +155,7 @@ def _firm(commits: list[Commit]) -> list[Commit]:
 
 
 def _is_outdated(read: Read, history: History) -> bool:
-    """Whether other brokers coordinated the group right before and after a read, as far as accepted commits tell."""
+    """Returns whether other brokers coordinated the group right before and after a read, by the accepted commits."""
     accepted = sorted((each.ended_ms, each.coordinator) for each in history.commits if each.accepted)
     before = [coordinator for ended_ms, coordinator in accepted if ended_ms <= read.begun_ms]
     after = [coordinator for ended_ms, coordinator in accepted if ended_ms > read.begun_ms]

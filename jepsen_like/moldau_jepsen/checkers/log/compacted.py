@@ -148,7 +148,7 @@ def _check_keys(
 
 
 def _may_be_superseded(writes: Sequence[KeyWrite], read: KeyRead, key: str) -> bool:
-    """Whether a write behind the end of the read may have let the cleaner drop those that the read looked for."""
+    """Returns whether the cleaner may have dropped what the read looked for, because of a write behind its end."""
     return read.end != NEVER and any(
         (write.partition, write.key) == (read.partition, key)
         and write.fate is not Fate.ABORTED

@@ -143,7 +143,7 @@ class RunOptions:
     wrong, down to a node that dies of a broken invariant, is passed over and the run goes on."""
 
     def may_convict(self, name: str) -> bool:
-        """Whether a rule or checker is asked at all."""
+        """Returns whether a rule or checker is asked at all."""
         return not self.only or name in self.only
 
 

@@ -341,7 +341,7 @@ class Run:
         return await self._converge(self._wait_whole)
 
     def _serves(self, outside: Outside) -> tuple[bool, bool]:
-        """Whether the cluster without those outside serves groups, and transactions.
+        """Returns whether the cluster without those outside serves groups, and transactions.
 
         It cannot serve the first of them where too few brokers are left for the replicas of the topic that holds them:
         Kafka does not make it then. Transactions commit offsets of groups.

@@ -293,7 +293,7 @@ def drawn_entry(draw: random.Random) -> Acl:
 
 
 async def _tried(call: object) -> bool:
-    """Whether a change was acknowledged; its effect is judged by what brokers come to know."""
+    """Returns whether a change was acknowledged; its effect is judged by what brokers come to know."""
     try:
         await call  # type: ignore[misc]
     except (KafkaError, OSError, trio.TooSlowError, TimeoutError):

@@ -29,12 +29,12 @@ NOOP: Final = b"\x01"
 
 
 def encode_anchor(before: LibraryEntry, last: LibraryEntry) -> bytes:
-    """The first piece of a snapshot."""
+    """Returns the first piece of a snapshot."""
     return bytes(msgpack.packb((before, last)))
 
 
 def decode_anchor(piece: bytes) -> tuple[LibraryEntry, LibraryEntry]:
-    """The last two entries that a snapshot covers.
+    """Returns the last two entries that a snapshot covers.
 
     Raises:
         ValueError: the bytes are something else.
@@ -74,7 +74,7 @@ class DurableJournal:
                 return
 
     def entry(self, position: int) -> LibraryEntry:
-        """The entry at a position of the list, counted from its end if negative."""
+        """Returns the entry at a position of the list, counted from its end if negative."""
         return self._entries[position]
 
     # --- what the library calls
@@ -96,42 +96,42 @@ class DurableJournal:
         self._entries.append((bytes(command), index, term))
 
     def clear(self) -> None:
-        """The entries of a snapshot follow."""
+        """Drops all entries; those of a snapshot follow."""
         self._entries = []
         self._cleared = True
 
     def deleteEntriesFrom(self, position: int) -> None:
-        """Entries of the leader follow; until then the old ones stay in the file, which does no harm."""
+        """Drops the entries from a position on; they stay in the file until those of the leader replace them."""
         del self._entries[position:]
 
     def deleteEntriesTo(self, position: int) -> None:
-        """A durable snapshot covers the entries before ``position``."""
+        """Drops the entries before ``position``, which a durable snapshot covers."""
         if 0 < position < len(self._entries):
             del self._entries[:position]
             self._wal.drop_before(self._entries[0][1] - 1)
 
     def setCurrentTerm(self, term: int, voted_for: int | None) -> None:
-        """Term and vote."""
+        """Sets term and vote."""
         self._hard_state = HardState(epoch=term, voted_for=NO_NODE if voted_for is None else voted_for)
         self._wal.write(self._hard_state, ())
 
     def getCurrentTerm(self) -> int:
-        """As last set."""
+        """Returns the term that was set last."""
         return self._hard_state.epoch
 
     def getVotedForNodeId(self) -> int | None:
-        """As last set."""
+        """Returns the vote that was set last."""
         return None if self._hard_state.voted_for == NO_NODE else self._hard_state.voted_for
 
     def setRaftCommitIndex(self, index: int) -> None:
-        """Not kept: it is learnt again from the next leader."""
+        """Keeps nothing: the next leader reports the commit index again."""
 
     def getRaftCommitIndex(self) -> int:
-        """The first entry is the same everywhere; in a log that a snapshot precedes, so is what the snapshot covers."""
+        """Returns an index that is committed on all nodes: that of the first entry, or the end of a snapshot."""
         return self._entries[1][1] if len(self._entries) > 1 and self._entries[0][1] > 1 else 1
 
     def onOneSecondTimer(self) -> None:
         """Does nothing, because nothing is due."""
 
     def _destroy(self) -> None:
-        """The node closes the files."""
+        """Does nothing: the node closes the files."""

@@ -64,7 +64,7 @@ class _NoPoller:
     """The library's sockets are not used."""
 
     def poll(self, timeout: float) -> None:
-        """There is nothing to wait for."""
+        """Returns at once: there is nothing to wait for."""
 
 
 class Owner(Protocol):
@@ -75,19 +75,19 @@ class Owner(Protocol):
         ...
 
     def apply_command(self, command: bytes, index: int, term: int) -> None:
-        """The next committed command."""
+        """Applies the next committed command."""
         ...
 
     def begin_snapshot(self, before: LibraryEntry, last: LibraryEntry) -> None:
-        """A snapshot of the present state is wanted."""
+        """Begins a snapshot of the present state."""
         ...
 
     def snapshot_finished(self) -> bool:
-        """Whether the snapshot that was begun is durable; True once."""
+        """Returns whether the snapshot that was begun is durable; True once."""
         ...
 
     def next_piece(self, member: int) -> tuple[int, int, int, bytes]:
-        """Snapshot index, number, count and content of the piece that the member needs."""
+        """Returns snapshot index, number, count and content of the piece that the member needs."""
         ...
 
     def restore(self) -> tuple[LibraryEntry, LibraryEntry]:
@@ -120,11 +120,11 @@ class _Serializer:
         return (index, number, count, data), number == 0, number + 1 == count
 
     def setTransmissionData(self, data: object) -> bool:
-        """The node has put the snapshot in place before the library hears of it."""
+        """Does nothing: the node has put the snapshot in place before it informs the library."""
         return True
 
     def cancelTransmisstion(self, member: MemberNode) -> None:
-        """A piece is repeated until it is acknowledged; there is nothing to break off."""
+        """Does nothing: a piece is repeated until it is acknowledged."""
 
 
 class _Filter(Transport):  # type: ignore[misc]
@@ -227,7 +227,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
 
     @_SyncObj__raftLog.setter
     def _SyncObj__raftLog(self, stock: object) -> None:
-        """The library makes a journal in memory; it is not used."""
+        """Drops the journal in memory that the library makes."""
 
     @property
     def _SyncObj__serializer(self) -> _Serializer:
@@ -235,14 +235,14 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
 
     @_SyncObj__serializer.setter
     def _SyncObj__serializer(self, stock: object) -> None:
-        """The library makes one that writes files; it is not used."""
+        """Drops the serializer that the library makes; it would write files."""
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         low, high = self._timing.election_timeout_ms_min, self._timing.election_timeout_ms_max
         return (low + (high - low) * self._draw.random()) / 1000
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        """As the library does it, but nothing that goes wrong is swallowed."""
+        """Loads the snapshot as the library does, but lets errors out."""
         last, before = self.owner.restore()
         journal = self._own_journal
         if clearJournal or len(journal) < 2 or (journal.entry(0), journal.entry(1)) != (before, last):
@@ -253,14 +253,14 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftCommitIndex = min(max(self.commit_index, last[1]), journal.entry(-1)[1])
 
     def _SyncObj__onBecomeLeader(self) -> None:
-        """A lone voter wins, and would commit, in the step in which it votes: it waits until its vote is durable."""
+        """Delays the leadership of a lone voter, which wins in the step of its vote, until that vote is durable."""
         if len(self.member_nodes) == 1:
             self._won_term = self.term
         else:
             super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        """Commands are never unpickled."""
+        """Applies a command as bytes, without unpickling it."""
         index = self._private("raftLastApplied") + 1
         position = index - self._own_journal.entry(0)[1]
         self.owner.apply_command(command, index, self._own_journal.entry(position)[2])
@@ -327,7 +327,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
             self._call("sendAppendEntries")
 
     def hasten_election(self, peer: int, now_ms: float) -> None:
-        """The host of ``peer`` refuses connections: if it led, this follower stands within half an election timeout.
+        """Shortens the election timeout if ``peer``, whose host refuses connections, led: to at most half.
 
         The time is drawn from so wide a range because there is no pre-vote, and a split vote costs a whole timeout.
         """
@@ -338,11 +338,11 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftElectionDeadline = min(float(self._private("raftElectionDeadline")), soon)
 
     def pause(self, member: MemberNode) -> None:
-        """The library stops sending to a member until the next step."""
+        """Stops sending to a member until the next step."""
         self._private("connectedNodes").discard(member)
 
     def load_snapshot(self) -> None:
-        """At the start: a snapshot lies there, and what the journal holds before it is void."""
+        """Loads the snapshot of this node at its start; what the journal holds before it is void."""
         self._call("loadDumpFile", clearJournal=False)
 
     def append(self, command: bytes, now_ms: float) -> int:
@@ -366,7 +366,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
     # --- messages in
 
     def receive(self, member: int, term: int, sequence: int, message: LibraryMessage, now_ms: float) -> None:
-        """A message, past the filters."""
+        """Takes a message that has passed the filters."""
         self.enter(now_ms)
         node, kind = self.member_nodes[member], message["type"]
         if kind in ("append_entries", "snapshot") and message["term"] < self.term:
@@ -439,7 +439,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
                 message["entries"] = entries[same:]
 
     def _skip_covered(self, message: LibraryMessage, first: int) -> None:
-        """The append begins before the own log: what a snapshot covers agrees with every leader."""
+        """Skips the part of an append that a snapshot of this node covers: it agrees with every leader."""
         journal = self._own_journal
         entries = message["entries"]
         rest = tuple(entry for entry in entries if entry[1] > first)
@@ -449,7 +449,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
             self._trim(message, first, rest)
 
     def snapshot_heard(self, member: int, term: int, now_ms: float) -> None:
-        """A piece of a snapshot came: its sender leads, and is alive. Nothing is committed by it."""
+        """Notes that the sender of a piece of a snapshot leads and is alive; commits nothing."""
         self.enter(now_ms)
         heartbeat = {
             "type": "append_entries",
@@ -461,12 +461,12 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         self._private("transport").deliver(self.member_nodes[member], heartbeat)
 
     def snapshot_stored(self, now_ms: float) -> None:
-        """A received snapshot is durable and in place: loads it."""
+        """Loads a received snapshot, which is durable and in place."""
         self.enter(now_ms)
         self._call("loadDumpFile", clearJournal=False)
 
     def snapshot_acknowledged(self, member: int, now_ms: float) -> None:
-        """A member wants the next piece: it is alive."""
+        """Notes that a member is alive, because it asks for the next piece."""
         self.enter(now_ms)
         if self.leads:
             alive = {"type": "next_node_idx", "next_node_idx": 1, "reset": False, "success": False}

@@ -43,7 +43,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 
 
 def encode(envelope: Envelope, term: int, sequence: int, message: LibraryMessage) -> bytes:
-    """The body of a quorum message."""
+    """Returns the body of a quorum message."""
     assert message["type"] in _FIELDS, f"message {message['type']} is not sent"
     return seal(envelope, PYSYNCOBJ_FORMAT, (term, sequence, message))
 

@@ -44,14 +44,14 @@ class VoterDirectories:
         return self.own != ZERO_UUID
 
     def of(self, configuration: Configuration, member_id: int) -> UUID:
-        """The directory of a member: as the membership says, else as it was heard, else zero."""
+        """Returns the directory of a member: as the membership says, else as it was heard, else zero."""
         member = configuration.member(member_id)
         if member is not None and member.directory_id != ZERO_UUID:
             return member.directory_id
         return self._heard.get(member_id, ZERO_UUID)
 
     def is_own_voter(self, configuration: Configuration) -> bool:
-        """Whether this node, with this directory, has a vote."""
+        """Returns whether this node, with this directory, has a vote."""
         voter = configuration.voters.get(self._node_id)
         return voter is not None and (not self.are_known or voter.directory_id in (ZERO_UUID, self.own))
 
@@ -77,7 +77,7 @@ class VoterDirectories:
         self._heard = {key: value for key, value in self._heard.items() if configuration.member(key) is not None}
 
     def completed(self, configuration: Configuration) -> Configuration | None:
-        """The membership with all directories that are known by now; None if that adds nothing."""
+        """Returns the membership with all directories that are known by now; None if that adds nothing."""
         if not self.are_known:
             return None
 

@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
 
 
 def seal(envelope: Envelope, payload_format: int, payload: Payload) -> bytes:
-    """The body of a quorum message."""
+    """Returns the body of a quorum message."""
     packed = msgpack.packb(
         (
             payload_format,

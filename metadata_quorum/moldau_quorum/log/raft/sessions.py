@@ -50,7 +50,7 @@ UNPROVEN_MAX: Final = 64
 
 
 def hello(envelope: Envelope, nonce: bytes) -> bytes:
-    """The first message of a connection."""
+    """Returns the first message of a connection."""
     return seal(envelope, HANDSHAKE_FORMAT, (HELLO, nonce))
 
 
@@ -65,7 +65,7 @@ def proof(envelope: Envelope, value: bytes) -> bytes:
 
 
 def draw_token(environment: Environment) -> bytes:
-    """A nonce or a challenge."""
+    """Draws a nonce or a challenge."""
     return environment.random.getrandbits(8 * TOKEN_BYTES).to_bytes(TOKEN_BYTES, "big")
 
 

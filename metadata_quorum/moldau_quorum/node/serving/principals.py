@@ -108,7 +108,7 @@ def _alternative_names(certificate: Mapping[str, object]) -> Iterator[tuple[str,
 
 
 def _names(kind: str, value: str, host: str) -> bool:
-    """Whether an alternative name stands for a host: RFC 6125, a wildcard for one whole label on the left."""
+    """Returns whether an alternative name stands for a host: RFC 6125, a wildcard for one whole label on the left."""
     if kind == "IP Address":
         return value.strip().lower() == host.lower()
     if kind != "DNS":

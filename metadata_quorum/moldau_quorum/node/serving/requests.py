@@ -228,7 +228,7 @@ class ControllerConnection:
         """Does nothing, because the log gathers its writes itself."""
 
     def closed(self) -> None:
-        """The connection ended."""
+        """Ends the brokers' session and the quorum session of a connection that has ended."""
         self._service.active.connection_closed(self)
         if self._session is not None:
             self._session.close()
@@ -408,7 +408,7 @@ def _judge(request: Request, version: int, rights: Permissions | None) -> Verdic
 
 
 def _private_frame(header: RequestHeader, body: bytes) -> bytes:
-    """A response of a private API: size, correlation id, body."""
+    """Returns the frame of a response of a private API: size, correlation id, body."""
     return (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body
 
 

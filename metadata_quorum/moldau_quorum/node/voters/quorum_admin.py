@@ -112,7 +112,7 @@ class QuorumAdmin:
         return DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
 
     def describe_cluster(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """The controllers (KIP-919); brokers describe brokers."""
+        """Describes the controllers (KIP-919); brokers describe brokers."""
         if request.endpoint_type != CONTROLLERS:
             return DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE

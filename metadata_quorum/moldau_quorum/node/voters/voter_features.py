@@ -30,7 +30,7 @@ ASK_TIMEOUT_MS: Final = 2_000
 async def ask_controller_features(
     environment: Environment, voters: Mapping[int, VoterEndpoint], node_id: int
 ) -> dict[int, FeatureRanges | None]:
-    """Lowest and highest level of each feature, by voter; None for a voter that did not answer.
+    """Returns the lowest and the highest level of each feature, by voter; None for a voter that did not answer.
 
     All but this node are asked at once.
     """

@@ -131,7 +131,7 @@ class Group:
         return [Start(index=index) for index in range(self.count)]
 
     def ready(self, index: int, now_ms: float) -> list[Effect]:
-        """A process serves."""
+        """Notes that a process serves."""
         process = self._processes[index]
         if process.phase is not Phase.STARTING:
             return []
@@ -142,18 +142,18 @@ class Group:
         return [Ready()]
 
     def beat(self, index: int, now_ms: float) -> None:
-        """A process says that its event loop turns."""
+        """Notes that the event loop of a process runs."""
         self._processes[index].beaten_ms = now_ms
 
     def leaving(self, index: int, now_ms: float) -> None:
-        """A process says that it stops: the group's wish, or that of someone who sent it a signal."""
+        """Notes that a process stops, because the group asked for it or a signal came."""
         process = self._processes[index]
         if process.phase is Phase.SERVING:
             process.failures = 0 if now_ms - process.since_ms >= STEADY_MS else process.failures
             process.phase, process.since_ms = Phase.STOPPING, now_ms
 
     def ended(self, index: int, code: int, now_ms: float) -> list[Effect]:
-        """A process has ended with an exit code; below zero: by a signal."""
+        """Notes that a process has ended; an exit code below zero is a signal."""
         process = self._processes[index]
         assert process.runs, f"process {index} ended twice"
         was_steady = process.phase is Phase.SERVING and now_ms - process.since_ms >= STEADY_MS
@@ -172,7 +172,7 @@ class Group:
         return []
 
     def stop(self, now_ms: float) -> list[Effect]:
-        """The operator wants the group to end."""
+        """Begins to end the group, as the operator wants."""
         return self._stop(EXIT_DONE, now_ms) if self._exit_code is None else []
 
     def _stop(self, code: int, now_ms: float) -> list[Effect]:

@@ -154,7 +154,7 @@ class AnswerQueue:
             await self._work.wait()
 
     def _waits_without_task(self) -> bool:
-        """Whether the next answer does not need the writer yet; then its end leads to ``leave_ready`` or the writer."""
+        """Returns whether the next answer needs no writer yet; its end leads to ``leave_ready`` or the writer."""
         first = self.pending[0]
         if not isinstance(first, WaitingAnswer) or first.finished:
             return False

@@ -179,7 +179,7 @@ class ConnectionLoop:
         self._finish("makes way for a broker: max.connections reached")
 
     def give_up_handshake(self) -> None:
-        """The peer has been silent for too long while others want to connect; the server logs how often."""
+        """Closes a handshake whose peer has been silent for too long while others want to connect."""
         self._finish(None)
 
     async def _guard(self, work: Callable[[], object]) -> None:
@@ -404,16 +404,16 @@ class ConnectionLoop:
         return True
 
     def starts_heavy(self) -> bool:
-        """Whether the next request may take long, so that it needs a turn of its own."""
+        """Returns whether the next request may take long, so that it needs a turn of its own."""
         received, start = self._received, self._received.start
         return received.end - start >= HEAVY_BYTES and self._is_heavy(start, unpack_size(received.buffer, start)[0])
 
     def must_wait(self) -> bool:
-        """Whether the next request must wait: for the end of a pause, or until an answer has left."""
+        """Returns whether the next request must wait: for the end of a pause, or until an answer has left."""
         return self._throttle.until_ms > 0 or len(self._answers.pending) >= self._limits.answers_max
 
     def _is_heavy(self, start: int, size: int) -> bool:
-        """Whether the complete frame at ``start`` may hold thousands of things. Records are checked in native code."""
+        """Returns whether the frame at ``start`` may hold thousands of entries; records are checked in native code."""
         received = self._received
         if not HEAVY_BYTES <= size <= received.end - start - SIZE_BYTES:
             return False

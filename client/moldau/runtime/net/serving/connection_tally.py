@@ -37,7 +37,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def removable(self) -> Iterable[Removable]:
-        """Its connections that were not asked to make way yet."""
+        """Returns the owner's connections that were not asked to make way yet."""
         ...
 
 
@@ -66,27 +66,27 @@ class ConnectionTally:
         self.total = 0
 
     def add_owner(self, owner: ConnectionOwner) -> None:
-        """Its connections count from now on."""
+        """Counts the connections of an owner from now on."""
         self._owners.append(owner)
 
     def remove_owner(self, owner: ConnectionOwner) -> None:
-        """It has ended; its connections leave by themselves."""
+        """Forgets an owner that has ended; its connections leave by themselves."""
         self._owners.remove(owner)
 
     def enter(self, host: str) -> None:
-        """A connection from ``host`` has begun."""
+        """Counts a new connection from ``host``."""
         self.total += 1
         self.per_host[host] = self.per_host.get(host, 0) + 1
 
     def leave(self, host: str) -> None:
-        """A connection from ``host`` has ended."""
+        """Counts a connection from ``host`` that has ended."""
         self.total -= 1
         self.per_host[host] -= 1
         if self.per_host[host] == 0:
             del self.per_host[host]
 
     def make_room(self, owner: ConnectionOwner) -> bool:
-        """Whether ``owner`` may have a connection although the node has as many as it may; then another makes way.
+        """Returns whether ``owner`` may have a connection although the node is at its limit; then another makes way.
 
         Only a protected listener beside others may, while these have connections.
         """

@@ -32,16 +32,16 @@ class Handshakes(Generic[K]):
         self._of_host: dict[str, OrderedDict[K, float]] = {}  # when the peer was heard last, the longest silent first
 
     def __len__(self) -> int:
-        """Number of handshakes in progress."""
+        """Returns the number of handshakes in progress."""
         return len(self._entered)
 
     def enter(self, key: K, host: str, now_ms: float) -> None:
-        """A handshake with a peer at ``host`` has begun."""
+        """Adds a handshake with a peer at ``host``."""
         self._entered[key] = host
         self._of_host.setdefault(host, OrderedDict())[key] = now_ms
 
     def heard(self, key: K, now_ms: float) -> None:
-        """The peer has sent something; without effect where the handshake has left."""
+        """Notes that the peer has sent something; without effect after ``leave``."""
         host = self._entered.get(key)
         if host is not None:
             keys = self._of_host[host]
@@ -49,7 +49,7 @@ class Handshakes(Generic[K]):
             keys.move_to_end(key)
 
     def leave(self, key: K) -> None:
-        """A handshake has ended or was given up; without effect the second time."""
+        """Removes a handshake that has ended or was given up; idempotent."""
         host = self._entered.pop(key, None)
         if host is not None:
             keys = self._of_host[host]
@@ -58,7 +58,7 @@ class Handshakes(Generic[K]):
                 del self._of_host[host]
 
     def victims(self, host: str, now_ms: float, *, most: int, most_per_host: int) -> list[K] | None:
-        """The handshakes, one at most, that leave for a new one from ``host``; None if it is to be refused."""
+        """Returns the handshakes, one at most, that leave for a new one from ``host``; None if it is to be refused."""
         own = len(self._of_host.get(host, ()))
         if own < most_per_host and len(self._entered) < most:
             return []

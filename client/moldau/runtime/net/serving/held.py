@@ -52,25 +52,25 @@ class HeldBytes:
         return self._budget.waiters > (self.in_line or self._paying is not None)
 
     def fits(self, count: int) -> bool:
-        """Whether ``count`` more bytes are free or could be paid at once."""
+        """Returns whether ``count`` more bytes are free or could be paid at once."""
         missing = self.unpaid + count
         return missing <= 0 or self._budget.has_room(missing)
 
     def request_waits(self, count: int) -> None:
-        """A request that keeps ``count`` bytes is not answered yet."""
+        """Adds a request without an answer that keeps ``count`` bytes."""
         self._waiting.append(count)
         self.held += count
 
     def request_answered(self) -> None:
-        """The oldest request that waited is answered."""
+        """Removes the oldest request, which was answered."""
         self._left(self._waiting.popleft())
 
     def answer_queued(self, count: int) -> None:
-        """A ready answer of ``count`` bytes is queued behind one that is not."""
+        """Adds a ready answer of ``count`` bytes that is queued behind one that is not ready."""
         self.held += count
 
     def answer_sent(self, count: int) -> None:
-        """It has left."""
+        """Removes the answer, which was sent."""
         self._left(count)
 
     def _left(self, count: int) -> None:

@@ -33,10 +33,10 @@ class RequestHandling(Protocol):
     """How a connection handles what is in its buffer; see ``ConnectionLoop``."""
 
     def must_wait(self) -> bool:
-        """Whether the next request must wait."""
+        """Returns whether the next request must wait."""
 
     def starts_heavy(self) -> bool:
-        """Whether the next request may take long."""
+        """Returns whether the next request may take long."""
 
     def handle_frames(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
         """Handles complete frames; returns whether there may be more."""

@@ -173,7 +173,7 @@ class Server:
         return victims is not None
 
     def heard_in_handshake(self, loop: ConnectionLoop) -> None:
-        """A peer has sent a part of its TLS handshake."""
+        """Notes that a peer has sent a part of its TLS handshake."""
         self.handshakes.heard(loop, self.clock.monotonic_ms())
 
     def admit(self, connection: Connection, *, shakes_hands: bool) -> tuple[int, ConnectionLoop]:
@@ -271,7 +271,7 @@ async def _pause_before(connection: Connection, pause_ms: float) -> None:
 
 
 def _is_logged(count: int) -> bool:
-    """Whether this is the 1st, 2nd, 4th, 8th ...: a flood stays readable."""
+    """Returns whether this is the 1st, 2nd, 4th, 8th ...: a flood stays readable."""
     return count & (count - 1) == 0
 
 

@@ -103,7 +103,7 @@ class _Instance:
         return True
 
     def accept_push(self, now_ms: float) -> bool:
-        """The first push after a get may come at once: clients spread it by themselves."""
+        """Returns whether a push is accepted; the first after a get may come at once: clients spread it themselves."""
         if self.asked_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.merged.interval_ms:
             return False
         self.pushed_ms = now_ms
@@ -126,11 +126,11 @@ class Instances:
         self._expired_ms = _NEVER
 
     def __len__(self) -> int:
-        """The number of instances."""
+        """Returns the number of instances."""
         return len(self._instances)
 
     def __contains__(self, instance_id: UUID) -> bool:
-        """Whether the instance is known."""
+        """Returns whether the instance is known."""
         return instance_id in self._instances
 
     def replace_subscriptions(self, subscriptions: Sequence[Subscription]) -> None:

@@ -54,7 +54,7 @@ class ClientSeries:
         """Labels of all series, as of the last push: the client's group, its id in it, and the like."""
 
     def __len__(self) -> int:
-        """The number of series."""
+        """Returns the number of series."""
         return len(self._values)
 
     def store(self, points: list[Point]) -> int:

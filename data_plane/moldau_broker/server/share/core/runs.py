@@ -53,7 +53,7 @@ class Run:
         return self.state.is_terminal
 
     def is_held_by(self, member: str) -> bool:
-        """Whether the member holds the records and has not acknowledged them."""
+        """Returns whether the member holds the records and has not acknowledged them."""
         return self.state is RecordState.ACQUIRED and self.member == member and self.change is None
 
     def become(self, state: RecordState, delivery_count: int) -> None:
@@ -63,7 +63,7 @@ class Run:
         self.member, self.lock_deadline_ms, self.change = NO_MEMBER, None, None
 
     def equals(self, other: Run) -> bool:
-        """Whether both runs are in the same state in every respect."""
+        """Returns whether both runs are in the same state in every respect."""
         return (
             self.state is other.state
             and self.delivery_count == other.delivery_count

@@ -167,7 +167,7 @@ class ShareSessions:
                 del self._by_group[key[0]]
 
     def has_any_of(self, group_id: str) -> bool:
-        """Whether a member of the group has a session."""
+        """Returns whether a member of the group has a session."""
         return group_id in self._by_group
 
     def owned_by(self, owner: Hashable) -> list[ShareSession]:

@@ -161,7 +161,7 @@ class CommittedReader:
 
 
 def _is_former(pending: OffsetRecord, record: OffsetRecord) -> bool:
-    """Whether ``record``, which comes later, says that the topic of ``pending`` is gone."""
+    """Returns whether ``record``, which comes later, says that the topic of ``pending`` is gone."""
     if (pending.group_id, pending.topic, pending.partition) != (record.group_id, record.topic, record.partition):
         return False
     before, after = pending.committed, record.committed

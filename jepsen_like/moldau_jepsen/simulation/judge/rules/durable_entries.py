@@ -20,7 +20,7 @@ PREFIX, SUFFIX = "log-", ".wal"
 
 
 def has_durable_entry(disk: VirtualDisk, directory: str, entry: Entry) -> bool:
-    """Whether a loss of power would leave the entry in the log below ``directory``. Newest files are read first."""
+    """Returns whether the entry in the log below ``directory`` survives a loss of power; reads newest files first."""
     wanted = ENTRY.pack(entry.index, entry.epoch, entry.kind) + entry.data
     try:
         names = disk.directory(directory).durable

@@ -191,7 +191,7 @@ class RegistrationRules:
 
 
 def _other_life(seen: _Seen, image: MetadataImage, broker_id: int) -> bool:
-    """Whether the broker has registered again since, or is not registered any more."""
+    """Returns whether the broker has registered again since, or is not registered any more."""
     old, new = seen.brokers.get(broker_id), image.brokers.get(broker_id)
     return old is None or new is None or old.incarnation_id != new.incarnation_id
 

@@ -324,6 +324,6 @@ class RuleWatcher:
 
 
 def is_cleaned(partition: Partition) -> bool:
-    """Whether the cleaner works on the log, so that its replicas need not hold the same batches."""
+    """Returns whether the cleaner works on the log, so that its replicas need not hold the same batches."""
     config = partition.log.config
     return config.compact and config.segment_bytes <= SMALL_SEGMENT_BYTES

@@ -183,7 +183,7 @@ class LeaderRole:
         )
 
     def _heartbeat(self, member: int, progress: Progress) -> None:
-        """An empty request after what was last sent: a member that missed something refuses it."""
+        """Sends an empty request behind the last one; a member that missed a message refuses it."""
         prev_index = progress.next - 1
         if progress.state is ProgressState.SNAPSHOT or prev_index < self._core.log.base_index:
             prev_index = 0  # agrees with every log

@@ -132,7 +132,7 @@ _KINDS: Final = frozenset(int(kind) for kind in EntryKind)
 
 
 def encode_message(envelope: Envelope, message: Message) -> bytes:
-    """The body of a quorum message."""
+    """Returns the body of a quorum message."""
     number = _NUMBERS[type(message)]
     values = [getattr(message, name) for name, _ in _LAYOUTS[number]]
     return seal(envelope, RAFT_FORMAT, (number, *values))

@@ -59,7 +59,7 @@ class Progress:
     _in_flight_bytes: int = 0
 
     def room(self, messages_max: int, bytes_max: int) -> bool:
-        """Whether another message with entries may be sent now."""
+        """Returns whether another message with entries may be sent now."""
         if self.state is ProgressState.PROBE:
             return not self.probe_sent
         if self.state is ProgressState.REPLICATE:

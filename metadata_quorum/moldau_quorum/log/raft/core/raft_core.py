@@ -366,7 +366,7 @@ class RaftCore:
                     self._campaign(pre_vote=False)
 
     def peer_refused(self, peer: int, now_ms: float) -> None:
-        """The host of ``peer`` refuses connections: its process is dead. If it led, do not wait out the timeout.
+        """Notes that the process of ``peer`` is dead: its host refuses connections. If it led, an election begins soon.
 
         A hint for speed alone: the election that follows still asks with a pre-vote whether others agree.
         """

@@ -67,7 +67,7 @@ class Configuration:
         return len(self.voters) // 2 + 1
 
     def member(self, node_id: int) -> VoterEndpoint | None:
-        """The voter or learner of that id."""
+        """Returns the voter or learner of that id."""
         return self.voters.get(node_id) or self.learners.get(node_id)
 
     def members(self) -> list[VoterEndpoint]:
@@ -75,23 +75,23 @@ class Configuration:
         return [endpoint for _, endpoint in sorted({**self.voters, **self.learners}.items())]
 
     def with_learner(self, endpoint: VoterEndpoint) -> Configuration:
-        """A node that receives is added."""
+        """Returns the membership with a learner more."""
         assert endpoint.voter_id not in self.voters, "a voter cannot become a learner in one step"
         return Configuration(voters=self.voters, learners={**self.learners, endpoint.voter_id: endpoint})
 
     def with_voter(self, node_id: int) -> Configuration:
-        """A learner gets the vote."""
+        """Returns the membership in which a learner has become a voter."""
         learners = dict(self.learners)
         endpoint = learners.pop(node_id)
         return Configuration(voters={**self.voters, node_id: endpoint}, learners=learners)
 
     def with_address(self, node_id: int, host: str, port: int) -> Configuration:
-        """A voter has moved; it stays the same voter."""
+        """Returns the membership with a new address of a voter, which stays the same voter."""
         moved = replace(self.voters[node_id], host=host, port=port)
         return Configuration(voters={**self.voters, node_id: moved}, learners=self.learners)
 
     def without(self, node_id: int) -> Configuration:
-        """A member is dropped."""
+        """Returns the membership without a member."""
         return Configuration(
             voters={key: value for key, value in self.voters.items() if key != node_id},
             learners={key: value for key, value in self.learners.items() if key != node_id},
@@ -108,14 +108,14 @@ class SnapshotPoint:
 
 
 def configuration_of(voters: Mapping[int, tuple[str, int]]) -> Configuration:
-    """The membership that ``controller.quorum.voters`` describes."""
+    """Returns the membership that ``controller.quorum.voters`` describes."""
     return Configuration(
         voters={key: VoterEndpoint(voter_id=key, host=host, port=port) for key, (host, port) in sorted(voters.items())}
     )
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """Canonical msgpack: equal memberships give equal bytes."""
+    """Returns the membership in canonical msgpack: equal memberships give equal bytes."""
 
     def rows(members: Mapping[int, VoterEndpoint]) -> list[tuple[int, bytes, str, int]]:
         return [(key, member.directory_id.bytes, member.host, member.port) for key, member in sorted(members.items())]
@@ -124,7 +124,7 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Inverse of ``encode_configuration``.
+    """Returns the membership of bytes that ``encode_configuration`` has made.
 
     Raises:
         ValueError: the bytes are not a membership, or one that no quorum can have.

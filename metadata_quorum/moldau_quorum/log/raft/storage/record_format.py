@@ -55,14 +55,14 @@ class Record(NamedTuple):
 
 
 def encode_record(sequence: int, synced: int, record_type: RecordType, payload: bytes) -> bytes:
-    """The bytes of a record for the file of that sequence number."""
+    """Returns the bytes of a record for the file of that sequence number."""
     assert len(payload) <= PAYLOAD_BYTES_MAX, "payloads are bounded"
     checksum = crc32c(payload, crc32c(_COVERED.pack(synced, record_type), sequence & 0xFFFFFFFF))
     return _HEADER.pack(MAGIC, len(payload), checksum, synced, record_type) + payload
 
 
 def record_length(header: bytes) -> int | None:
-    """Length of the whole record whose header this is; None if it is none."""
+    """Returns the length of the whole record whose header this is; None if it is none."""
     if len(header) < HEADER_BYTES:
         return None
     magic, length, _, _, record_type = _HEADER.unpack_from(header)
@@ -72,7 +72,7 @@ def record_length(header: bytes) -> int | None:
 
 
 def read_record(sequence: int, buffer: bytes, position: int) -> Record | None:
-    """The record at ``position``; None if there is no valid one."""
+    """Returns the record at ``position``; None if there is no valid one."""
     if position + HEADER_BYTES > len(buffer):
         return None
     magic, length, checksum, synced, record_type = _HEADER.unpack_from(buffer, position)
@@ -86,7 +86,7 @@ def read_record(sequence: int, buffer: bytes, position: int) -> Record | None:
 
 
 def proof_of_damage(sequence: int, buffer: bytes, position: int) -> Record | None:
-    """A valid record behind ``position`` which shows that ``position`` had been durable; None if there is none."""
+    """Returns a valid record behind ``position`` that proves ``position`` to have been durable; None without one."""
     start = buffer.find(MAGIC, position + 1)
     while start >= 0:
         record = read_record(sequence, buffer, start)

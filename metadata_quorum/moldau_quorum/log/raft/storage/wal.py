@@ -95,7 +95,7 @@ class _Segment:
                     self.mark_count, self.durable, self.followed = count, record.synced, bool(followed)
 
     def next_mark(self, durable: int, *, followed: bool) -> tuple[int, bytes]:
-        """Position and bytes that overwrite the older slot."""
+        """Returns the position and the bytes that overwrite the older slot."""
         assert self.slots is not None, "the segment has slots"
         self.mark_count += 1
         self.durable, self.followed = durable, followed
@@ -238,7 +238,7 @@ class WriteAheadLog:
             self._sealed.append(segment)
 
     def _check_never_durable(self, segment: _Segment, *, exists: bool) -> None:
-        """The last segment has no complete beginning. If that never became durable, nothing in it did."""
+        """Checks that nothing in the last segment, whose beginning is incomplete, ever became durable."""
         before = self._sealed[-1] if self._sealed else None
         if before.followed if before is not None else exists or segment.sequence > 1:
             raise LogDamagedError(f"{segment.path}: cut or damaged at its beginning, which had been durable")
@@ -255,7 +255,7 @@ class WriteAheadLog:
         self._name_synced = False
 
     def _settle(self, segment: _Segment) -> None:
-        """The segment after this one was torn away: the mark that was read at its end may be cached only."""
+        """Makes the end of a segment durable whose successor was torn away: the mark may be in the cache only."""
         file = self._disk.open(segment.path, OpenMode.WRITE)
         file.truncate(segment.size)
         file.sync()

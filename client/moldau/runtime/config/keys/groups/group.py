@@ -63,7 +63,7 @@ def _group_boolean(name: str, doc: str) -> ConfigKey:
 
 
 def _common(kind: str) -> tuple[ConfigKey, ...]:
-    """The keys that consumer, share and streams groups have alike."""
+    """Returns the keys that consumer, share and streams groups have alike."""
     # The range of timeouts is a matter of the brokers' keys.
     return (
         _group_integer(
@@ -182,7 +182,7 @@ CLIENT_METRICS_KEYS = (
 
 
 def check_group(config: Config) -> list[str]:
-    """The settings of a group that contradict each other or have the wrong form."""
+    """Returns the settings of a group that contradict each other or have the wrong form."""
     problems: list[str] = []
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
@@ -199,7 +199,7 @@ def check_group(config: Config) -> list[str]:
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
-    """The settings of a group that the brokers' ``group.`` keys do not allow."""
+    """Returns the settings of a group that the brokers' ``group.`` keys do not allow."""
     problems: list[str] = []
     for name in BOUNDED_KEYS:
         kind, _, key = name.partition(".")
@@ -221,7 +221,7 @@ def check_bounds(config: Config, broker: Config) -> list[str]:
 
 
 def check_group_defaults(broker: Config) -> list[str]:
-    """The values of groups without settings of their own that the brokers' bounds do not allow, as in Kafka."""
+    """Returns the values of groups without settings of their own that the brokers' bounds do not allow, as in Kafka."""
     problems: list[str] = []
     for name in BOUNDED_KEYS:
         kind, _, key = name.partition(".")
@@ -255,7 +255,7 @@ def _least(name: str) -> str:
 
 
 def check_client_metrics(config: Config) -> list[str]:
-    """The entries of a subscription to clients' metrics that are not patterns."""
+    """Returns the entries of a subscription to clients' metrics that are not patterns."""
     problems: list[str] = []
     for pattern in config.get_list(METRICS_MATCH):
         name, equals, expression = pattern.partition("=")
