@@ -1,4 +1,4 @@
-"""Planted bugs: values that say what they break and who must find them, and the one mechanism that plants them.
+"""Planted bugs: what they break, which checks must find them, and the one mechanism that plants them.
 
 A planted bug replaces functions of production code for the length of a block; production code has no switch for it. The
 suites of single parts (quorum, controller, log, quotas) plant their bugs in the same way as the simulation of whole

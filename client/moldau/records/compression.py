@@ -233,7 +233,7 @@ def _decompress_snappy(data: memoryview, size_limit: int) -> bytes | bytearray:
 def zstd_content_size(data: memoryview) -> int | None:
     """Returns the content size that the first frame declares, or None (RFC 8878, section 3.1.1.1)."""
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
-        return None  # no frame; who decompresses it finds that out
+        return None  # no frame; decompressing it fails
     descriptor = data[4]
     is_single_segment = bool(descriptor & 0x20)
     size_flag = descriptor >> 6

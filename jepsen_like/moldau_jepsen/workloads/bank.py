@@ -87,7 +87,7 @@ class BankOptions:
             consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500},
         )
     )
-    """The topic of requests and those who carry them out; the target is not used."""
+    """The topic of requests and the processes that carry them out; the target is not used."""
     id_prefix: str = "teller"
     producer: Mapping[str, object] = field(default_factory=dict)
     """Of tellers."""
@@ -149,7 +149,7 @@ class BankWorkload:
     """Tellers, clerks and readers of one run."""
 
     def __init__(self, environment: Environment, bootstrap: str, options: BankOptions, recorder: Recorder) -> None:
-        """``environment`` is that of the machine of readers, and of who makes requests."""
+        """``environment`` is that of the machine of readers, and of the client that makes requests."""
         self._environment = environment
         self._bootstrap = bootstrap
         self._options = options

@@ -1,8 +1,8 @@
 """Runs a member that subscribes by a regular expression while topics that match it are created.
 
 The broker resolves the expression (KIP-848). The member reads nothing; it speaks the protocol itself, because clients
-hide who resolves. At the end, when faults are over, one more topic is created: the member must own all partitions of
-all matching topics.
+hide which side resolves. At the end, when faults are over, one more topic is created: the member must own all
+partitions of all matching topics.
 """
 
 from __future__ import annotations

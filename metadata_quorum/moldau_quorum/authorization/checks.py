@@ -52,7 +52,7 @@ BETWEEN_BROKERS_FROM: Final = 4
 
 
 class Asked(NamedTuple):
-    """A request, and who sent it."""
+    """A request, and its sender."""
 
     request: AnyMessage
     version: int

@@ -78,7 +78,7 @@ def metadata(request: AnyMessage, response: AnyMessage, permissions: Permissions
 
 
 def cluster_operations(request: AnyMessage, response: AnyMessage, permissions: Permissions) -> AnyMessage:
-    """Fills the bit field of the cluster; 0 for those who may not describe it."""
+    """Fills the bit field of the cluster; 0 for clients that may not describe it."""
     if request.include_cluster_authorized_operations:
         allowed = permissions.may_cluster(DESCRIBE, quiet=True)
         response.cluster_authorized_operations = permissions.operations(CLUSTER, "kafka-cluster") if allowed else 0
@@ -94,7 +94,7 @@ def topic_operations(response: AnyMessage, permissions: Permissions) -> AnyMessa
 
 
 def created_topics(response: AnyMessage, permissions: Permissions) -> AnyMessage:
-    """Hides the configurations of new topics from those who may not describe them."""
+    """Hides the configurations of new topics from clients that may not describe them."""
     for topic in response.topics:
         may = topic.error_code != ErrorCode.NONE or permissions.may(
             AclOperation.DESCRIBE_CONFIGS, TOPIC, topic.name, quiet=True

@@ -25,7 +25,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Rule(NamedTuple):
-    """One entry: who, from where, what."""
+    """One entry: principal, host, operation."""
 
     acl_id: int
     resource_type: int

@@ -205,7 +205,7 @@ class ControllerClient:
     ) -> R:
         """Sends ``message`` to the active controller and returns its response, with or without error codes.
 
-        ``client`` is who asked, for requests that are forwarded (KIP-590); None for this node's own. With
+        ``client`` is the sender, for requests that are forwarded (KIP-590); None for this node's own. With
         ``repeatable`` the request may be executed twice, as requests of ``REPEATABLE_APIS`` always may.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The table of the APIs that the controller decides: the deciding function, and who may send the request."""
+"""The table of the APIs that the controller decides: the deciding function, listeners and rights."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The console's pure core: who may call it, how records are shown, rates, and the timeline of a local cluster."""
+"""The console's pure core: checks of requests, how records are shown, rates, and the timeline of a local cluster."""

@@ -1,4 +1,4 @@
-"""Access control lists: who may do what to which resource (KIP-140, KIP-290)."""
+"""Access control lists: the rights of principals to resources (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Resource(Protocol):
 
 
 class _Entry(Protocol):
-    """The fields of an answer that say who may do what."""
+    """The fields of an answer that name principal, host, operation and permission."""
 
     principal: str
     host: str

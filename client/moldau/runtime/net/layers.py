@@ -39,7 +39,7 @@ def logs_in(network: Network) -> TypeGuard[LoginNetwork]:
 
 
 def plain_environment(environment: Environment) -> Environment:
-    """Returns the environment without TLS and login of its connections: to see who listens, without a word."""
+    """Returns the environment without TLS and login of its connections: for checks whether a port is open."""
     network = environment.network
     while isinstance(network, LayeredNetwork):
         network = network.plain

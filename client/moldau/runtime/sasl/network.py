@@ -33,7 +33,7 @@ _SIZE: Final = struct.Struct(">i")
 
 @dataclass(slots=True, kw_only=True)
 class Authenticated:
-    """The authentication of one connection, for its owner, who authenticates again in time."""
+    """The authentication of one connection, for its owner, which authenticates again in time."""
 
     session: ClientSession
     login: Login

@@ -216,7 +216,7 @@ class ByteBudget:
         """Takes ``count`` bytes, waiting for its turn. A checkpoint only when it waits."""
         if self.acquire_nowait(count):
             return
-        if not self._line:  # those who wait already have asked for what can be given back
+        if not self._line:  # tasks that wait already have asked for the bytes that users can give back
             for user in self._users:
                 user.reclaim()
             if self.acquire_nowait(count):

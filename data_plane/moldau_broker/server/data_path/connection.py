@@ -193,7 +193,7 @@ class BrokerConnection:
     )
 
     def __init__(self, services: ListenerServices, connection: Connection, peer: Peer) -> None:
-        """``peer`` says who is at the other end, once it has authenticated."""
+        """``peer`` returns the principal at the other end, once it has authenticated."""
         self._services = services
         self._peer = peer
         self._permissions: Permissions | None = None

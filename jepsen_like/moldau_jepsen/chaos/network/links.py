@@ -79,7 +79,7 @@ class Links(LinkRules):
     # -- rules -------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> None:
-        """Wakes who waits: the pumps look at the rules themselves."""
+        """Wakes waiting tasks; the pumps look at the rules themselves."""
         self._changed.set()
         self._changed = trio.Event()
 

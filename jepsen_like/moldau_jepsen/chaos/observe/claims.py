@@ -48,7 +48,7 @@ def claimed(broker_id: int, answer: MetadataResponse) -> list[Lead]:
 
 
 def epochs(claims: Sequence[Lead]) -> dict[tuple[str, int], int]:
-    """The epochs that were claimed, by topic and number: who does not lead in them does not say where the log ends."""
+    """The epochs that were claimed, by topic and number: other brokers do not say where the log ends."""
     return {(lead.partition.topic, lead.partition.partition): lead.epoch for lead in claims}
 
 

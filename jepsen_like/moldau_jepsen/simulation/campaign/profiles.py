@@ -483,7 +483,7 @@ DECISIONS = Profile(
         (FaultKind.SLOW, 0.0, 3.5),  # a decision is durable, and answered, long before the last marker is
         (FaultKind.SLOW, 0.0, 3.5),
         (FaultKind.SLOW, 0.0, 3.5),
-        (FaultKind.KILL_LEADER, 2.0, 2.8),  # who loads the decision meanwhile has to carry it out
+        (FaultKind.KILL_LEADER, 2.0, 2.8),  # the coordinator that loads the decision meanwhile has to carry it out
     ),
 )
 

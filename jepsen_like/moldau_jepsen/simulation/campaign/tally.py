@@ -53,7 +53,7 @@ class Tally:
         self.seeds = 0
         self.virtual_s = self.busy_s = 0.0
         self.faults = self.acknowledged = self.polled = self.steps = 0
-        self._cores: Counter[bool] = Counter()  # whether anybody stayed outside
+        self._cores: Counter[bool] = Counter()  # whether a node stayed outside
         self._first: int | None = None
         self._last = 0
         self._operations: Counter[str] = Counter()

@@ -1,8 +1,8 @@
 """Plans the faults of a simulated cluster in swarm style. Pure; ``injector`` executes the plan.
 
 Each run turns a random subset of the kinds on, with random numbers of strikes: runs with everything on hide what a few
-faults in the right order find (Groce et al., "Swarm Testing"). A fault has a beginning and an end; whom it strikes is
-drawn when it begins, because the leaders are not known beforehand. Faults on the same node overlap freely.
+faults in the right order find (Groce et al., "Swarm Testing"). A fault has a beginning and an end; its nodes are drawn
+when it begins, because the leaders are not known beforehand. Faults on the same node overlap freely.
 """
 
 from __future__ import annotations

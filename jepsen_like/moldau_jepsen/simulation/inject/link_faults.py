@@ -79,7 +79,7 @@ class LinkFaults:
         def end() -> None:
             for pair in pairs:
                 if pair not in self._cuts:
-                    continue  # all faults were ended; who stays outside is cut off still
+                    continue  # all faults were ended; a node that stays outside is cut off still
                 self._cuts[pair] -= 1
                 if not self._cuts[pair]:
                     del self._cuts[pair]

@@ -39,7 +39,7 @@ class Safekeeping:
         self.rotten: dict[int, None] = {}
         """Brokers that hold damaged records: what only they have besides counts as lost."""
 
-    # --- who may die
+    # --- nodes that may die
 
     def endanger(self, node_id: int) -> None:
         """Notes that a fault may end the node's process uncleanly at any time, until ``secure``."""
@@ -81,7 +81,7 @@ class Safekeeping:
         # While its session lasts, the life that lost something may yet join: what it had fetched before may be decided.
         return not broker.fenced or partition.leader == broker_id or broker_id in partition.isr
 
-    # --- who may lose what it has
+    # --- nodes that may lose what they have
 
     def refusal(self, broker_id: int) -> str:
         """Returns why the broker may lose nothing now; empty if it may."""

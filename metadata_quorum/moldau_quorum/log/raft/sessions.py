@@ -101,7 +101,7 @@ class Session:
         if self.refusal is not None:
             raise MessageError(self.refusal)
         if not self.is_proven and len(body) > HANDSHAKE_BYTES_MAX:
-            raise MessageError(f"{len(body)} bytes come from a peer that has not shown who it is")
+            raise MessageError(f"{len(body)} bytes come from a peer that has not proved its identity")
         envelope, payload_format, payload = unseal(body)
         if self.sender is not None and envelope.sender != self.sender:
             raise MessageError(f"node {envelope.sender} speaks on the connection of node {self.sender}")
@@ -212,7 +212,7 @@ class Sessions:
     def greeted(self, session: Session) -> None:
         """Challenges a session that now has a sender, or waits until that node is a member."""
         if len(self._unproven) >= UNPROVEN_MAX:
-            self.refuse(self._unproven[0], "too many peers have not shown who they are")
+            self.refuse(self._unproven[0], "too many peers have not proved their identity")
         self._unproven.append(session)
         link = self._links.get(session.sender if session.sender is not None else -1)
         if link is None:

@@ -1,1 +1,1 @@
-"""The APIs of a controller listener, who may call them, and the metadata that it sends to followers."""
+"""The APIs of a controller listener, the rights that they need, and the metadata that it sends to followers."""

@@ -26,7 +26,7 @@ Name = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSeen:
-    """A leader's proposal to admit a replica: who, and in which life its fetches were (``NO_EPOCH``: not known)."""
+    """A leader's proposal to admit a replica: broker, and broker epoch of its fetches (``NO_EPOCH``: not known)."""
 
     isr: tuple[int, ...]
     joining: int

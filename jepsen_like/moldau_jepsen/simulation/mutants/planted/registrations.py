@@ -98,7 +98,7 @@ def last_known_leader_too_early() -> list[Patch]:
 
 
 def silence_on_an_open_connection() -> list[Patch]:
-    """A session is over only when the connection of its heartbeats is: who falls silent without closing it stays."""
+    """A session is over only when the connection of its heartbeats is; a silent broker with an open one stays."""
 
     def expired(self: BrokerSessions, now_ms: float) -> list[int]:
         return sorted(

@@ -42,7 +42,7 @@ def simple_assignor(members: Sequence[Sharer], assignable: Mapping[UUID, frozens
 
 
 def _shared(order: Sequence[Sharer], partitions: Sequence[TopicIdPartition]) -> dict[str, Partitions]:
-    """Shares partitions among members who all may have all of them."""
+    """Shares partitions among members that all may have all of them."""
     wanted = sorted(partitions)
     known = frozenset(wanted)
     held: dict[str, set[TopicIdPartition]] = {member.member_id: set(member.previous & known) for member in order}

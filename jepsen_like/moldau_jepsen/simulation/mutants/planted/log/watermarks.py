@@ -1,4 +1,4 @@
-"""Bugs in what a leader counts as replicated, and whom it counts as in sync."""
+"""Bugs in what a leader counts as replicated, and which replicas it counts as in sync."""
 
 from __future__ import annotations
 
