@@ -9,6 +9,7 @@ from moldau.runtime.config import docs as config_docs
 from moldau_broker.server import admin_calls, compat
 from moldau_broker.server.handlers.apis import ABSENT_APIS, OLDER_VERSIONS
 from moldau_cli import reference
+from support import rooms
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
@@ -23,6 +24,10 @@ PAGES = {
 def test_a_generated_page_is_up_to_date(name):
     generate, command = PAGES[name]
     assert (DOCS / name).read_text(encoding="utf-8") == generate(), f"run: {command}"
+
+
+def test_the_rooms_of_the_architecture_are_up_to_date():
+    assert rooms.PAGE.read_text(encoding="utf-8") == rooms.page(), "run: PYTHONPATH=tests python -m support.rooms"
 
 
 def test_every_key_stands_once_with_its_default():

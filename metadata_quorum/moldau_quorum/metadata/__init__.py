@@ -1,1 +1,1 @@
-"""Metadata records, the image they add up to, its deltas and its snapshots. All modules are pure."""
+"""Metadata records, the image that they give, its deltas and its snapshots. All modules are pure."""

@@ -1,1 +1,1 @@
-"""Decisions about configurations, client quotas, SCRAM credentials and access control entries."""
+"""Decisions about configurations, client quotas, SCRAM credentials, delegation tokens and ACLs."""

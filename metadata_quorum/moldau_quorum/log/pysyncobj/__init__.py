@@ -1,1 +1,1 @@
-"""The library pysyncobj as an engine of the metadata log, with its holes closed from outside."""
+"""The library pysyncobj as an engine of the metadata log, with its defects closed from outside."""

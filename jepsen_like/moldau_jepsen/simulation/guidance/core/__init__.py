@@ -1,1 +1,1 @@
-"""The choice itself, as pure functions."""
+"""Pure functions that choose the kind of the next run."""
