@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -302,6 +303,16 @@ def test_source_files_that_pages_name_exist():
         if f"/{named}\n" not in f"{paths}\n"
     ]
     assert missing == []
+
+
+def test_extras_of_the_package_are_in_getting_started():
+    """Extras for the work on Moldau itself, and those that only bring others together, are left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs/getting-started.md").read_text()
+    listed = {
+        name for row in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)
+    }
+    assert listed == set(project["optional-dependencies"]) - {"bench", "chaos", "docs", "lint", "test"}
 
 
 def test_every_page_of_the_site_is_in_its_navigation():
