@@ -517,6 +517,27 @@ def test_a_deletion_that_was_refused_can_be_repeated() -> None:
     assert not driver.core.membership.groups
 
 
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_group_whose_end_was_refused_keeps_its_generation(expires: bool) -> None:
+    """A member of the old generation must not meet its number again. The end of a written group has no such bound."""
+    driver = CoreDriver(GroupConfig(offsets_retention_check_interval_ms=MINUTE_MS))
+    (member,) = stable_group(driver, 1)
+    driver.ask(leave_request((member.member_id, None)), 5)
+    driver.auto_commit = False
+    if expires:
+        driver.pass_time(MINUTE_MS)
+    else:
+        driver.send(DeleteGroupsRequest(groups_names=["g"]), 2)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    (member,) = stable_group(driver, 1)
+    assert member.generation == 3, "2 is that of the empty group"
+    driver.ask(leave_request((member.member_id, None)), 5)
+    assert delete_group(driver, "g") == [ErrorCode.NONE]
+    (member,) = stable_group(driver, 1)
+    assert member.generation == 1
+
+
 def test_a_group_whose_expiry_was_refused_expires_later() -> None:
     driver = CoreDriver(GroupConfig(offsets_retention_check_interval_ms=MINUTE_MS))
     (member,) = stable_group(driver, 1)

@@ -154,13 +154,13 @@ class GroupCore:
         self._deadlines: Deadlines[tuple[str, ...]] = Deadlines()
         self._effects = EffectQueue(config.commit_timeout_ms, self._deadlines)
         self.rebalancer = Rebalancer(config, self._effects)
-        self.membership = Membership(config, self.rebalancer, self._effects, self._memory)
+        self._written_groups: dict[str, GroupMetadataValue] = {}
+        """The last committed record of each classic group."""
+        self.membership = Membership(config, self.rebalancer, self._effects, self._memory, self._written_groups)
         self.offsets = OffsetStore()
         self._config = config
         self._topics = topics
         self._gone = GoneOffsets(self.offsets, topics)
-        self._written_groups: dict[str, GroupMetadataValue] = {}
-        """The last committed record of each classic group."""
         self._classic = ClassicSide(self.rebalancer, self.membership, self._effects, self._memory, self._written_groups)
         decisions = HeartbeatDecisions(config, topics, compile_regex)
         self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)

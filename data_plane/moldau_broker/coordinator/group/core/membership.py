@@ -19,6 +19,9 @@ from moldau_broker.coordinator.group.core.responses import join_error
 from moldau_broker.coordinator.runtime.pending import AssignmentWritten, StaticMemberWritten
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau.protocol.messages.join_group import JoinGroupRequest
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
@@ -33,14 +36,25 @@ MEMBER_NAME_CHARACTERS_MAX = 255
 class Membership:
     """Serves the members of the classic groups of one partition of ``__consumer_offsets``."""
 
-    def __init__(self, config: GroupConfig, rebalancer: Rebalancer, effects: EffectQueue, memory: MemberMemory) -> None:
-        """Serves the groups of ``rebalancer``; ``memory`` counts the members of the whole broker."""
+    def __init__(
+        self,
+        config: GroupConfig,
+        rebalancer: Rebalancer,
+        effects: EffectQueue,
+        memory: MemberMemory,
+        written: Mapping[str, GroupMetadataValue],
+    ) -> None:
+        """Serves the groups of ``rebalancer``.
+
+        ``memory`` counts the members of the whole broker; ``written`` has the last committed records of groups.
+        """
         self.groups = rebalancer.groups
         """The same dictionary as `Rebalancer.groups`; both add to it."""
         self._config = config
         self._rebalancer = rebalancer
         self._effects = effects
         self._memory = memory
+        self._written = written
 
     def join(self, request_id: int, request: JoinGroupRequest, context: RequestContext, moment: Moment) -> None:
         """Handles JoinGroup; answers at the end of the join phase, or at once if nothing changes."""
@@ -63,8 +77,12 @@ class Membership:
             code = self._check_memory(None, request, context)
             if code is not ErrorCode.NONE:
                 return code
-            group = Group(group_id=request.group_id, state_since_ms=moment.wall_ms, memory=self._memory)
-            self.groups[request.group_id] = group
+            group = self.groups[request.group_id] = Group(
+                group_id=request.group_id, state_since_ms=moment.wall_ms, memory=self._memory
+            )
+            # The log may still refuse the tombstone of a group that was deleted: its generations go on.
+            written = self._written.get(request.group_id)
+            group.generation = 0 if written is None else written.generation
         if self._is_full(group, request):
             member = group.members.get(request.member_id)
             if member is not None:
