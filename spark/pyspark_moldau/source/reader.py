@@ -60,6 +60,8 @@ MISSING: Final = (
 )
 PREFERRED_REPLICA_S: Final = 300.0
 """How long a replica in the reader's rack is used before the leader is asked again; Kafka's ``metadata.max.age.ms``."""
+LEADER_ONLY_S: Final = 60.0
+"""How long a partition is read from its leader after the replica in the reader's rack could not serve it."""
 
 
 class LogReader(Protocol):
@@ -104,6 +106,7 @@ class ClusterReader:
         self._client = client
         self._cluster = Cluster(client)
         self._preferred: dict[Partition, tuple[int, float]] = {}
+        self._leader_only_until: dict[Partition, float] = {}
 
     def close(self) -> None:
         """Closes the connections that no request is using; the reader opens others when it is used again."""
@@ -144,15 +147,16 @@ class ClusterReader:
                     if chunk is not None:
                         yield chunk
             except (OSError, KafkaError, UnknownTopicError) as error:
-                self._preferred.pop(partition, None)
+                self._avoid_followers(partition)
                 if isinstance(error, UnknownTopicError) or (isinstance(error, KafkaError) and error.code in MISSING):
                     if self._is_gone(work):
                         text = f"{work.topic} was deleted before its records {position}..{work.end - 1} were read"
                         self._report_loss(text, fail_on_data_loss=fail_on_data_loss)
                         return
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-                    position = self._after_loss(work, position, fail_on_data_loss=fail_on_data_loss)
+                if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    if from_leader:  # a replica may be behind, and the leader decides
+                        position = self._after_loss(work, position, fail_on_data_loss=fail_on_data_loss)
                     continue
                 waits.failed(error)
                 self._cluster.forget()
@@ -270,6 +274,10 @@ class ClusterReader:
                 raise_for(data.error_code, f"{work.topic}-{work.partition}")
                 if data.preferred_read_replica >= 0 and not data.records:
                     self._preferred[partition] = (data.preferred_read_replica, time.monotonic())
+                    if data.preferred_read_replica not in self._cluster.brokers:
+                        self._cluster.refresh([work.topic])  # a broker that came since
+                        if data.preferred_read_replica not in self._cluster.brokers:
+                            self._avoid_followers(partition)
                     break
                 batches = [] if data.records is None else list(iterate_batches(data.records))
                 reached = max([position, *(header.next_offset for _, header in batches)])
@@ -308,6 +316,18 @@ class ClusterReader:
         self._preferred.pop(partition, None)
         return self._cluster.leader_address(partition)
 
+    def _avoid_followers(self, partition: Partition) -> None:
+        """Reads a partition from its leader for a while, if its replica in the reader's rack cannot serve it."""
+        if self._preferred.pop(partition, None) is not None:
+            self._leader_only_until[partition] = time.monotonic() + LEADER_ONLY_S
+
+    def _rack(self, partition: Partition) -> str:
+        """Returns the rack of the reader, or none if a leader that knew it would name the same replica again."""
+        if time.monotonic() < self._leader_only_until.get(partition, 0.0):
+            return ""
+        self._leader_only_until.pop(partition, None)
+        return self._client.rack
+
     def _fetch_request(self, work: OffsetRange, topic_id: UUID, position: int) -> FetchRequest:
         part = FetchPartition(
             partition=work.partition, fetch_offset=position, partition_max_bytes=self._client.partition_fetch_bytes
@@ -318,7 +338,7 @@ class ClusterReader:
             max_bytes=min(self._client.fetch_bytes, self._client.partition_fetch_bytes),
             isolation_level=int(self._client.read_committed),
             topics=[FetchTopic(topic_id=topic_id, partitions=[part])],
-            rack_id=self._client.rack,
+            rack_id=self._rack((work.topic, work.partition)),
         )
 
     # -- lost records -------------------------------------------------------------------------------------------------
