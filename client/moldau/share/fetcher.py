@@ -192,9 +192,10 @@ class ShareFetcher:
             self.send()
 
     async def acknowledge_all(self) -> None:
-        """Sends the acknowledgements, and waits until the brokers have answered."""
+        """Sends the acknowledgements, and waits until the brokers have answered these and those on their way."""
+        carrying = (node_id for node_id, node in self.nodes.items() if node.is_carrying)
         async with trio.open_nursery() as nursery:
-            for node_id in self._deliveries.nodes():
+            for node_id in dict.fromkeys((*self._deliveries.nodes(), *carrying)):
                 nursery.start_soon(self.node(node_id).acknowledge, self._limits)
 
     async def end_sessions(self) -> None:

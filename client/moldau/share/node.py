@@ -89,6 +89,8 @@ class ShareNode:
         self.session = ShareSession()
         self.lock = trio.Lock()
         self.is_fetching = False
+        self.is_carrying = False
+        """Whether acknowledgements are on their way, and their outcome is not known."""
         self._is_sending = False
 
     async def fetch(self, wanted: Iterable[ShareKey], limits: ShareLimits) -> Arrival:
@@ -224,6 +226,7 @@ class ShareNode:
             TRANSPORT_ERRORS: no answer.
         """
         is_answered = False
+        self.is_carrying = bool(taken)
         try:
             connection = await self._client.connection(self.node_id, PURPOSE)
             watch, partitions = self._client.silence, dict.fromkeys([*reads, *(partition for _, partition in taken)])
@@ -236,6 +239,7 @@ class ShareNode:
                 watch.ended(awaited)
             is_answered = True
         finally:
+            self.is_carrying = False
             if not is_answered:  # lost, refused by the client's version check, or cancelled
                 failure = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the broker has not answered")
                 self._failed(taken, failure)

@@ -75,6 +75,17 @@ class Model:
         self.running = [record for record in self.running if record.topic_partition != lost]
         self.work.running = len(self.running)  # as if their handlers had ended
 
+    def lose_within_a_poll(self, number, count):
+        """The partition is lost and comes back before the work hears of it; the poll has records of it."""
+        lost = PARTITIONS[number]
+        again = min(self.open[lost], default=self.next[lost])
+        if again < self.next[lost]:
+            self.open[lost] = set()
+            self.next[lost] = again
+            self.running = [record for record in self.running if record.topic_partition != lost]
+        self.poll(number, count)
+        self.work.running = len(self.running)  # as if their handlers had ended
+
     def check(self):
         for partition, offset in self.work.to_commit().items():
             assert offset <= min(self.open[partition], default=self.next[partition])
@@ -84,7 +95,8 @@ COMMANDS = st.lists(
     st.tuples(st.just("poll"), st.integers(0, 2), st.integers(1, 5))
     | st.tuples(st.just("start"))
     | st.tuples(st.just("end"), st.integers(0, 9))
-    | st.tuples(st.just("lose"), st.integers(0, 2)),
+    | st.tuples(st.just("lose"), st.integers(0, 2))
+    | st.tuples(st.just("lose_within_a_poll"), st.integers(0, 2), st.integers(1, 5)),
     max_size=40,
 )
 
@@ -95,7 +107,7 @@ def test_commits_never_pass_an_unprocessed_record(order, concurrency, commands):
     for name, *arguments in commands:
         getattr(model, name)(*arguments)
         model.check()
-    while model.running or any(model.open.values()):
+    for _ in range(sum(map(len, model.open.values())) + 1):
         model.start()
         model.end(0)
     model.check()
@@ -152,6 +164,22 @@ def test_a_stale_end_leaves_the_new_record_alone():
     assert work.to_commit() == {PARTITIONS[0]: 0}
     work.finish(new)
     assert work.to_commit() == {PARTITIONS[0]: 1}
+
+
+def test_records_that_come_again_are_committed():
+    """Their partition was lost and came back within a poll, while records of it were unfinished."""
+    work = Work(concurrency=4, order="key", pending_max=10)
+    work.take([batch(PARTITIONS[0], 0, 2)])
+    slow, quick = work.start(0), work.start(0)
+    work.finish(quick)
+    work.take([batch(PARTITIONS[0], 0, 2)])
+    again = [work.start(0), work.start(0)]
+    work.finish(again[1])
+    work.finish(slow)
+    assert work.to_commit() == {PARTITIONS[0]: 0}
+    work.finish(again[0])
+    assert work.to_commit() == {PARTITIONS[0]: 2}
+    assert work.running == 0
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"order": "lane"}, {"pending_max": 0}])

@@ -73,9 +73,16 @@ class Work:
     # --- records
 
     def take(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
-        """Adds the records of a poll."""
+        """Adds the records of a poll.
+
+        A partition that was lost and came back within one poll is read again from what was committed: its earlier
+        records are dropped, as ``retain`` drops those of a partition that stays away.
+        """
         for batch in batches:
             held = self._partitions.setdefault(batch.topic_partition, _Partition())
+            if batch.records and batch.records[0].offset < held.next_offset:
+                self._drop([batch.topic_partition])
+                held = self._partitions[batch.topic_partition] = _Partition()
             for record in batch.with_partition():
                 held.pending.append(record.offset)
                 self._enqueue(record)
@@ -162,13 +169,16 @@ class Work:
         """Drops the waiting records of partitions that are no longer assigned; running ones end without effect."""
         kept = dict.fromkeys(assignment)
         lost = [partition for partition in self._partitions if partition not in kept]
-        for partition in lost:
-            del self._partitions[partition]
         if lost:
-            gone = set(lost)
-            for key in [key for key in self._lanes if key[0] in gone]:
-                del self._lanes[key]
-            self._ready = deque(key for key in self._ready if key in self._lanes)
+            self._drop(lost)
+
+    def _drop(self, lost: Iterable[TopicPartition]) -> None:
+        gone = set(lost)
+        for partition in gone:
+            del self._partitions[partition]
+        for key in [key for key in self._lanes if key[0] in gone]:
+            del self._lanes[key]
+        self._ready = deque(key for key in self._ready if key in self._lanes)
 
     def to_pause(self) -> list[TopicPartition]:
         """Returns the partitions that now have too many unfinished records."""

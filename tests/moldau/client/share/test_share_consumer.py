@@ -175,6 +175,22 @@ def test_iteration_accepts_what_was_asked_after(run):
     run(scenario)
 
 
+def test_commit_waits_for_what_a_fetch_carries(run):
+    """The poll before has begun a fetch with the acknowledgements; the broker holds it until there are records."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0", b"1")
+        async with consumer(cluster, fetch_max_wait_ms=400) as member:
+            member.subscribe(["t"])
+            await polled(member, 2)
+            assert await member.poll(100) == []
+            assert await member.commit() == {P0: None}
+            assert list(cluster.memory.start_offsets.values()) == [2]
+            assert await member.commit() == {}
+
+    run(scenario)
+
+
 def test_members_share_a_partition(run):
     """Three members of one partition get every record exactly once while all works."""
 
