@@ -60,3 +60,15 @@ def test_other_rows_replace_nothing(entry):
     kind = Kind.EMPTY if entry is None else Kind.PREPARED
     with pytest.raises(ProtocolRefusedError):
         after_the_death_of(Report(batch=7, partition=0, kind=kind, entry=entry))
+
+
+def test_a_replay_in_other_partitions_replaces_nothing():
+    """The rows of its first partition are those of the dead transaction; where the others are, it does not say."""
+    done = replace(DEAD, transactional_id="t-1")
+    decision = replace(DECISION, entries=(DEAD, done))
+    report = Report(batch=7, partition=0, kind=Kind.PREPARED, entry=AGAIN)
+    core = DriverCore(batch=7, run="second", reports=(report,), effect=EndDecided(DEAD), decision=decision)
+    core = core.on(Ended.DEAD).on(6)
+    assert core.effect == EndDecided(done)
+    with pytest.raises(ProtocolRefusedError, match="in 1 partitions"):
+        core.on(Ended.COMMITTED)

@@ -9,7 +9,14 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.streams_group_heartbeat import Subtopology, Topology
-from moldau_broker.coordinator.group.streams.core.state import StreamsGroupState
+from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
+from moldau_broker.coordinator.group.streams.core.state import (
+    EMPTY_TASKS,
+    MemberState,
+    StreamsGroupState,
+    StreamsMember,
+    TaskSets,
+)
 from support.coordinator.group_world import CoreDriver, commit_request, stable_group
 from support.coordinator.streams_world import (
     GROUP,
@@ -176,3 +183,20 @@ def test_an_empty_group_ends_with_the_last_of_its_offsets() -> None:
     assert listed(driver) == [(GROUP, "streams")]
     driver.pass_time(half_ms)
     assert listed(driver) == []
+
+
+def test_a_heartbeat_without_tasks_gives_none_back() -> None:
+    """A member may leave out its tasks: it may still run those that were taken away."""
+    task = ("0", 1)
+    member = StreamsMember(
+        member_id="m",
+        epoch=3,
+        previous_epoch=2,
+        state=MemberState.UNREVOKED_TASKS,
+        revoking=TaskSets(active=frozenset({task})),
+    )
+    for reported in (None, TaskSets(active=frozenset({task}))):
+        assert reconcile(member, 5, EMPTY_TASKS, lambda kind, task: True, reported, joins=False) == member
+    for reported, joins in ((EMPTY_TASKS, False), (None, True)):
+        after = reconcile(member, 5, EMPTY_TASKS, lambda kind, task: True, reported, joins=joins)
+        assert (after.epoch, after.state, after.revoking) == (5, MemberState.STABLE, EMPTY_TASKS)

@@ -259,3 +259,15 @@ def test_a_second_flush_does_not_trust_the_first_one(seed: int) -> None:
     assert log.recovery_point == 2
     again = crash(machine, manager, power_lost=True)
     assert again.logs[A].log_end_offset == 2
+
+
+def test_an_epoch_without_records_does_not_stay() -> None:
+    """The log now starts where its next epoch begins."""
+    log = create(open_manager(VirtualMachine(1)))
+    for epoch in (3, 5, 5):
+        put(log, epoch)
+    assert log.epochs.truncate_from_start(1)
+    assert entries(log) == [(5, 1)]
+    assert not log.epochs.truncate_from_start(1)
+    assert log.epochs.truncate_from_start(2)
+    assert entries(log) == [(5, 2)]

@@ -123,3 +123,20 @@ def test_a_snapshot_without_the_mark_knows_not_all_producers() -> None:
     assert state.check(batch(0, sequence=5), AppendOrigin.CLIENT) is None
     state.reset(0)
     assert refusal(state, batch(0, sequence=5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_aborted_transaction_names_the_oldest_open_one() -> None:
+    """A look-up stops at an entry whose last stable offset is high enough: it would miss transactions that end later.
+
+    Producer 8 writes from offset 0 on and ends last; producer 9, from 50 on, is open too when the first one is aborted.
+    """
+    state = manager()
+    for offset, producer_id in ((0, 8), (5, PRODUCER), (50, 9)):
+        state.apply(batch(offset, transactional=True)._replace(producer_id=producer_id))
+    abort = EndMarker(commit=False, coordinator_epoch=1)
+    first = state.replay(marker(60), abort)
+    assert first is not None
+    assert (first.first_offset, first.last_offset, first.last_stable_offset) == (5, 60, 0)
+    second = state.replay(marker(70)._replace(producer_id=8), abort)
+    assert second is not None
+    assert (second.first_offset, second.last_offset, second.last_stable_offset) == (0, 70, 50)
