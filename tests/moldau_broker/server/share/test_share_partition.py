@@ -112,6 +112,16 @@ def test_offsets_that_the_log_lost_are_archived():
     assert share.snapshot()[1] == (10, 50, ARCHIVED, 0, "")
 
 
+def test_a_hole_that_is_longer_than_any_count():
+    """Compaction may leave more offsets without records than the number of completed deliveries can say."""
+    share = make()
+    far = 5 << 30
+    acquire(share, most=10, batches=((0, 1), (3, 4)))
+    assert acquire(share, batches=((far, far + 1),)) == ()
+    answer = acknowledge(share, 3, 3, AcknowledgeType.ACCEPT)
+    assert answer.effects.persist.delivery_complete_count == (1 << 31) - 1
+
+
 def test_gap_in_front_of_the_first_batch():
     """A log that begins with a gap: the offsets before the first batch are not in flight."""
     share = make()

@@ -61,6 +61,8 @@ FENCED = frozenset(
 )
 """Answers to a write after which this leader's state is void: another leader or an administrator has replaced it."""
 
+_COUNT_MAX = (1 << 31) - 1
+"""The highest count that fits a request; a hole that compaction has left may be longer."""
 _STATES = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
@@ -340,7 +342,7 @@ class SharePartition:
             state_epoch=self.state_epoch,
             leader_epoch=self.leader_epoch,
             start_offset=start_offset,
-            delivery_complete_count=complete,
+            delivery_complete_count=min(complete, _COUNT_MAX),
             batches=tuple(_overlay([batch for _, batch in self._writing], start_offset)),
         )
 
