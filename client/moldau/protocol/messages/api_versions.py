@@ -1,6 +1,8 @@
 """ApiVersions: table of the request and of the response."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from moldau.protocol import field
 from moldau.protocol.schema import Request, Response, Struct
@@ -15,8 +17,21 @@ class ApiVersionsRequest(Request, api_key=18, versions="0-5", flexible="3+"):
     node_id: int = field.int32("5+", default=-1)
 
 
-def names_half_a_node(request: ApiVersionsRequest) -> bool:
-    """Returns whether a request names a cluster without a node, or a node without a cluster (KIP-1242)."""
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+_SOFTWARE_VERSION: Final = 3
+
+
+def is_malformed(request: ApiVersionsRequest, version: int) -> bool:
+    """Returns whether a request breaks the rules of its fields.
+
+    Name and version of the client's software consist of letters, digits, dots and dashes (KIP-511). A request names
+    cluster and node, or neither of them (KIP-1242).
+    """
+    if version < _SOFTWARE_VERSION:
+        return False
+    software = (request.client_software_name, request.client_software_version)
+    if not all(map(_SOFTWARE.fullmatch, software)):
+        return True
     return (request.cluster_id is None) != (request.node_id == -1)
 
 

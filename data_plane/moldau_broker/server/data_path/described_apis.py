@@ -13,7 +13,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import encode_response
-from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, names_half_a_node
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, is_malformed
 from moldau_broker.server.handlers.apis import api_versions
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ class DescribedApis:
             refused = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
             return encode_response(refused, 0, header.correlation_id), None
         request = decode(ApiVersionsRequest, version, frame, header.body_offset)
-        code = self._refusal(request)
+        code = self._refusal(request, version)
         if code is not ErrorCode.NONE:
             return encode_response(ApiVersionsResponse(error_code=code), version, header.correlation_id), None
         described = self._frame(version)
         answer = described[:_SIZE_BYTES] + _CORRELATION.pack(header.correlation_id) + described[_BODY_AT:]
         return answer, (request.client_software_name, request.client_software_version)
 
-    def _refusal(self, request: ApiVersionsRequest) -> ErrorCode:
-        if names_half_a_node(request):
+    def _refusal(self, request: ApiVersionsRequest, version: int) -> ErrorCode:
+        if is_malformed(request, version):
             return ErrorCode.INVALID_REQUEST
         expected = (self._context.metadata.image.cluster_id, self._context.broker_id)
         if request.cluster_id is not None and (request.cluster_id, request.node_id) != expected:

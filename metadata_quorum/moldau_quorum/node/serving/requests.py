@@ -22,7 +22,7 @@ from moldau.protocol.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
-    names_half_a_node,
+    is_malformed,
 )
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -297,7 +297,7 @@ class ControllerConnection:
             return [request]
         if isinstance(request, ApiVersionsRequest):
             versions = self._service.api_versions()
-            if names_half_a_node(request):
+            if is_malformed(request, version):
                 versions = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             return [encode_response(versions, version, header.correlation_id)]
         illegal = illegal_sasl_state(request)

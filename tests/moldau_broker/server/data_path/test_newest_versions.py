@@ -5,6 +5,8 @@ Method: requests as a client of Kafka 4.4 sends them, to a broker on virtual tim
 
 from uuid import UUID
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -62,6 +64,20 @@ def test_a_client_of_another_cluster_is_sent_away() -> None:
         assert await code(cluster_id, -1) is ErrorCode.INVALID_REQUEST
         assert await code(None, 1) is ErrorCode.INVALID_REQUEST
         assert await code("another", 1, version=4) is ErrorCode.NONE, "older versions do not carry the fields"
+
+    run_cluster(scenario)
+
+
+@pytest.mark.parametrize("software", [("", "1"), ("t", ""), ("-t", "1"), ("a b", "1"), ("t", "1."), ("t\n", "1")])
+def test_the_name_of_a_client_has_a_form(software: tuple[str, str]) -> None:
+    """Metrics and logs show it, so that brokers take letters, digits, dots and dashes only (KIP-511)."""
+    name, version = software
+
+    async def scenario(cluster: Cluster) -> None:
+        request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+        client = cluster.client(1)
+        assert (await client.request(request, 3)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await client.request(request, 2)).error_code == ErrorCode.NONE, "older versions do not carry it"
 
     run_cluster(scenario)
 
