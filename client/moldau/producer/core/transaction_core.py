@@ -577,10 +577,9 @@ class TransactionManager:
         self._leave_out_offsets(self.error)
 
     def record_failed(self, code: ErrorCode, detail: str = "") -> None:
-        """Notes that a batch of the transaction was not delivered."""
+        """Notes that a batch of the transaction was not delivered: its sequence numbers are used, and missing."""
         if code in FATAL_OF_RECORDS:
             self.fail(code, detail)
             return
-        if code is not ErrorCode.TRANSACTION_ABORTABLE:
-            self.needs_new_epoch = True
+        self.needs_new_epoch = True
         self._abortable(code, detail)

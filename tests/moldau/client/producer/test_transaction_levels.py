@@ -147,12 +147,24 @@ def test_the_step_down_needs_no_request():
     assert manager.producer_epoch == 1
 
 
-def test_a_lost_record_needs_no_extra_epoch_at_level_2():
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.TRANSACTION_ABORTABLE])
+def test_a_lost_record_needs_another_epoch_at_level_1(code):
+    """The next transaction would begin behind a gap in the sequence numbers, and fail too."""
+    manager = ready(1)
+    manager.begin()
+    manager.admit(P0)
+    serve(manager)
+    manager.record_failed(code)
+    assert end(manager, commit=False) == ([EndTxnRequest, InitProducerIdRequest], 4)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.TRANSACTION_ABORTABLE])
+def test_a_lost_record_needs_no_extra_epoch_at_level_2(code):
     manager = ready()
     manager.begin()
     manager.admit(P0)
     manager.records_sent()
-    manager.record_failed(ErrorCode.REQUEST_TIMED_OUT)
+    manager.record_failed(code)
     assert manager.state is State.ABORTABLE_ERROR
     assert end(manager, commit=False) == ([EndTxnRequest], 5)
     assert (manager.producer_epoch, manager.needs_new_epoch) == (1, False)
