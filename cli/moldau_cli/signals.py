@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    import trio
 
 
 @contextmanager
@@ -26,3 +28,23 @@ def interrupted_by_sigterm() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGTERM, terminate)
         signal.signal(signal.SIGINT, interrupt)
+
+
+async def ends_at_signal(work: Callable[[], Awaitable[None]]) -> bool:
+    """Runs ``work`` until it ends, or until SIGINT or SIGTERM cancels it; returns whether a signal did."""
+    import trio
+
+    signalled = False
+
+    async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal signalled
+        async for _ in signals:
+            signalled = True
+            scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, signals, nursery.cancel_scope)
+            await work()
+            nursery.cancel_scope.cancel()
+    return signalled

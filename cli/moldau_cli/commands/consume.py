@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -28,16 +27,15 @@ from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.signals import ends_at_signal
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    import trio
+    from collections.abc import Callable, Sequence
 
     from moldau.records import Record
     from moldau_cli.records.core.values import Row
-    from moldau_cli.records.reading import Pump, Request
+    from moldau_cli.records.reading import Request
 
 SETTINGS = {"request.timeout.ms": "15000", "default.api.timeout.ms": "15000"}
 
@@ -265,24 +263,4 @@ async def _read(
                     for number in request.partitions:
                         await check_offset(topic, number, request.span.number, config)
         pump = Pump(consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000)
-        return await _pump_until_signal(pump)
-
-
-async def _pump_until_signal(pump: Pump) -> bool:
-    """Runs the pump; returns False if a signal ended it, so that the caller can close the consumer in order."""
-    import trio
-
-    signalled = False
-
-    async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-        nonlocal signalled
-        async for _ in signals:
-            signalled = True
-            scope.cancel()
-
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, signals, nursery.cancel_scope)
-            await pump.run()
-            nursery.cancel_scope.cancel()
-    return not signalled
+        return not await ends_at_signal(pump.run)

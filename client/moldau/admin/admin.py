@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 class Admin(AsyncOnly):
     """The admin client.
 
-    Use it as an async context manager. All methods belong to the trio thread that opened it.
+    Use it as an async context manager. All methods belong to the trio thread that opened it. A change of metadata is
+    committed by the quorum when the call returns; brokers apply it shortly after.
     """
 
     def __init__(self, config: Mapping[str, object] | Config, *, environment: Environment | None = None) -> None:

@@ -6,7 +6,7 @@ are those of its ACL messages. A row states the rules; an authorizer and the quo
 
 from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class AclOperation(IntEnum):
@@ -40,6 +40,37 @@ class AclResource(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
     """A principal, such as ``User:alice``: whose tokens others create and describe (KIP-373)."""
+
+
+AUTHORIZED_OPERATIONS: Final = {
+    AclResource.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResource.GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResource.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+"""The authorized operations that responses list, per kind of resource."""
 
 
 class Listeners(Flag):
@@ -81,7 +112,7 @@ class ApiRules:
 
     listeners: Listeners
     needs: tuple[Need, ...]
-    """In the order in which Kafka checks them; empty if everyone may send it."""
+    """In the order in which Kafka checks them; empty if all peers may send it."""
     cost: Cost
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.access import AUTHORIZED_OPERATIONS, AclOperation, AclResource
 from moldau_quorum.authorization.rules import (
     ALL_OPERATIONS,
     DENY,
@@ -38,36 +38,6 @@ _IMPLIES: Final = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)),
 }
-
-OPERATIONS: Final = {
-    AclResource.TOPIC: (
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    AclResource.GROUP: (
-        AclOperation.READ,
-        AclOperation.DELETE,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    AclResource.CLUSTER: (
-        AclOperation.CREATE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-    ),
-}
-"""The authorized operations that responses list, per kind of resource."""
 
 
 class Decision(NamedTuple):
@@ -266,4 +236,4 @@ class Permissions:
 
     def operations(self, resource: AclResource, name: str) -> int:
         """Returns the bit field of the operations that the peer may do to a resource."""
-        return sum(1 << each for each in OPERATIONS[resource] if self.may(each, resource, name, quiet=True))
+        return sum(1 << each for each in AUTHORIZED_OPERATIONS[resource] if self.may(each, resource, name, quiet=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +9,10 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.signals import ends_at_signal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    import trio
+    from collections.abc import Awaitable, Callable
 
     from moldau import Admin
     from moldau_cli.live.collecting import Collector
@@ -106,20 +104,5 @@ async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
     Raises:
         KeyboardInterrupt: a signal ended it.
     """
-    import trio
-
-    signalled = False
-
-    async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-        nonlocal signalled
-        async for _ in signals:
-            signalled = True
-            scope.cancel()
-
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, signals, nursery.cancel_scope)
-            await work()
-            nursery.cancel_scope.cancel()
-    if signalled:
+    if await ends_at_signal(work):
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from moldau.protocol.access import AclOperation, operations_mask
+from moldau.protocol.access import AUTHORIZED_OPERATIONS, AclResource, operations_mask
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.consumer_group_describe import (
@@ -59,13 +59,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.ports import InternalLog, ShareStates
 
 R = TypeVar("R")
-_GROUP_OPERATIONS: Final = operations_mask(
-    AclOperation.READ,
-    AclOperation.DELETE,
-    AclOperation.DESCRIBE,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-)
+_GROUP_OPERATIONS: Final = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.GROUP])
 
 _TOPIC_IDS_FROM = {OffsetCommitRequest: 10, TxnOffsetCommitRequest: 6}
 _COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")

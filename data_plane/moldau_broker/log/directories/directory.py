@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.files.checkpoint import (
@@ -23,6 +22,7 @@ from moldau_broker.log.files.checkpoint import (
     read_file,
     read_offsets,
     write_atomically,
+    write_temporary,
 )
 from moldau_broker.log.files.checksums import damaged_files, write_checksums
 from moldau_broker.log.files.names import (
@@ -111,14 +111,7 @@ class CheckpointFile:
         content = encode_offsets(offsets)
 
         def run() -> None:
-            if disk.exists(prepared):
-                disk.remove(prepared)
-            file = disk.open(prepared, OpenMode.CREATE)
-            try:
-                file.append([content])
-                file.sync()
-            finally:
-                file.close()
+            write_temporary(disk, prepared, content)
 
         def complete() -> None:
             self._writing = False

@@ -55,6 +55,23 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+def write_temporary(disk: Disk, path: str, content: bytes, *, durable: bool = True) -> None:
+    """Writes a file that will be renamed, in place of one that an interrupted write has left; its name is not synced.
+
+    Raises:
+        OSError: The file could not be written.
+    """
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, OpenMode.CREATE)
+    try:
+        file.append([content])
+        if durable:
+            file.sync()
+    finally:
+        file.close()
+
+
 def write_atomically(disk: Disk, path: str, content: bytes, *, durable: bool = True) -> None:
     """Replaces the file by ``content``; durable on return unless ``durable`` is false.
 
@@ -62,15 +79,7 @@ def write_atomically(disk: Disk, path: str, content: bytes, *, durable: bool = T
         OSError: The file could not be written.
     """
     temporary = path + TEMPORARY_SUFFIX
-    if disk.exists(temporary):
-        disk.remove(temporary)
-    file = disk.open(temporary, OpenMode.CREATE)
-    try:
-        file.append([content])
-        if durable:
-            file.sync()
-    finally:
-        file.close()
+    write_temporary(disk, temporary, content, durable=durable)
     disk.rename(temporary, path)
     if durable:
         disk.sync_directory(parent_of(path))

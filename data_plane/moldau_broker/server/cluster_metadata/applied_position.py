@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.errors import CorruptLogFileError
-from moldau_broker.log.files.checkpoint import read_file, write_atomically
+from moldau_broker.log.files.checkpoint import read_file, write_atomically, write_temporary
 from moldau_broker.log.files.names import APPLIED_METADATA, TEMPORARY_SUFFIX
 from moldau_quorum.broker_side.metadata_position import MetadataPosition
 
@@ -134,14 +133,7 @@ class AppliedPosition:
         prepared = f"{path}.next{TEMPORARY_SUFFIX}"
 
         def prepare() -> None:
-            if disk.exists(prepared):
-                disk.remove(prepared)
-            file = disk.open(prepared, OpenMode.CREATE)
-            try:
-                file.append([content])
-                file.sync()
-            finally:
-                file.close()
+            write_temporary(disk, prepared, content)
 
         try:
             await self._run_in(directory, prepare)

@@ -1,7 +1,7 @@
 """Sends requests for durable share-group state to the share coordinators, on this and other brokers (KIP-932).
 
 A request names share-partitions of one group, whose coordinators may be several brokers: it is divided by coordinator,
-and the answers are joined. What a coordinator refuses for a passing reason is asked again until a deadline.
+and the answers are joined. Requests that a coordinator refuses with a retriable error are repeated until a deadline.
 """
 
 from __future__ import annotations

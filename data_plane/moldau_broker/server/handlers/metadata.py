@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from moldau.protocol.access import AclOperation, operations_mask
+from moldau.protocol.access import AUTHORIZED_OPERATIONS, AclResource, operations_mask
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -52,25 +52,8 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-TOPIC_OPERATIONS = operations_mask(
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS = operations_mask(
-    AclOperation.CREATE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.CLUSTER_ACTION,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-    AclOperation.IDEMPOTENT_WRITE,
-)
+TOPIC_OPERATIONS = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.TOPIC])
+CLUSTER_OPERATIONS = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.CLUSTER])
 _BROKER_ENDPOINTS = 1
 DESCRIBED_PER_TURN = 2_000
 """Topics and partitions that Metadata describes between two checkpoints: about 20 ms of work."""

@@ -73,7 +73,7 @@ class RunOptions:
         )
     )
     topics: bool | None = False
-    """Whether a client deletes a topic and makes it again, all the while; drawn if None, as campaigns have it."""
+    """Whether a client deletes and creates a topic beside the others; drawn if None, as campaigns have it."""
     bank: bool | None = False
     """Whether money is moved between accounts beside the others; drawn if None, as campaigns have it."""
     bank_options: BankOptions = field(default_factory=BankOptions)

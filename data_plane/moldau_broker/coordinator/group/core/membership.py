@@ -278,7 +278,8 @@ class Membership:
         if code is not ErrorCode.NONE:
             self._effects.answer(request_id, SyncGroupResponse(error_code=code))
 
-    def _sync(self, request_id: int, request: SyncGroupRequest, context: RequestContext, moment: Moment) -> ErrorCode:
+    def _present(self, request: SyncGroupRequest | HeartbeatRequest) -> tuple[Group, Member] | ErrorCode:
+        """Returns group and member of a request of the present generation, or the code that refuses the request."""
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(request.group_id)
@@ -287,8 +288,13 @@ class Membership:
         code, member = self.find_member(group, request.member_id, request.group_instance_id)
         if member is None:
             return code
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+        return (group, member) if request.generation_id == group.generation else ErrorCode.ILLEGAL_GENERATION
+
+    def _sync(self, request_id: int, request: SyncGroupRequest, context: RequestContext, moment: Moment) -> ErrorCode:
+        found = self._present(request)
+        if isinstance(found, ErrorCode):
+            return found
+        group, member = found
         if request.protocol_type is not None and request.protocol_type != group.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.protocol_name is not None and group.protocol_name not in (None, request.protocol_name):
@@ -318,16 +324,10 @@ class Membership:
         return HeartbeatResponse(error_code=self._heartbeat(request, moment))
 
     def _heartbeat(self, request: HeartbeatRequest, moment: Moment) -> ErrorCode:
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        group = self.groups.get(request.group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        code, member = self.find_member(group, request.member_id, request.group_instance_id)
-        if member is None:
-            return code
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+        found = self._present(request)
+        if isinstance(found, ErrorCode):
+            return found
+        group, member = found
         if group.state is GroupState.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         self._rebalancer.renew_session(group, member, moment)
