@@ -35,8 +35,8 @@ POLL_MS = 200.0
 RETRY_S = 0.2
 READ_S = 4.0
 """Time limit of a read while faults strike; an unfinished read is not judged."""
-LONG_MS = 3_600_000
-"""A ``delete.retention.ms`` that is longer than any run."""
+LONG_MS = 30 * 24 * 3_600_000
+"""A ``delete.retention.ms`` that is longer than any run, however far faults set the wall clocks of brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from moldau_jepsen.checkers.log.compacted import Fate, KeyWrite
+from moldau_jepsen.simulation.inject.disk_faults import CLOCK_JUMPS_MS
 from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS, CompactedOptions, CompactedWorkload
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
 
@@ -36,6 +37,29 @@ def test_a_compacted_topic_is_read_and_judged() -> None:
         client.writes.append(lost)
         await client.final_read(10)
         assert any("lost" in line for line in client.verdict())
+
+    settings: dict[str, Any] = {key.replace(".", "_"): value for key, value in CLEANER_SETTINGS.items()}
+    run_cluster(scenario, brokers=1, **settings)
+
+
+def test_tombstones_outlast_the_jumps_of_clocks() -> None:
+    """Tombstones that must stay are not deleted because faults have set the wall clock of a broker."""
+
+    async def scenario(cluster: Any) -> None:
+        options = CompactedOptions(partitions=1, rounds_per_second=4.0, crash_every_s=0.0, tombstone_share=0.6)
+        settings = {key.replace(".", "_"): value for key, value in options.topic_settings.items()}
+        await cluster.client(1).create_topic(options.topic, **settings)
+        client = CompactedWorkload(cluster.client_environment, f"b1:{BROKER_PORT}", options)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            for _ in range(6):
+                await trio.sleep(1)
+                cluster.world.node("b1").clock.jump_wall(max(CLOCK_JUMPS_MS))
+            client.stop()
+        await client.final_read(10)
+        assert client.stuck is None
+        assert client.verdict() == []
+        assert any(record.value is None for record in client.reads[-1].records)
 
     settings: dict[str, Any] = {key.replace(".", "_"): value for key, value in CLEANER_SETTINGS.items()}
     run_cluster(scenario, brokers=1, **settings)

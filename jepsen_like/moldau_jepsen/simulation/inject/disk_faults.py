@@ -18,6 +18,10 @@ DIRECTORY_FULL_PROBABILITY = 0.3
 DIRECTORY_HANGS_PROBABILITY = 0.25
 
 
+CLOCK_JUMPS_MS = (-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0)
+"""By how much a fault sets a wall clock, until all faults are over; the faults of a run add up."""
+
+
 class DiskFaults:
     """Begins faults of disks and clocks. Each action returns a function that ends it."""
 
@@ -153,7 +157,7 @@ class DiskFaults:
 
     def _clock_jump(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
-        jump_ms = draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0))
+        jump_ms = draw.choice(CLOCK_JUMPS_MS)
         self._cluster.machines[node_id].clock.jump_wall(jump_ms)
         self._jumped_ms[node_id] = self._jumped_ms.get(node_id, 0.0) + jump_ms
         self._targets.mark()
