@@ -496,6 +496,9 @@ class ClusterClient:
         Raises:
             KafkaError: the broker's code (COORDINATOR_NOT_AVAILABLE is retriable); transport errors are raised too.
         """
+        if self.recovery.awaits_answer:  # a member, or a transaction, of the former cluster must not look elsewhere
+            self.request_update()
+            raise ConnectionError("the client starts again at its bootstrap servers")
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         response = await self.ask_any(FindCoordinatorResponse, request)
         if response.coordinators:

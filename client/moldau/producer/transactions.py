@@ -9,7 +9,7 @@ import trio
 from moldau.cluster import arguments
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.group_metadata import GroupMetadata
-from moldau.producer.core.transaction_core import TransactionManager
+from moldau.producer.core.transaction_core import NO_PRODUCER_ID, TransactionManager
 from moldau.producer.core.transaction_errors import TransactionAbortedError
 from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, PreparedTransaction, State
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -65,7 +65,17 @@ class Transactions:
         )
         transactions = Transactions(client, accumulator, sender, manager, config.get_int("max.block.ms"))
         sender.transactions = transactions
+        client.on_other_cluster = transactions.leave_cluster
         return transactions
+
+    def leave_cluster(self) -> None:
+        """Makes a producer that has its id fail for good, because another cluster is in use.
+
+        There the id and the transactional id may belong to another producer, whose transaction this one would end.
+        """
+        if self.manager.producer_id != NO_PRODUCER_ID:
+            self.manager.fail(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the client works with another cluster")
+            self._reflect()
 
     # --- calls of the application
 

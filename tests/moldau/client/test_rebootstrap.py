@@ -6,11 +6,12 @@ answer REBOOTSTRAP_REQUIRED, or exchange their addresses with another cluster. C
 
 import logging
 import math
+from functools import partial
 
 import pytest
 import trio
 
-from moldau import Admin, Consumer, KafkaError, Producer, ShareConsumer
+from moldau import Admin, Consumer, FatalTransactionError, KafkaError, Producer, ShareConsumer
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.connections.recovery import ATTEMPT_MS_MIN, Recovery
@@ -400,6 +401,89 @@ def test_a_producer_takes_no_id_to_another_cluster(caplog):
         assert "cluster-changed" in caplog.text
 
     run_exchanged(scenario)
+
+
+async def two_clusters(world):
+    """Starts ``red`` and ``blue``, clusters of one broker each that clients know by these names; returns red."""
+    clusters = []
+    for name, broker, controller in (("red", 1, 101), ("blue", 11, 201)):
+        cluster = Cluster(world, brokers=1, first_broker=broker, first_controller=controller)
+        cluster.start_controller(controller)
+        world.network.names[name] = f"b{broker}"
+        cluster.start_broker(broker, advertised_listeners=f"PLAINTEXT://{name}:9092")
+        await cluster.until(partial(bool, cluster.running))
+        await cluster.client(broker).create_topic("t")
+        await cluster.leader("t")
+        clusters.append(cluster)
+    return clusters[0]
+
+
+async def lead_to_blue(world, red):
+    """Takes red out of service; its name leads to blue since, as a disaster recovery by DNS does."""
+    red.kill(1)
+    world.network.names["red"] = "b11"
+
+
+def test_a_transaction_does_not_end_in_another_cluster():
+    """The same application ran with both clusters, so that blue knows its transactional id by the same producer id."""
+
+    async def main(world):
+        red = await two_clusters(world)
+        environment = world.node("client").environment
+        transactional = {"transactional.id": "tx", "request.timeout.ms": "5000"}
+
+        async def write(producer, value):
+            producer.begin_transaction()
+            await (await producer.send("t", value))
+
+        async with Producer({"bootstrap.servers": "blue:9092", **transactional}, environment=environment) as other:
+            await other.init_transactions()
+            await write(other, b"b1")
+            await other.commit_transaction()
+            await write(other, b"b2")
+            async with Producer(
+                {"bootstrap.servers": "red:9092", **transactional}, environment=environment
+            ) as producer:
+                await producer.init_transactions()
+                await write(producer, b"r1")
+                await producer.commit_transaction()
+                await write(producer, b"r2")
+                await lead_to_blue(world, red)
+                with trio.fail_after(60), pytest.raises(FatalTransactionError, match="works with another cluster"):
+                    await producer.commit_transaction()
+            await other.abort_transaction()
+        reading = {
+            "bootstrap.servers": "blue:9092",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+        async with Consumer(reading, environment=environment) as consumer:
+            consumer.assign([("t", 0)])
+            assert await read_values(consumer, 1) == [b"b1"]
+            with trio.move_on_after(2):
+                assert await read_values(consumer, 1) == [], "the other producer's transaction was its own to end"
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_in_another_cluster(protocol):
+    """From the offsets that the group has there."""
+
+    async def main(world):
+        red = await two_clusters(world)
+        environment = world.node("client").environment
+        for name in ("red", "blue"):
+            async with Producer({"bootstrap.servers": f"{name}:9092"}, environment=environment) as producer:
+                await (await producer.send("t", name.encode()))
+        given = {"bootstrap.servers": "red:9092", "group.id": "g", "auto.offset.reset": "earliest"}
+        async with Consumer({**given, "group.protocol": protocol}, environment=environment) as consumer:
+            consumer.subscribe(["t"])
+            assert await read_values(consumer, 1) == [b"red"]
+            await lead_to_blue(world, red)
+            assert await read_values(consumer, 1) == [b"blue"]
+
+    run_world(main, 1)
 
 
 def test_a_login_comes_before_the_check():

@@ -67,6 +67,11 @@ class Recovery:
         left, self._left = self._left, None
         return left if left is not None and cluster_id is not None and left != cluster_id else None
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the client has left a cluster, and does not know yet whether it comes back to it."""
+        return self._left is not None
+
     # --- clusters
 
     def expected(self, cluster_id: str | None, node_id: int) -> ExpectedPeer | None:
