@@ -75,6 +75,16 @@ def test_a_snapshot_holds_every_field_of_an_image(name):
     assert getattr(restored(image), name) == value
 
 
+def test_the_sample_sets_fields_of_later_versions():
+    """Otherwise the levels below would not be tried with them."""
+    later = [
+        (record, field) for record in SAMPLE for field in dataclasses.fields(record) if field.metadata.get("since")
+    ]
+    assert later
+    for record, field in later:
+        assert getattr(record, field.name) != field.default, f"set {type(record).__name__}.{field.name} in SAMPLE"
+
+
 @pytest.mark.parametrize("level", range(r.METADATA_LEVEL_FIRST, r.METADATA_LEVEL_LATEST + 1))
 def test_what_a_lower_level_loses_is_forgotten_and_refused(level):
     """A lower level deletes the records that it cannot represent, and a safe downgrade names them before."""
