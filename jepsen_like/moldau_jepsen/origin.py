@@ -27,7 +27,7 @@ def origin() -> Origin:
 
 
 def _command(arguments: list[str]) -> str:
-    """The command line, without the folders of the program."""
+    """Returns the command line, without the folders of the program."""
     name = Path(arguments[0]).name if arguments and arguments[0] else "python"
     if name == "__main__.py":
         name = f"python -m {Path(arguments[0]).parent.name}"
@@ -49,7 +49,7 @@ def _processors() -> str:
 
 
 def _model() -> str:
-    """The model of the processor, where the kernel reports it."""
+    """Returns the model of the processor, where the kernel reports it."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -59,7 +59,7 @@ def _model() -> str:
 
 
 def _memory_gb() -> float:
-    """Memory of the machine; 0 where the system does not report it."""
+    """Returns the memory of the machine; 0 where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     except (ValueError, OSError, AttributeError):

@@ -240,7 +240,7 @@ class _Worker(Generic[A, R]):
 
 
 def _serve(campaign: Connection) -> None:
-    """A worker: task after task, until the campaign hands out no more."""
+    """Runs tasks of the campaign until it hands out no more."""
     _settle_in()
     has_imported = False
     while True:

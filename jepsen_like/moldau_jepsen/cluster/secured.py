@@ -118,6 +118,6 @@ class LoginNodes:
         return self.nodes.controller_ids
 
     def address(self, node_id: int) -> tuple[str, int]:
-        """Host and port of a node's listener."""
+        """Returns the host and port of a node's listener."""
         host, port = self.nodes.address(node_id)
         return host, LOGIN_PORT if node_id in self.nodes.broker_ids else port

@@ -361,7 +361,7 @@ PRIVATE_MESSAGES = {
 
 
 def message_name(api_key: int) -> str:
-    """Name of an API, as Kafka writes it."""
+    """Returns the name of an API, as Kafka writes it."""
     private = PRIVATE_MESSAGES.get(api_key)
     if private is not None:
         return private
@@ -382,7 +382,7 @@ def reachable_messages() -> dict[tuple[int, str], range]:
 
 
 def reachable_transitions() -> list[Transition]:
-    """The transitions of the tables in production code, and for machines without a table the entry of each state."""
+    """Returns the transitions of the tables in production code; without a table, the entry of each state."""
     found: list[Transition] = []
     for machine in MACHINES:
         if machine.table is None:

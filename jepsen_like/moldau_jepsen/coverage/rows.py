@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def message_rows(
     coverage: Coverage, errors: Mapping[tuple[int, str], Mapping[str, int]] | None = None
 ) -> tuple[MessageRow, ...]:
-    """One row for each API of each kind of server that is served or was asked.
+    """Returns one row for each API of each kind of server that is served or was asked.
 
     ``errors`` are by API key and kind of server, and by name.
     """
@@ -56,7 +56,7 @@ def message_rows(
 
 
 def machine_rows(coverage: Coverage) -> tuple[MachineRows, ...]:
-    """The transitions taken, and those of the tables that were not."""
+    """Returns the transitions taken, and those of the tables that were not."""
     possible: dict[str, list[Transition]] = {}
     for transition in reachable_transitions():
         possible.setdefault(transition.machine, []).append(transition)

@@ -53,7 +53,7 @@ def closed_files(data: Path) -> list[Path]:
 
 
 def closed_metadata_files(data: Path) -> list[Path]:
-    """Closed files of the metadata log of a controller whose directory is ``data``, sorted."""
+    """Returns closed files of the metadata log of a controller whose directory is ``data``, sorted."""
     found: list[Path] = []
     for directory in sorted(data.glob("__cluster_metadata/*/")):
         found += sorted(directory.glob("log-*.wal"))[:-1]

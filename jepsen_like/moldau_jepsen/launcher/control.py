@@ -68,7 +68,7 @@ class ControlWriter:
             os.close(descriptor)
 
     def read(self) -> Control:
-        """The current faults."""
+        """Reads the current faults."""
         return _read(self._map)
 
     def write(self, control: Control) -> None:
@@ -102,7 +102,7 @@ class ControlReader:
         self._control = HEALTHY
 
     def read(self) -> Control:
-        """The current faults."""
+        """Reads the current faults."""
         if self._map[:] != self._bytes:  # Decodes changes only: clocks are read far more often than the file changes.
             control = _read(self._map)
             self._bytes, self._control = _pack(self._map, control), control

@@ -236,7 +236,7 @@ def _fault_table(faults: Sequence[FaultEvent], last: str) -> str:
 
 
 def _anomalies(report: ChaosReport) -> str:
-    """The anomalies found, and apart from them those that the configuration allows."""
+    """Returns the anomalies found, and apart from them those that the configuration allows."""
     verdict = report.verdict
     wrong = [one for one in verdict.anomalies if not one.allowed]
     allowed = [one for one in verdict.anomalies if one.allowed]
@@ -281,7 +281,7 @@ def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:
 
 
 def describe(operation: Operation, anomaly: Anomaly | None = None) -> str:
-    """One line that describes an operation; of long polls what is near the offsets that ``anomaly`` is about."""
+    """Returns one line about an operation; of long polls, what is near the offsets that ``anomaly`` is about."""
     parts = []
     for part in operation.operations:
         if isinstance(part, Send):

@@ -53,7 +53,7 @@ class Span:
 
 
 def nice_step(span: float, steps_max: int) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that divides ``span`` into at most ``steps_max`` steps."""
+    """Returns the smallest of 1, 2, 5 times a power of ten that divides ``span`` into at most ``steps_max`` steps."""
     assert span > 0, f"span is {span}"
     assert steps_max > 0, f"steps_max is {steps_max}"
     power = 10.0 ** math.floor(math.log10(span / steps_max))
@@ -64,7 +64,7 @@ def nice_step(span: float, steps_max: int) -> float:
 
 
 def short_number(value: float) -> str:
-    """1,234,000 as 1.2M, 45,000 as 45k."""
+    """Returns a short form of a number: 1.2M for 1,234,000, 45k for 45,000."""
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -199,7 +199,7 @@ def _line_class(number: int) -> str:
 
 
 def _legend(labels: Sequence[str], size: Size) -> tuple[list[str], int]:
-    """Names beside strokes of their colours, in as many rows as they need; returns the elements and the rows."""
+    """Draws names beside strokes of their colours; returns the elements and the number of rows."""
     parts: list[str] = []
     x, row = float(size.left), 0
     for number, label in enumerate(labels):
@@ -216,7 +216,7 @@ def _legend(labels: Sequence[str], size: Size) -> tuple[list[str], int]:
 
 
 def _x_of(size: Size, at_s: float, last_s: float) -> float:
-    """Where a moment lies; what lies beyond the axis is drawn at its end."""
+    """Returns where a moment lies; moments beyond the axis lie at its end."""
     return size.left + (size.width - size.left - RIGHT) * min(max(at_s / last_s, 0.0), 1.0)
 
 
@@ -257,7 +257,7 @@ class _Plane:
         return [part for part in found if part]
 
     def frame(self, spans: Sequence[Span], title: str) -> list[str]:
-        """The beginning of the drawing: shaded stretches, and the axes with their numbers."""
+        """Returns the beginning of the drawing: shaded stretches, and the axes with their numbers."""
         left, wide, floor = self.size.left, self.wide, self.floor
         parts = [
             f'<svg viewBox="0 0 {self.size.width} {self.size.height}" role="img" aria-label="{escape(title)}">',

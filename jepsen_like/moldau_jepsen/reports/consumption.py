@@ -136,7 +136,7 @@ class Consumption:
         counts[value] = min(counts[value] + 1, MORE)
 
     def groups(self) -> tuple[GroupReads, ...]:
-        """The records that each group was given, by its name."""
+        """Returns the records that each group was given, by its name."""
         return tuple(
             GroupReads(
                 group=group,
@@ -148,7 +148,7 @@ class Consumption:
         )
 
     def unread(self) -> int:
-        """Acknowledged records that no group was given, of partitions of which a group was given any."""
+        """Returns acknowledged records that no group was given, of partitions of which a group was given any."""
         partitions = sorted({partition for given in self._given.values() for partition in given})
         return sum(sum(1 for known in self._known.get(one, ()) if known >= _ACKNOWLEDGED) for one in partitions)
 

@@ -51,7 +51,7 @@ class ControlRow(NamedTuple):
 
 
 def joined(rows: Sequence[ControlRow]) -> tuple[ControlRow, ...]:
-    """One row for each control, of rows in the order in which their runs were made: the last of each."""
+    """Returns one row for each control, of rows in the order in which their runs were made: the last of each."""
     by_name: dict[str, ControlRow] = {}
     for row in rows:
         before = by_name.get(row.name)

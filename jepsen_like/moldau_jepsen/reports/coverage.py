@@ -54,7 +54,7 @@ class MachineRows:
 
 
 def machines_section(machines: Sequence[MachineRows], hint: str = "") -> str:
-    """The transitions of state machines; ``hint`` says how they are known."""
+    """Returns the transitions of state machines; ``hint`` says how they are known."""
     parts = ["<h2>State transitions</h2>", f"<p class='hint'>{escape(hint)}</p>" if hint else ""]
     for machine in machines:
         never = machine.never
@@ -76,7 +76,7 @@ def machines_section(machines: Sequence[MachineRows], hint: str = "") -> str:
 
 
 def messages_section(messages: Sequence[MessageRow], hint: str = "") -> str:
-    """The requests and their answers; ``hint`` explains the counts."""
+    """Returns the requests and their answers; ``hint`` explains the counts."""
     seen = [row for row in messages if row.requests]
     unseen = [row for row in messages if not row.requests]
     rows = [

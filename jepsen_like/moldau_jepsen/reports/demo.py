@@ -85,7 +85,7 @@ class DemoResult:
 
 
 def render(result: DemoResult, origin: Origin) -> str:
-    """The page as HTML text."""
+    """Returns the page as HTML text."""
     verdict = (
         f"Each of {result.acknowledged:,} acknowledged records arrived exactly once."
         if result.exactly_once

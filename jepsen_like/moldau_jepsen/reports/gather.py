@@ -49,7 +49,7 @@ class PartitionsOverTime:
         return found
 
     def series(self) -> tuple[PartitionSeries, ...]:
-        """The gathered values, by name."""
+        """Returns the gathered values, by name."""
         return tuple(
             PartitionSeries(name=name, states=tuple(one.states), high_watermarks=tuple(one.points))
             for name, one in sorted(self._partitions.items())

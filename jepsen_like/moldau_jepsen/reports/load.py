@@ -54,7 +54,7 @@ class Latencies:
         self._max = max(self._max, ms)
 
     def percentile(self, share: float) -> float:
-        """Nearest-rank percentile; 0 for none. The greatest time is exact."""
+        """Returns the nearest-rank percentile; 0 for none. The greatest time is exact."""
         rank = min(self.total, max(1, math.ceil(share * self.total)))
         if rank == self.total:
             return self._max

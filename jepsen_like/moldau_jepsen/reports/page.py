@@ -71,14 +71,14 @@ class Origin:
 
 
 def origin_line(origin: Origin, made: str = "") -> str:
-    """Date, version, machine and command as HTML; ``made`` says what they were for."""
+    """Returns date, version, machine and command as HTML; ``made`` says what they were for."""
     facts = [text for text in (made, origin.date, origin.version, origin.machine) if text]
     command = f'</p>\n<p class="origin"><code>{escape(origin.command)}</code>' if origin.command else ""
     return f'<p class="origin">{escape("; ".join(facts))}{command}</p>'
 
 
 def page(title: str, body: str, origin: Origin) -> str:
-    """A whole page; ``title`` is text, ``body`` is HTML."""
+    """Returns a whole page; ``title`` is text, ``body`` is HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -88,7 +88,7 @@ def page(title: str, body: str, origin: Origin) -> str:
 
 
 def cards(entries: Iterable[tuple[str, str, str]]) -> str:
-    """A grid of figures: name, value and a hint, all text."""
+    """Returns a grid of figures: name, value and a hint, all text."""
     inner = "".join(
         f'<div class="card"><span class="name">{escape(name)}</span><b>{escape(value)}</b>'
         f'<span class="hint">{escape(hint)}</span></div>'
@@ -98,7 +98,7 @@ def cards(entries: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[int] = ()) -> str:
-    """A table of text; it scrolls by itself where the page is too narrow.
+    """Returns a table of text; it scrolls by itself where the page is too narrow.
 
     The first column and those of the indexes ``words`` hold words, the others numbers.
     """

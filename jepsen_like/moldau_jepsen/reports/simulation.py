@@ -290,7 +290,7 @@ def _findings(failure: FailedSeed) -> str:
 
 
 def seed_page(failure: FailedSeed, origin: Origin) -> str:
-    """A page of one failed seed alone."""
+    """Returns a page of one failed seed alone."""
     kinds = ", ".join(dict.fromkeys(finding.kind for finding in failure.findings))
     headline = f'<p class="verdict bad">Seed {failure.seed} failed: {escape(kinds)}</p>'
     again = f"<p><code>{escape(failure.replay)}</code></p>"

@@ -191,7 +191,7 @@ class BankWorkload:
     async def _live(
         self, transactional_id: str, environment: Environment, scope: trio.CancelScope, ended: trio.Event
     ) -> None:
-        """One teller. ``ended`` is set when it is no more, whatever ended it."""
+        """Runs one teller; sets ``ended`` at its end, whatever ended it."""
         process = self._recorder.new_process()
         config = transactional_config(transactional_id, self._bootstrap, self._options.producer)
         why = "the client crashed"
@@ -269,7 +269,7 @@ class BankWorkload:
                 nursery.start_soon(self._readers)
 
     async def _readers(self) -> None:
-        """One reader after the other."""
+        """Runs one reader after the other."""
         crash_every_s = self._options.crash_every_s
         while not self._stopping.is_set():
             process = self._recorder.new_process()

@@ -160,7 +160,7 @@ class PipeWorkload:
             nursery.cancel_scope.cancel()
 
     async def feed(self) -> None:
-        """The feeder's part of ``run``: returns when everything is through. Workers must run beside it."""
+        """Runs the feeder's part of ``run`` until all records are through; workers must run beside it."""
         while not self._fed.is_set():
             process = self._recorder.new_process()
             try:
@@ -170,7 +170,7 @@ class PipeWorkload:
         await self._drain()
 
     async def work(self, slot: int, environment: Environment) -> None:
-        """One worker after the other with the same transactional id, until everything is through.
+        """Runs one worker after the other with the same transactional id until all records are through.
 
         ``environment`` is that of the worker's machine.
         """
@@ -298,7 +298,7 @@ class PipeWorkload:
         draw: random.Random,
         under_way: list[OpenTransaction],
     ) -> None:
-        """Transaction after transaction, until everything is through."""
+        """Carries out transactions until all records are through."""
         seen = (-1, 0)
         rewound = False
         while not self._drained:
@@ -335,7 +335,7 @@ class PipeWorkload:
         transaction: OpenTransaction,
         batches: list[ConsumedBatch],
     ) -> bool:
-        """One transaction; returns whether it was committed."""
+        """Carries out one transaction; returns whether it was committed."""
         options = self._options
         producer.begin_transaction()
         try:
@@ -397,7 +397,7 @@ class PipeWorkload:
 
 
 def _by_partition(batches: Sequence[ConsumedBatch]) -> dict[TopicPartition, list[Record]]:
-    """The records of a poll, in the order in which the history has them."""
+    """Returns the records of a poll, in the order in which the history has them."""
     records: dict[TopicPartition, list[Record]] = {}
     for batch in batches:
         records.setdefault(TopicPartition(batch.topic, batch.partition), []).extend(batch.records)

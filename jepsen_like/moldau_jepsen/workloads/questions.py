@@ -33,7 +33,7 @@ class Nodes(Protocol):
     def controller_ids(self) -> Sequence[int]: ...
 
     def address(self, node_id: int) -> tuple[str, int]:
-        """Host and port of a node's listener."""
+        """Returns the host and port of a node's listener."""
         ...
 
 

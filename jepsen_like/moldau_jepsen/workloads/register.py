@@ -66,7 +66,7 @@ class ConfigRegister:
         return list(self._seen.values())
 
     def stop(self) -> None:
-        """No further operation is begun."""
+        """Begins no further operation."""
         self._stopping = True
 
     async def run(self, changes_per_second: float) -> None:

@@ -82,7 +82,7 @@ class TopicsWorkload:
         """Why the final read failed, if it did."""
 
     def stop(self) -> None:
-        """No further operation is begun."""
+        """Begins no further operation."""
         self._stopping.set()
 
     async def run(self) -> None:

@@ -160,7 +160,7 @@ class TransactionWorkload:
 
     @contextlib.asynccontextmanager
     async def _reader(self, process: int) -> AsyncIterator[Consumer | None]:
-        """The reader of one life, None where the clients only send."""
+        """Returns the reader of one life, None where the clients only send."""
         options = self._options
         if options.poll_share <= 0:
             yield None

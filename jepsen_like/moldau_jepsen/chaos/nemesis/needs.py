@@ -54,7 +54,7 @@ class Operations(Protocol):
         ...
 
     async def active_controller(self) -> list[int]:
-        """Id of the active controller; empty if unknown."""
+        """Returns the id of the active controller; empty if unknown."""
         ...
 
     async def reassign(self, draw: random.Random) -> str:

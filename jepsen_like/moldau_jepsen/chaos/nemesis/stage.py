@@ -34,7 +34,7 @@ class ProcessNodes:
         self._addresses = {node.node_id: parse_address(node.address) for node in cluster.nodes}
 
     def address(self, node_id: int) -> tuple[str, int]:
-        """Host and port of a node's listener, or of the proxy before it."""
+        """Returns the host and port of a node's listener, or of the proxy before it."""
         return self._addresses[node_id]
 
 
@@ -60,15 +60,15 @@ class ProcessStage:
         self._since: dict[int, tuple[str, float]] = {}
 
     async def pause(self, *nodes: int) -> None:
-        """SIGSTOP."""
+        """Stops the process with SIGSTOP."""
         await self._begin("pause", self._cluster.pause, nodes)
 
     async def resume(self, *nodes: int) -> None:
-        """SIGCONT."""
+        """Lets the process continue with SIGCONT."""
         await self._end(self._cluster.resume, nodes)
 
     async def kill(self, *nodes: int) -> None:
-        """SIGKILL."""
+        """Kills the process with SIGKILL."""
         await self._begin("kill", self._cluster.kill, nodes)
 
     async def start(self, *nodes: int) -> None:

@@ -83,7 +83,7 @@ def batch(tool: str, namespace: str, lines: Sequence[str]) -> None:
 
 
 def namespaces() -> list[str]:
-    """Names of all network namespaces that have one."""
+    """Returns the names of all network namespaces that have one."""
     return [line.split()[0] for line in run_command(["ip", "netns", "list"]).splitlines() if line.strip()]
 
 
@@ -121,7 +121,7 @@ class NamespaceLinks(LinkRules):
         self._lock = threading.Lock()
 
     def place(self, member: int) -> Place:
-        """The place where a node runs."""
+        """Returns the place where a node runs."""
         return Place(
             host=self._subnet.member(member),
             namespace=self.namespace(member),
@@ -129,7 +129,7 @@ class NamespaceLinks(LinkRules):
         )
 
     def namespace(self, member: int) -> str:
-        """Name of a node's namespace; empty for the clients, which run in the namespace of this process."""
+        """Returns the name of a node's namespace; empty for the clients, which run in the namespace of this process."""
         return "" if member == CLIENT else f"{self._stem}-{member}"
 
     # -- making and removing ------------------------------------------------------------------------------------------

@@ -76,12 +76,12 @@ def host_of(member: int) -> int:
 
 
 def device_to(member: int) -> str:
-    """Name of the router's device towards a member."""
+    """Returns the name of the router's device towards a member."""
     return f"to{host_of(member)}"
 
 
 def loss_bits(share: float) -> int:
-    """Number of low bits that must agree for a packet to be lost: the share is nearest to one in two to the power."""
+    """Returns the number n of low bits that must agree for a packet to be lost: 1/2^n is nearest to the share."""
     return min(LOSS_BITS_MAX, max(1, round(-math.log2(share))))
 
 

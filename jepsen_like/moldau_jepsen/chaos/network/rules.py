@@ -75,7 +75,7 @@ class LinkRules(ABC):
         self.set_rules({link: rule})
 
     def rule(self, link: Link) -> LinkRule:
-        """The rule that holds now."""
+        """Returns the rule that holds now."""
         return self._rules.get(link, OPEN)
 
     def cut(self, sources: Iterable[int], targets: Iterable[int], *, both_ways: bool = True) -> None:
@@ -110,7 +110,7 @@ class InThread(Protocol):
 
 
 def _held(imposed: Sequence[tuple[int, LinkRule]]) -> LinkRule:
-    """The combined effect of the rules on one link."""
+    """Returns the combined effect of the rules on one link."""
     rules = [rule for _, rule in imposed]
     return next((rule for rule in reversed(rules) if rule.cut), rules[-1] if rules else OPEN)
 

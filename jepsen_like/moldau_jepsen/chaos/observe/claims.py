@@ -76,7 +76,7 @@ def claimed_quorum(controller_id: int, answer: DescribeQuorumResponse) -> list[L
 
 
 def question_tls(environment: Environment, connection: Mapping[str, object]) -> ssl.SSLContext | None:
-    """The TLS settings for questions to the nodes, from the clients' own keys; None without TLS.
+    """Returns the TLS settings for questions to the nodes, from the clients' own keys; None without TLS.
 
     Raises:
         ConfigError: The configuration is not valid.

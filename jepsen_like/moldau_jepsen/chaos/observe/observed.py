@@ -51,7 +51,7 @@ class Observed:
 
 
 def observed(meter: WireMeter | None, partitions: tuple[PartitionSeries, ...]) -> Observed:
-    """The observations of a run; ``meter`` is None if no traffic passed proxies."""
+    """Returns the observations of a run; ``meter`` is None if no traffic passed proxies."""
     if meter is None:
         return Observed(messages_missing=NO_PROXIES, partitions=partitions)
     return Observed(
@@ -65,7 +65,7 @@ def observed(meter: WireMeter | None, partitions: tuple[PartitionSeries, ...]) -
 
 
 def to_json(seen: Observed) -> dict[str, object]:
-    """JSON values."""
+    """Returns JSON values."""
     return {
         "messages": [[*kind, count] for kind, count in sorted(seen.messages.items())],
         "errors": [[*kind, count] for kind, count in sorted(seen.errors.items())],

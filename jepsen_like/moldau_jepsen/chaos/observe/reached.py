@@ -53,7 +53,7 @@ POSSIBLE: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def reached_hint(*, has_looked: bool) -> str:
-    """The sources from which transitions are known."""
+    """Returns the sources from which transitions are known."""
     return LOOKED if has_looked else NOT_LOOKED
 
 

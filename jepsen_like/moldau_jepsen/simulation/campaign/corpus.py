@@ -44,7 +44,7 @@ def run_corpus(cases: Sequence[Case], *, processes: int | None = None) -> Iterat
 
 
 def _not_run(case: Case, error: Exception) -> CaseVerdict:
-    """The verdict where a worker process died."""
+    """Returns the verdict where a worker process died."""
     result = kit_failed(case.seeds[0], error)
     text = f"seed {result.seed}: {result.violations[0]}"
     return CaseVerdict(case=case, kept=False, seeds=0, text=text, seconds=0.0, result=result)

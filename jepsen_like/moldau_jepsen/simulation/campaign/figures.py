@@ -43,7 +43,7 @@ class Histogram:
         self.counts.update(other.counts)
 
     def quantile_ms(self, share: float) -> float:
-        """Upper end of the bucket below whose end ``share`` of the latencies lie; 0 if there are none."""
+        """Returns the upper end of the bucket below whose end ``share`` of the latencies lie; 0 if there are none."""
         wanted = share * self.counts.total()
         seen = 0
         for bucket in sorted(self.counts):
@@ -54,7 +54,7 @@ class Histogram:
 
 
 def bucket_end_ms(bucket: int) -> float:
-    """The latency at which a bucket ends (exclusive)."""
+    """Returns the latency at which a bucket ends (exclusive)."""
     return float(LATENCY_MS_MIN * 10 ** ((bucket + 1) / BUCKETS_PER_DECADE))
 
 

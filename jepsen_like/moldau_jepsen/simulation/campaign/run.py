@@ -159,7 +159,7 @@ class Run:
         return settings
 
     def drawn(self) -> dict[str, object]:
-        """The values, drawn or set, of the fields of ``RunOptions`` that may be drawn."""
+        """Returns the values, drawn or set, of the fields of ``RunOptions`` that may be drawn."""
         return {
             "fault_seconds": self.options.fault_seconds,
             "synced": self.synced,

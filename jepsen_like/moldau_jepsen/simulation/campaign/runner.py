@@ -173,7 +173,7 @@ def case_of(result: Result, name: str, why: str) -> Case:
 
 
 def folder_name(seed: int, mutant: str, kind: str = "") -> str:
-    """Name of the folder of a failed seed."""
+    """Returns the name of the folder of a failed seed."""
     return "-".join([f"seed-{seed}", *(name for name in (mutant, kind) if name)])
 
 

@@ -136,7 +136,7 @@ def shrink_seed(
 
 
 def _leave_out(search: _Search) -> None:
-    """Delta debugging: leaves out the largest parts of the plan that it can do without."""
+    """Leaves out the largest parts of the plan that it can do without (delta debugging)."""
     if search.fails(()):
         return
     chunks = 2

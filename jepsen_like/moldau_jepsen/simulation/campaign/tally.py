@@ -116,7 +116,7 @@ class Tally:
         self.failures = [replace(one, folder="") if one.seed == seed else one for one in self.failures]
 
     def _choose(self, result: Result) -> None:
-        """Two runs of a campaign are drawn though nothing was wrong: an early one, and the one with most faults."""
+        """Chooses two passed runs of a campaign for drawing: an early one, and the one with most faults."""
         if result.series is None:
             return
         run = SeedRun(seed=result.seed, faults=result.faults, replay=result.replay_command, series=result.series)
@@ -134,7 +134,7 @@ class Tally:
         *,
         unfinished: str = "",
     ) -> CampaignReport:
-        """The report of what was added so far."""
+        """Returns the report of what was added so far."""
         return CampaignReport(
             seeds=self.seeds,
             seed_first=self._first or 0,

@@ -118,7 +118,7 @@ class HeldCalls:
         self._traps.clear()
 
     def message_sent(self, end: VirtualConnection, kind: MessageKind) -> None:
-        """Is called with each message and the end that is about to send it."""
+        """Looks at each message and at the end that is about to send it."""
         if kind.api_key == ApiKey.API_VERSIONS:
             return  # a connection that does not open yet overtakes nothing
         source, target = end.host.name, end.peer_end.host.name

@@ -97,7 +97,7 @@ class PartitionRecord:
         self.ends[leader_epoch] = max(self.ends.get(leader_epoch, 0), offset)
 
     def end_in(self, leader_epoch: int) -> int:
-        """The offset after the last batch that was committed in that leader epoch or in one before.
+        """Returns the offset after the last batch that was committed in that leader epoch or in one before.
 
         A batch of an old epoch may be committed in a later one only, as an entry of a Raft log may (section 5.4.2).
         """

@@ -111,7 +111,7 @@ class ClusterObserver:
         self._rules.broker_heard(host)
 
     def step_ended(self) -> None:
-        """A step has ended."""
+        """Looks at what a step has changed."""
         self.steps += 1
         ran = self._cluster.world.agenda.ran
         brokers = self._cluster.brokers

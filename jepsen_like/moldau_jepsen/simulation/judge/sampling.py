@@ -49,7 +49,7 @@ class RunSampler:
         self._active: list[Active] = []
 
     def turn_ended(self) -> None:
-        """A turn of the event loop has ended."""
+        """Looks at what a turn of the event loop has changed."""
         now = self._clock.now
         if now < self._next_s:
             return
@@ -104,7 +104,7 @@ class RunSampler:
 
 
 def _phase(text: str) -> str:
-    """The name of a phase; that of the faults says how records are synced, too."""
+    """Returns the name of a phase; that of the faults says how records are synced, too."""
     return FAULTS if text.startswith(FAULTS) else text
 
 

@@ -38,7 +38,7 @@ class StepGuard(Instrument):
         self.on_found: Callable[[], None] | None = None
 
     def turn_ended(self) -> None:
-        """A turn of the event loop has ended."""
+        """Looks at what a turn of the event loop has changed."""
         now = self._clock.now
         if now != self._instant:
             self._instant = now
@@ -57,7 +57,7 @@ class StepGuard(Instrument):
                 self.on_found()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A task has run."""
+        """Notes that a task has run."""
         self._by_task[task] = self._by_task.get(task, 0) + 1
 
     def end(self) -> None:

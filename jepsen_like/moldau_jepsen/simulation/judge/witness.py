@@ -46,7 +46,7 @@ class Witness:
         """Virtual time, node, and what it did or learned."""
 
     def turn_ended(self) -> None:
-        """A turn of the event loop has ended."""
+        """Looks at what a turn of the event loop has changed."""
         for node_id, controller in self._cluster.controllers.items():
             leadership = controller.log.leadership
             if self._leaderships.get(node_id) != leadership:

@@ -65,7 +65,7 @@ class QuotasWorkload:
         )
 
     def stop(self) -> None:
-        """No further operation is begun."""
+        """Begins no further operation."""
         self._stopping.set()
 
     async def run(self) -> None:

@@ -125,7 +125,7 @@ class RightsWorkload:
         self.verdict = RightsVerdict()
 
     def stop(self) -> None:
-        """No further operation is begun."""
+        """Begins no further operation."""
         self._stopping.set()
 
     async def run(self) -> None:

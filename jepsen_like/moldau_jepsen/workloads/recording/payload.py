@@ -57,7 +57,7 @@ class Payload(NamedTuple):
 def payload_of(
     value: int, timestamp: int, said: bytes = b"", padding_bytes: int = 0, *, variety: bool = True, timed: bool = True
 ) -> Payload:
-    """The record with the number ``value``; ``said`` is what it holds beside the number.
+    """Returns the record with the number ``value``; ``said`` is what it holds beside the number.
 
     Without ``variety`` it has neither key nor headers.
     """

@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT_MS = 5_000
 
 
 def transactional_config(transactional_id: str, bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
-    """The producer of a client whose transactions are recorded; ``given`` is what a workload was asked to set."""
+    """Returns the producer's keys for a client whose transactions are recorded; ``given`` holds those of the run."""
     return {
         "linger.ms": 1,
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,

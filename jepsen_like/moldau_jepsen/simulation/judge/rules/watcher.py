@@ -96,7 +96,7 @@ class RuleWatcher:
         self._proposals: dict[Partition, IsrProposal] = {}
 
     def look(self) -> None:
-        """A step has ended."""
+        """Looks at what a step has changed."""
         cluster = self._cluster
         gate, ran = cluster.world.gate, cluster.world.agenda.ran  # a node at rest stays as it is
         for node_id in cluster.broker_ids:
