@@ -25,7 +25,7 @@ from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, Top
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from moldau.runtime.ports.descriptors import DescriptorBudget
     from moldau.runtime.ports.environment import Disk
@@ -163,6 +163,10 @@ class LogManager:
     def take_topic_config(self, topic_partition: TopicPartition, config: LogConfig) -> None:
         """Changes the settings of a topic for one log that was just claimed or created."""
         self._store.configs.update_for(topic_partition, config)
+
+    def forget_topic_configs(self, topics: Iterable[str]) -> None:
+        """Forgets the settings of deleted topics; logs that are still to be deleted keep theirs."""
+        self._store.configs.forget(topics)
 
     def update_default_config(self, config: LogConfig) -> None:
         """Changes the broker's defaults for the topics that have no settings of their own."""

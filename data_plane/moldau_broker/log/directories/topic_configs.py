@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.directories.log_table import LogTable
@@ -51,6 +51,11 @@ class TopicConfigs:
             log = logs.get(topic_partition)
             if log is not None:
                 log.update_config(config)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forgets the settings of deleted topics; logs that are still to be deleted keep theirs."""
+        for topic in topics:
+            self._by_topic.pop(topic, None)
 
     def update_default(self, config: LogConfig) -> None:
         """Changes the broker's defaults, also for the loaded logs of topics without settings of their own."""

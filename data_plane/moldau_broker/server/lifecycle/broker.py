@@ -506,7 +506,9 @@ class Broker:
         if delta.changed_quotas:
             context.quotas.follow(delta)
         yield from context.replicas.apply(delta)
-        self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
+        gone = [topic.name for topic in delta.deleted_topics if topic.name not in delta.image.topics_by_name]
+        self._dynamic.forget(gone)
+        built.logs.forget_topic_configs(gone)
         if delta.deleted_topics:
             context.groups.topics_deleted({topic.name for topic in delta.deleted_topics})
             context.shares.topics_deleted()
