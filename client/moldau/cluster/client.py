@@ -50,6 +50,8 @@ R = TypeVar("R", bound=Response)
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 
+COORDINATOR_GRACE_MS = 2_000.0
+"""A client without a coordinator warns after this time: another broker takes over sooner."""
 PATIENCE_MS = 1_000.0
 """After this time without an answer, a read-only request goes to the next node too."""
 
@@ -85,6 +87,7 @@ class ClusterClient:
         self._last_error: BaseException | None = None
         self._troubles: Troubles[str] = Troubles()
         self._starts_again: Troubles[str] = Troubles()
+        self._without_coordinator: Troubles[str] = Troubles()
         self.bootstrap_error: KafkaError | None = None  # while no server can be used with these security settings
         self.on_bootstrap_error: Callable[[], object] = lambda: None
         self.on_other_cluster: Callable[[], object] = lambda: None  # after a start again that led to another cluster
@@ -509,7 +512,13 @@ class ClusterClient:
             code, message = ErrorCode.of(response.error_code), response.error_message
             node_id, host, port = response.node_id, response.host, response.port
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, message)
+            refusal = KafkaError(code, message)
+            if refusal.retriable:
+                self._last_error = refusal
+                if self._without_coordinator.due(self.now_ms, (key, message), grace_ms=COORDINATOR_GRACE_MS):
+                    self.logger.warning("coordinator-not-found", of=key, error=refusal)
+            raise refusal
+        self._without_coordinator.due(self.now_ms)
         self.cluster_metadata.add_broker(BrokerNode(node_id=node_id, host=host, port=port))
         return node_id
 
