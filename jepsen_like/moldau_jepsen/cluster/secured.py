@@ -8,15 +8,19 @@ a controller.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.admin import Acl
 from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.sasl.core import scram
 from moldau.runtime.tls.context import client_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.questions import Nodes
@@ -121,3 +125,18 @@ class LoginNodes:
         """Returns the host and port of a node's listener."""
         host, port = self.nodes.address(node_id)
         return host, LOGIN_PORT if node_id in self.nodes.broker_ids else port
+
+
+@contextlib.contextmanager
+def salted_once() -> Iterator[None]:
+    """Lets SCRAM remember the results of PBKDF2, a pure function, during the block.
+
+    SCRAM costs a client 2 ms of CPU at each login, on purpose. In a secured run clients log in hundreds of times with
+    the same few passwords.
+    """
+    former = vars(scram)["pbkdf2_hmac"]
+    vars(scram)["pbkdf2_hmac"] = functools.cache(hashlib.pbkdf2_hmac)
+    try:
+        yield
+    finally:
+        vars(scram)["pbkdf2_hmac"] = former

@@ -85,7 +85,7 @@ _SNAPSHOT_ENDS = (records.SnapshotHeaderRecord, records.SnapshotFooterRecord)  #
 class _Stream:
     """The frames of one direction of one connection."""
 
-    __slots__ = ("collected", "end", "is_request", "left", "pending", "receiver", "sender")
+    __slots__ = ("collected", "end", "is_request", "kinds", "left", "pending", "receiver", "sender")
 
     def __init__(self, end: VirtualConnection, pending: dict[int, tuple[int, int]]) -> None:
         self.left = 0  # bytes of the present frame that are still to come
@@ -93,6 +93,7 @@ class _Stream:
         self.collected = b""  # of a header that came in parts
         self.pending = pending  # API key and version by correlation id
         self.is_request = end.local_address[1] in EPHEMERAL_PORTS
+        self.kinds: dict[tuple[int, int], MessageKind] = {}  # by API key and version
         self.sender = _role(end.host.name)
         self.receiver = _role(end.peer_end.host.name)
 
@@ -163,7 +164,9 @@ class MessageMeter:
             api = found
             if self._heard is not None and api[0] in _KEEP_SESSIONS:
                 self._heard(stream.end.peer_end.host.name)
-        kind = MessageKind(*api, stream.is_request, stream.sender, stream.receiver)
+        kind = stream.kinds.get(api)
+        if kind is None:
+            kind = stream.kinds[api] = MessageKind(*api, stream.is_request, stream.sender, stream.receiver)
         self._counts[kind] += 1
         if self._sent is not None:
             self._sent(stream.end, kind)

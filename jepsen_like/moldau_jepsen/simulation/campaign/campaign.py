@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau_jepsen.cluster.secured import salted_once
 from moldau_jepsen.coverage.coverage import (
     Coverage,
     MessageMeter,
@@ -90,7 +91,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
         )
 
     wraps = sequences_end_at(SHORT_END) if drawn_short_sequences(seed, chosen) else contextlib.nullcontext()
-    with logs.installed(), watched(coverage), wraps:
+    with logs.installed(), watched(coverage), wraps, salted_once():
         result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
 

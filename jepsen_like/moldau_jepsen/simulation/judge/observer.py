@@ -12,8 +12,6 @@ import zlib
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import trio
-
 from moldau.records import iterate_batches
 from moldau_broker.log.files.batches import CONTROL_BIT
 from moldau_broker.replication.replica import Role
@@ -38,8 +36,8 @@ LOOKS_PER_COMPARISON = 16
 
 A log whose replica has changed is compared at once, so only a change of a log alone is seen that much later.
 """
-_STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "proposal")
-"""The state of a replica that the judge follows, read without Python code for most of it.
+_STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "_proposal")
+"""The state of a replica that the judge follows, read without a call of Python code, property or not.
 
 A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
 """
@@ -96,13 +94,14 @@ class ClusterObserver:
         """
         self._cluster = cluster
         self._judge = judge
-        self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
+        self._agenda = cluster.world.agenda
+        self._node_ids = {machine.name: node_id for node_id, machine in cluster.machines.items()}
         self._replicas: dict[tuple[int, int], _BrokerView] = {}
         self._looked_at: dict[int, _BrokerView] = {}  # of the brokers that ran at the last step
         self._images: dict[int, MetadataImage] = {}
         self._topics: dict[int, dict[str, TopicImage]] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
-        self._rules = RuleWatcher(cluster, judge, trio.current_time)
+        self._rules = RuleWatcher(cluster, judge, cluster.world.agenda.clock.current_time)
         self._watermarks = WatermarkRules(judge.violated)
         self.steps = 0
 
@@ -113,19 +112,19 @@ class ClusterObserver:
     def step_ended(self) -> None:
         """Looks at what a step has changed."""
         self.steps += 1
-        ran = self._cluster.world.agenda.ran
-        brokers = self._cluster.brokers
-        for node_id in [node_id for node_id in self._looked_at if node_id not in brokers]:
-            # A crash point may end a broker in the turn in which it advanced a high watermark and acknowledged.
-            for each in self._looked_at.pop(node_id).views:
-                self._look_at_the_last_of(node_id, self._cluster.machines[node_id].incarnation, each)
-        for node_id, broker in brokers.items():
-            if self._machines[node_id] in ran:
-                self._look_at_broker(node_id, broker)
-        for node_id, controller in self._cluster.controllers.items():
-            if self._machines[node_id] in ran:
-                self._look_at_controller(node_id, controller)
-        self._rules.look()
+        brokers, controllers, node_ids = self._cluster.brokers, self._cluster.controllers, self._node_ids
+        if not self._looked_at.keys() <= brokers.keys():
+            for node_id in [node_id for node_id in self._looked_at if node_id not in brokers]:
+                # A crash point may end a broker in the turn in which it advanced a high watermark and acknowledged.
+                for each in self._looked_at.pop(node_id).views:
+                    self._look_at_the_last_of(node_id, self._cluster.machines[node_id].incarnation, each)
+        ran = [node_ids[name] for name in self._agenda.ran if name in node_ids]
+        for node_id in ran:
+            if node_id in brokers:
+                self._look_at_broker(node_id, brokers[node_id])
+            elif node_id in controllers:
+                self._look_at_controller(node_id, controllers[node_id])
+        self._rules.look(ran)
 
     # --- controllers
 

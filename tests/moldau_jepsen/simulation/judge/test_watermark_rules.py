@@ -91,13 +91,9 @@ def test_a_leader_that_died_as_it_acknowledged_counts(role, raised):
     view = SimpleNamespace(key=KEY, seen=(role, state, 5, 9, None), partition=SimpleNamespace(replica=replica))
     observer = ClusterObserver.__new__(ClusterObserver)
     observer._judge = ClusterInvariants(lambda: 1.0)
-    observer._rules = SimpleNamespace(look=lambda: None)
-    observer._cluster = SimpleNamespace(
-        brokers={},
-        controllers={},
-        machines={1: SimpleNamespace(incarnation=2)},
-        world=SimpleNamespace(agenda=SimpleNamespace(ran=set())),
-    )
+    observer._rules = SimpleNamespace(look=lambda ran: None)
+    observer._cluster = SimpleNamespace(brokers={}, controllers={}, machines={1: SimpleNamespace(incarnation=2)})
+    observer._agenda, observer._node_ids = SimpleNamespace(ran={"broker-1": None}), {"broker-1": 1}
     observer._looked_at = {1: SimpleNamespace(views=[view])}
     observer.steps = 0
     before = observer._judge.partition(KEY).watermark

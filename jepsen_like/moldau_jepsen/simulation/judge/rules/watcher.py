@@ -22,7 +22,7 @@ from moldau_quorum.log.raft.node import RaftNode
 from moldau_quorum.log.raft.shell import RaftLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
     from uuid import UUID
 
     from moldau_broker.replication.replica import IsrProposal
@@ -66,6 +66,8 @@ class RuleWatcher:
         settings = cluster.shape.settings
         violated = judge.violated
         self._cluster = cluster
+        self._gate = cluster.world.gate
+        self._broker_ids = frozenset(cluster.broker_ids)
         self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
         self._node_ids = {name: node_id for node_id, name in self._machines.items()}
         self._judge = judge
@@ -95,18 +97,18 @@ class RuleWatcher:
         self._open: dict[tuple[PartitionKey, int], list[tuple[int, bytes | None, bool]]] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
 
-    def look(self) -> None:
-        """Looks at what a step has changed."""
-        cluster = self._cluster
-        gate, ran = cluster.world.gate, cluster.world.agenda.ran  # a node at rest stays as it is
-        for node_id in cluster.broker_ids:
-            if self._machines[node_id] in ran:
+    def look(self, ran: Sequence[int]) -> None:
+        """Looks at what a step has changed in the nodes of which tasks ran; a node at rest stays as it is."""
+        controllers = self._cluster.controllers
+        if self._gate.holds_any:
+            for node_id in controllers:
+                if self._gate.is_paused(self._machines[node_id]):
+                    self._sessions.controller_paused(self._now(), node_id)
+        for node_id in ran:
+            if node_id in self._broker_ids:
                 self._look_at_broker(node_id)
-        for node_id, controller in cluster.controllers.items():
-            if gate.holds_any and gate.is_paused(self._machines[node_id]):
-                self._sessions.controller_paused(self._now(), node_id)
-            if self._machines[node_id] in ran:
-                self._look_at_controller(node_id, controller)
+            elif node_id in controllers:
+                self._look_at_controller(node_id, controllers[node_id])
 
     # --- controllers
 
