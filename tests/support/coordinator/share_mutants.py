@@ -122,13 +122,13 @@ def target_of_left_member_kept() -> list[Patch]:
 
 def share_session_never_ends() -> list[Patch]:
     """The sessions of members of share groups never end."""
-    return [(ShareGroups, "_expire", lambda self, room, draft, expiry: None)]
+    return [(ShareGroups, "_expire", lambda self, served, draft, expiry: None)]
 
 
 def begun_partitions_not_assigned() -> list[Patch]:
     """Partitions whose state has begun wait for the next change of the group."""
 
-    def begun(self: ShareGroups, room: object, draft: ShareDraft, answer: object, moment: object) -> None:
+    def begun(self: ShareGroups, served: object, draft: ShareDraft, answer: object, moment: object) -> None:
         states: StatePartitions = with_begun(
             draft.group.states,
             answer.question.partitions,  # type: ignore[attr-defined]

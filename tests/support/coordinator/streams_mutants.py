@@ -74,9 +74,9 @@ def creation_never_repeated() -> list[Patch]:
 
     def created(self: StreamsGroups, group_id: str, errors: dict[str, ErrorCode], moment: object) -> None:
         good(self, group_id, errors, moment)  # type: ignore[arg-type]
-        room = self._rooms.all.get(group_id)
-        if room is not None:
-            room.is_creating = True
+        served = self._served.all.get(group_id)
+        if served is not None:
+            served.is_creating = True
 
     return [(StreamsGroups, "topics_created", created)]
 

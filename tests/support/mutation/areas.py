@@ -105,7 +105,7 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/moldau_broker/coordinator/group",
-                *("group_membership", "group_rooms", "group_table", "group_offsets", "gone_offsets", "offset_order"),
+                *("group_membership", "served_groups", "group_table", "group_offsets", "gone_offsets", "offset_order"),
                 "membership_rules",
                 *("short_rebalances", "group_machine", "offset_machine"),
             ),

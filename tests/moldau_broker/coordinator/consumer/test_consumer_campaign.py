@@ -82,10 +82,10 @@ def failed_write_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
     kept = groups.ConsumerGroups.written
 
     def written(self: groups.ConsumerGroups, append_id: int, moment: object, *, failed: bool = False) -> None:
-        room = self._rooms.writing(append_id)
-        if failed and room is not None:
-            assert room.draft is not None
-            room.group = room.draft.group
+        served = self._served.writing(append_id)
+        if failed and served is not None:
+            assert served.draft is not None
+            served.group = served.draft.group
         kept(self, append_id, moment, failed=failed)  # type: ignore[arg-type]
 
     patch.setattr(groups.ConsumerGroups, "written", written)

@@ -98,7 +98,7 @@ def test_rights_of_gone_members_are_forgotten() -> None:
     a, b = member(driver, "a"), member(driver, "b")
     settle([a, b])
     b.leave()
-    assert list(driver.core.consumers._rooms.all["g"].rights) == ["a"]
+    assert list(driver.core.consumers._served.all["g"].rights) == ["a"]
 
 
 def test_without_an_authorizer_all_matching_topics_count() -> None:

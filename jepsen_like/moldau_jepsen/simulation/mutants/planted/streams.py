@@ -50,7 +50,7 @@ def revoked_without_order() -> list[Patch]:
 
 def streams_session_never_ends() -> list[Patch]:
     """The sessions of members of streams groups never end."""
-    return [(StreamsGroups, "_fence", lambda self, room, draft, fence: None)]
+    return [(StreamsGroups, "_fence", lambda self, served, draft, fence: None)]
 
 
 def commit_of_stranger_accepted() -> list[Patch]:

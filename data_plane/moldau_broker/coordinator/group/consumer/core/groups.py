@@ -2,7 +2,7 @@
 
 Theory of operation. The state of a group is a function of the committed log: `replay` is its only mutator. A request is
 decided on a copy of the group (`Draft`). Its changes become one write, and its answer waits until the write is
-committed; ``group_rooms`` says what waits meanwhile.
+committed; ``served_groups`` says what waits meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from moldau_broker.coordinator.group.consumer.core.migration import (
     upgraded,
 )
 from moldau_broker.coordinator.group.consumer.core.records import change_record
-from moldau_broker.coordinator.group.consumer.core.rooms import (
+from moldau_broker.coordinator.group.consumer.core.served import (
     Fence,
     MemberAsked,
-    Room,
+    ServedConsumerGroup,
     bytes_of,
     heartbeat_error,
     sender_of,
@@ -42,7 +42,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRooms
+from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroups
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
     from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
-    from moldau_broker.coordinator.group.consumer.core.rooms import ClassicGroups
+    from moldau_broker.coordinator.group.consumer.core.served import ClassicGroups
     from moldau_broker.coordinator.group.consumer.core.state import Change
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
@@ -85,8 +85,10 @@ class ConsumerGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the consumer groups share their ids.
         """
-        self._rooms: GroupRooms[Room, ConsumerGroup] = GroupRooms(_room, MemberAsked, effects, memory, config)
-        self.deadlines = self._rooms.deadlines
+        self._served: ServedGroups[ServedConsumerGroup, ConsumerGroup] = ServedGroups(
+            _new_group, MemberAsked, effects, memory, config
+        )
+        self.deadlines = self._served.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
@@ -98,45 +100,45 @@ class ConsumerGroups:
 
     def replay(self, change: Change) -> None:
         """Applies a committed change."""
-        room = self._rooms.open(change.group_id)
-        room.group.apply(change)
+        served = self._served.open(change.group_id)
+        served.group.apply(change)
         if isinstance(change, Subscription):
-            member = room.group.members.get(change.member_id)
-            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
-        self._rooms.close_if_forgotten(room)
+            member = served.group.members.get(change.member_id)
+            self._served.count(served, change.member_id, None if member is None else bytes_of(member))
+        self._served.close_if_forgotten(served)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in self._rooms.all.values():
-            for member in room.group.members.values():
-                self._renew(room.group.group_id, member.member_id, moment)
-                self._watch(room.group.group_id, member, moment)
+        for served in self._served.all.values():
+            for member in served.group.members.values():
+                self._renew(served.group.group_id, member.member_id, moment)
+                self._watch(served.group.group_id, member, moment)
 
     # Queries
 
     @property
     def committed(self) -> Mapping[str, ConsumerGroup]:
         """The groups that the committed log contains, by id."""
-        return self._rooms.committed
+        return self._served.committed
 
     def get(self, group_id: str) -> ConsumerGroup | None:
         """Returns a group as the committed log has it."""
-        return self._rooms.get(group_id)
+        return self._served.get(group_id)
 
     def latest(self, group_id: str) -> ConsumerGroup | None:
         """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        return self._rooms.latest(group_id)
+        return self._served.latest(group_id)
 
     def is_converting(self, group_id: str) -> bool:
         """Returns whether a write in flight ends a group and begins a classic one."""
-        room = self._rooms.all.get(group_id)
-        return room is not None and room.converts
+        served = self._served.all.get(group_id)
+        return served is not None and served.converts
 
     def for_commits(self, group_id: str) -> ConsumerGroup | None:
         """Returns the group by which commits are checked: a classic group that begins knows the same members."""
-        room = self._rooms.all.get(group_id)
-        if room is not None and room.converts:
-            return room.group
+        served = self._served.all.get(group_id)
+        if served is not None and served.converts:
+            return served.group
         return self.latest(group_id)
 
     def assignor_of(self, group: ConsumerGroup) -> str:
@@ -145,12 +147,12 @@ class ConsumerGroups:
 
     def is_deletable(self, group_id: str) -> ErrorCode | None:
         """Returns whether a group can be deleted now; None if it is no consumer group."""
-        return self._rooms.is_deletable(group_id)
+        return self._served.is_deletable(group_id)
 
     # Requests
 
-    def _has_room(self, room: Room, member: ConsumerMember) -> ErrorCode:
-        return self._rooms.has_room(room, bytes_of(member) - room.held.get(member.member_id, 0))
+    def _has_room(self, served: ServedConsumerGroup, member: ConsumerMember) -> ErrorCode:
+        return self._served.has_room(served, bytes_of(member) - served.held.get(member.member_id, 0))
 
     def heartbeat(
         self, request_id: int, request: ConsumerGroupHeartbeatRequest, context: RequestContext, moment: Moment
@@ -162,93 +164,93 @@ class ConsumerGroups:
             self._effects.answer(request_id, heartbeat_error(error.code, error.message))
             return
         asked = MemberAsked(request_id=request_id, request=request, context=context)
-        self._accept(self._rooms.open_if_fits(request.group_id), asked, moment)
+        self._accept(self._served.open_if_fits(request.group_id), asked, moment)
 
     def serves_classic(self, group_id: str) -> bool:
         """Returns whether `classic_request` takes the requests of classic members of a group."""
-        room = self._rooms.all.get(group_id)
-        return room is not None and room.serves_classic
+        served = self._served.all.get(group_id)
+        return served is not None and served.serves_classic
 
     def classic_request(
         self, request_id: int, request: ClassicRequest, context: RequestContext, moment: Moment
     ) -> None:
         """Handles a request of a classic member of a consumer group."""
         asked = MemberAsked(request_id=request_id, request=request, context=context)
-        self._accept(self._rooms.all[request.group_id], asked, moment)
+        self._accept(self._served.all[request.group_id], asked, moment)
 
-    def _accept(self, room: Room | None, asked: MemberAsked, moment: Moment) -> None:
+    def _accept(self, served: ServedConsumerGroup | None, asked: MemberAsked, moment: Moment) -> None:
         member_id, epoch = sender_of(asked.request)
-        member = None if room is None else room.group.members.get(member_id)
-        if room is not None and member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
+        member = None if served is None else served.group.members.get(member_id)
+        if served is not None and member is not None and epoch == member.epoch and epoch != LEAVE_STATIC_EPOCH:
             # The member is alive, even if its request has to be refused because the log is not available.
-            asked = replace(asked, session_ms=self._renew(room.group.group_id, member_id, moment))
-        if self._rooms.park(room, asked):
-            assert room is not None
-            self._work(room, moment)
+            asked = replace(asked, session_ms=self._renew(served.group.group_id, member_id, moment))
+        if self._served.park(served, asked):
+            assert served is not None
+            self._work(served, moment)
 
-    def _work(self, room: Room, moment: Moment) -> None:
+    def _work(self, served: ServedConsumerGroup, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
-        if room.draft is not None:
+        if served.draft is not None:
             return
-        draft = Draft(room.group, rights=room.rights)
+        draft = Draft(served.group, rights=served.rights)
         version, refresh_ms = self._catalogue.version(), self._config.consumer_regex_refresh_interval_ms
         waiting: list[tuple[MemberAsked, Response]] = []
         decisions: list[Decision] = []
         alive: dict[str, None] = {}
-        while room.parked and len(draft.changes) < CHANGES_MAX and not draft.after:
-            operation = room.parked.popleft()
+        while served.parked and len(draft.changes) < CHANGES_MAX and not draft.after:
+            operation = served.parked.popleft()
             epoch, is_mixed = draft.group.epoch, bool(draft.group.members) and not draft.group.is_classic
             if isinstance(operation, Fence):
-                self._fence(room, draft, operation)
+                self._fence(served, draft, operation)
             elif not isinstance(operation.request, ConsumerGroupHeartbeatRequest) and not draft.group.members:
                 if isinstance(operation.request, JoinGroupRequest) and draft.group.exists:
                     make_way(draft, moment.wall_ms)  # the id is free once that is committed
-                    room.parked.appendleft(operation)
+                    served.parked.appendleft(operation)
                     break
                 self._classic.serve(operation.request_id, operation.request, operation.context, moment)
             else:
                 try:
-                    looks = room.must_look(version, moment.now_ms, refresh_ms)
-                    draft, answer = self._decide(room, draft, operation, moment, looks=looks)
+                    looks = served.must_look(version, moment.now_ms, refresh_ms)
+                    draft, answer = self._decide(served, draft, operation, moment, looks=looks)
                 except KafkaError as error:
-                    self._rooms.refuse(room, operation, error)
+                    self._served.refuse(served, operation, error)
                     continue
                 if answer.member_id:
                     alive[answer.member_id] = None
                     if looks and answer.looked:
-                        room.looked_version, room.looked_ms = version, moment.now_ms
+                        served.looked_version, served.looked_ms = version, moment.now_ms
                     decisions.append(answer)
                 waiting.append((operation, answer.response))
             if is_mixed and may_downgrade(draft.group, self._config):
                 downgrade(draft, epoch, self._catalogue, moment.wall_ms)
-        room.waiting = waiting
+        served.waiting = waiting
         if draft.changes:
-            self._write(room, draft, moment)
-        self._note(room, alive, decisions, moment)
+            self._write(served, draft, moment)
+        self._note(served, alive, decisions, moment)
         if not draft.changes:
-            self._rooms.answer_waiting(room)
-            self._rooms.close_if_forgotten(room)
+            self._served.answer_waiting(served)
+            self._served.close_if_forgotten(served)
 
     def _decide(
-        self, room: Room, draft: Draft, operation: MemberAsked, moment: Moment, *, looks: bool
+        self, served: ServedConsumerGroup, draft: Draft, operation: MemberAsked, moment: Moment, *, looks: bool
     ) -> tuple[Draft, Decision]:
         """Returns the answer to a request, and the draft with its changes."""
-        request, context, group_id = operation.request, operation.context, room.group.group_id
-        has_room = partial(self._has_room, room)
+        request, context, group_id = operation.request, operation.context, served.group.group_id
+        has_room = partial(self._has_room, served)
         if not isinstance(request, ConsumerGroupHeartbeatRequest):
             return draft, self._classic_decisions.decide(
                 draft, request, context, moment, looks=looks, has_room=has_room
             )
         classic = None if draft.group.exists else self._classic.get(group_id)
         if classic is None and not draft.group.exists and request.member_epoch == JOIN_EPOCH:
-            draft = Draft(room.group, rights=room.rights)
+            draft = Draft(served.group, rights=served.rights)
             for change in taken_over(group_id, self._classic.generation(group_id)):
                 draft.add(change)
         if classic is not None:
             if request.member_epoch != JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             # On a draft of its own: if the request is refused, the group stays a classic one.
-            draft = Draft(room.group, rights=room.rights)
+            draft = Draft(served.group, rights=served.rights)
             for change in upgraded(classic, self._catalogue, self._config):
                 draft.add(change)
         response = self._decisions.heartbeat(draft, request, context, moment, looks=looks, has_room=has_room)
@@ -258,13 +260,15 @@ class ConsumerGroups:
         stays = response.member_epoch >= 0
         return draft, Decision(response=response, member_id=response.member_id if stays else "", looked=stays)
 
-    def _note(self, room: Room, alive: dict[str, None], decisions: list[Decision], moment: Moment) -> None:
+    def _note(
+        self, served: ServedConsumerGroup, alive: dict[str, None], decisions: list[Decision], moment: Moment
+    ) -> None:
         """Sets the deadlines of the members whose requests have been decided."""
-        group_id = room.group.group_id
+        group_id = served.group.group_id
         for member_id in alive:
             self._renew(group_id, member_id, moment)
         for decision in decisions:
-            member = room.latest.members.get(decision.member_id)
+            member = served.latest.members.get(decision.member_id)
             if member is None or member.classic is None:
                 continue
             join, sync = (_JOIN, group_id, member.member_id), (_SYNC, group_id, member.member_id)
@@ -277,69 +281,69 @@ class ConsumerGroups:
             if decision.synced:
                 self.deadlines.cancel(sync)
 
-    def _write(self, room: Room, draft: Draft, moment: Moment) -> None:
-        group_id = room.group.group_id
-        before = draft.before or (() if room.group.exists else self._classic.end_records(group_id))
-        room.draft, room.converts = draft, bool(draft.after)
+    def _write(self, served: ServedConsumerGroup, draft: Draft, moment: Moment) -> None:
+        group_id = served.group.group_id
+        before = draft.before or (() if served.group.exists else self._classic.end_records(group_id))
+        served.draft, served.converts = draft, bool(draft.after)
         records = (*before, *(change_record(change) for change in draft.changes), *draft.after)
         append_id = self._effects.append(records, ConsumerGroupWritten(group_id=group_id), moment)
-        self._rooms.in_flight(room, append_id)
+        self._served.in_flight(served, append_id)
 
-    def _fence(self, room: Room, draft: Draft, fence: Fence) -> None:
+    def _fence(self, served: ServedConsumerGroup, draft: Draft, fence: Fence) -> None:
         """Removes a member whose time is up, unless it has been heard of since."""
         member = draft.group.members.get(fence.member_id)
         if member is None:
             return
-        key = (fence.kind, room.group.group_id, fence.member_id)
+        key = (fence.kind, served.group.group_id, fence.member_id)
         if fence.kind != _REBALANCE and self.deadlines.get(key) is not None:
             return
         stuck = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
         if fence.kind == _REBALANCE and not stuck:
             return
         self._decisions.fence(draft, fence.member_id)
-        room.fences.append(fence)
+        served.fences.append(fence)
 
     # Outcomes of writes
 
     def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a consumer group; see ``GroupRooms.settle``."""
-        self._rooms.settle(append_id, code)
+        """Answers the requests of a write, if it is one of a consumer group; see ``ServedGroups.settle``."""
+        self._served.settle(append_id, code)
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        room = self._rooms.landed(append_id)
-        if room is None:
+        served = self._served.landed(append_id)
+        if served is None:
             return
-        group_id = room.group.group_id
-        draft, fences = room.draft, room.fences
+        group_id = served.group.group_id
+        draft, fences = served.draft, served.fences
         assert draft is not None
-        room.draft, room.fences, room.converts = None, [], False
+        served.draft, served.fences, served.converts = None, [], False
         if failed:
-            room.looked_version = None
+            served.looked_version = None
             if draft.before:
                 self._classic.thaw(group_id, moment)
             for fence in fences:
-                self._rooms.retry_removal(fence.kind, group_id, fence.member_id, moment)
+                self._served.retry_removal(fence.kind, group_id, fence.member_id, moment)
         else:
             moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, Current))
             for member_id in moved:
-                self._follow(room.group, member_id, moment)
+                self._follow(served.group, member_id, moment)
             if draft.before:
                 self._classic.drop(group_id)
-                for member in room.group.members.values():
+                for member in served.group.members.values():
                     if member.classic is not None:
                         self._renew(group_id, member.member_id, moment)
             if draft.after:
                 self._classic.begin(group_id, moment)
-        self._work(room, moment)
+        self._work(served, moment)
 
     def _follow(self, group: ConsumerGroup, member_id: str, moment: Moment) -> None:
         """Brings the deadlines of a member in step with its committed state."""
         member = group.members.get(member_id)
         if member is None:
-            room = self._rooms.all[group.group_id]
-            if room.rights.pop(member_id, None) is not None:
-                room.looked_version = None  # it may have kept topics from the others with its regular expression
+            served = self._served.all[group.group_id]
+            if served.rights.pop(member_id, None) is not None:
+                served.looked_version = None  # it may have kept topics from the others with its regular expression
             for kind in _KINDS:
                 self.deadlines.cancel((kind, group.group_id, member_id))
         else:
@@ -349,12 +353,12 @@ class ConsumerGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        member = self._rooms.all[group_id].latest.members.get(member_id)
+        member = self._served.all[group_id].latest.members.get(member_id)
         if member is not None and member.classic is not None:
             timeout = member.classic.session_timeout_ms
         else:
             timeout = self._decisions.session_timeout_ms(group_id)
-        return self._rooms.renew(group_id, member_id, timeout, moment)
+        return self._served.renew(group_id, member_id, timeout, moment)
 
     def _watch(self, group_id: str, member: ConsumerMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to release partitions, or cancels it."""
@@ -368,15 +372,15 @@ class ConsumerGroups:
         """Removes the members whose time is up."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             kind, group_id, member_id = key
-            room = self._rooms.all.get(group_id)
-            if room is None:
+            served = self._served.all.get(group_id)
+            if served is None:
                 continue
             # A member that joins, or leaves, with the write in flight: that write may fail.
-            member = room.group.members.get(member_id) or room.latest.members.get(member_id)
+            member = served.group.members.get(member_id) or served.latest.members.get(member_id)
             if member is None:
                 continue
-            room.parked.append(Fence(member_id=member_id, kind=kind, epoch=member.epoch))
-            self._work(room, moment)
+            served.parked.append(Fence(member_id=member_id, kind=kind, epoch=member.epoch))
+            self._work(served, moment)
 
     # The end of groups
 
@@ -385,33 +389,33 @@ class ConsumerGroups:
 
         Members of a classic group may then join, because their records follow in the log.
         """
-        room = self._rooms.all.get(group_id)
-        if room is None:
+        served = self._served.all.get(group_id)
+        if served is None:
             return ErrorCode.NONE
-        code = self._rooms.keeps_id(room)
-        if code is ErrorCode.NONE and room.latest.exists:
-            draft = Draft(room.group)
+        code = self._served.keeps_id(served)
+        if code is ErrorCode.NONE and served.latest.exists:
+            draft = Draft(served.group)
             end_group(draft)
-            self._write(room, draft, moment)
+            self._write(served, draft, moment)
         return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
-        room = self._rooms.all[group_id]
-        assert room.is_idle
-        assert not room.group.members
-        room.draft = Draft(room.group)
-        end_group(room.draft)
-        return tuple(change_record(change) for change in room.draft.changes)
+        served = self._served.all[group_id]
+        assert served.is_idle
+        assert not served.group.members
+        served.draft = Draft(served.group)
+        end_group(served.draft)
+        return tuple(change_record(change) for change in served.draft.changes)
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        self._rooms.in_flight(self._rooms.all[group_id], append_id)
+        self._served.in_flight(self._served.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
-        self._rooms.resign(code)
+        self._served.resign(code)
 
 
-def _room(group_id: str) -> Room:
-    return Room(group=ConsumerGroup(group_id=group_id))
+def _new_group(group_id: str) -> ServedConsumerGroup:
+    return ServedConsumerGroup(group=ConsumerGroup(group_id=group_id))

@@ -22,9 +22,9 @@ from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOf
 from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.refusals import refusal
-from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
-from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRoom, GroupRooms
+from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
+from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroup, ServedGroups
 from moldau_broker.coordinator.group.share.core import administration
 from moldau_broker.coordinator.group.share.core.questions import Question, begin_request, codes_of, delete_request
 from moldau_broker.coordinator.group.share.core.records import change_record
@@ -67,7 +67,7 @@ ASK_AGAIN_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
-    """A request about one group; see ``group_rooms.ParkedRequest``."""
+    """A request about one group; see ``served_groups.ParkedRequest``."""
 
     request_id: int
     request: ShareGroupHeartbeatRequest | AdminRequest
@@ -109,7 +109,7 @@ Operation = ShareRequest | Expiry | ShareAnswer | TopicsGone
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareRoom(GroupRoom[ShareGroup, ShareDraft, ShareRequest, Operation]):
+class ServedShareGroup(ServedGroup[ShareGroup, ShareDraft, ShareRequest, Operation]):
     """A share group with what this coordinator knows of it beyond the log."""
 
     questions: list[Question] = field(default_factory=list)
@@ -147,8 +147,10 @@ class ShareGroups:
             catalogue: the topics.
             memory: the memory of all groups of the broker.
         """
-        self._rooms: GroupRooms[ShareRoom, ShareGroup] = GroupRooms(_room, ShareRequest, effects, memory, config)
-        self.deadlines = self._rooms.deadlines
+        self._served: ServedGroups[ServedShareGroup, ShareGroup] = ServedGroups(
+            _new_group, ShareRequest, effects, memory, config
+        )
+        self.deadlines = self._served.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
@@ -161,26 +163,26 @@ class ShareGroups:
 
     def replay(self, change: ShareChange) -> None:
         """Applies a committed change."""
-        room = self._rooms.open(change.group_id)
-        room.group.apply(change)
+        served = self._served.open(change.group_id)
+        served.group.apply(change)
         if isinstance(change, ShareSubscription):
-            member = room.group.members.get(change.member_id)
-            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
-        self._rooms.close_if_forgotten(room)
+            member = served.group.members.get(change.member_id)
+            self._served.count(served, change.member_id, None if member is None else bytes_of(member))
+        self._served.close_if_forgotten(served)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in list(self._rooms.all.values()):
-            for member_id in room.group.members:
-                self._renew(room.group.group_id, member_id, moment)
+        for served in list(self._served.all.values()):
+            for member_id in served.group.members:
+                self._renew(served.group.group_id, member_id, moment)
         self.topics_deleted(moment)
 
     def topics_deleted(self, moment: Moment) -> None:
         """Forgets the share-partitions of deleted topics."""
-        for room in list(self._rooms.all.values()):
-            if self._gone(room.latest):
-                room.parked.append(TopicsGone())
-                self._work(room, moment)
+        for served in list(self._served.all.values()):
+            if self._gone(served.latest):
+                served.parked.append(TopicsGone())
+                self._work(served, moment)
 
     def _gone(self, group: ShareGroup) -> list[UUID]:
         return [each for each in sorted(topic_ids_of(group.states)) if self._catalogue.topic_name(each) is None]
@@ -190,19 +192,19 @@ class ShareGroups:
     @property
     def committed(self) -> Mapping[str, ShareGroup]:
         """The groups that the committed log contains, by id."""
-        return self._rooms.committed
+        return self._served.committed
 
     def get(self, group_id: str) -> ShareGroup | None:
         """Returns a group as the committed log has it."""
-        return self._rooms.get(group_id)
+        return self._served.get(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a share group, also to one that is being written."""
-        room = self._rooms.all.get(group_id)
-        return room is not None and room.is_used
+        served = self._served.all.get(group_id)
+        return served is not None and served.is_used
 
-    def _has_room(self, room: ShareRoom, member: ShareMember) -> ErrorCode:
-        return self._rooms.has_room(room, bytes_of(member) - room.held.get(member.member_id, 0))
+    def _has_room(self, served: ServedShareGroup, member: ShareMember) -> ErrorCode:
+        return self._served.has_room(served, bytes_of(member) - served.held.get(member.member_id, 0))
 
     # Requests
 
@@ -227,59 +229,59 @@ class ShareGroups:
         self._accept(group_id, ShareRequest(request_id=request_id, request=request, version=version), moment)
 
     def _member(self, group_id: str, member_id: str) -> ShareMember | None:
-        room = self._rooms.all.get(group_id)
-        return None if room is None else room.group.members.get(member_id)
+        served = self._served.all.get(group_id)
+        return None if served is None else served.group.members.get(member_id)
 
     def _accept(self, group_id: str, asked: ShareRequest, moment: Moment) -> None:
-        room = self._rooms.open_if_fits(group_id)
-        if self._rooms.park(room, asked):
-            assert room is not None
-            self._work(room, moment)
+        served = self._served.open_if_fits(group_id)
+        if self._served.park(served, asked):
+            assert served is not None
+            self._work(served, moment)
 
     def share_state_answered(self, question_id: int, response: Response, moment: Moment) -> None:
         """Goes on after the answer of a share coordinator."""
         question = self._asked.pop(question_id)
-        room = self._rooms.open(question.group_id)
-        room.parked.append(ShareAnswer(question=question, codes=codes_of(question, response)))
-        self._work(room, moment)
+        served = self._served.open(question.group_id)
+        served.parked.append(ShareAnswer(question=question, codes=codes_of(question, response)))
+        self._work(served, moment)
 
     # Decisions
 
-    def _work(self, room: ShareRoom, moment: Moment) -> None:
+    def _work(self, served: ServedShareGroup, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
-        if room.draft is not None:
+        if served.draft is not None:
             return
-        draft = ShareDraft(room.group)
+        draft = ShareDraft(served.group)
         alive: list[str] = []
-        while room.parked and len(draft.changes) < CHANGES_MAX:
-            operation = room.parked.popleft()
+        while served.parked and len(draft.changes) < CHANGES_MAX:
+            operation = served.parked.popleft()
             if isinstance(operation, ShareRequest):
                 try:
-                    alive += self._decide(room, draft, operation, moment)
+                    alive += self._decide(served, draft, operation, moment)
                 except KafkaError as error:
-                    self._rooms.refuse(room, operation, error)
+                    self._served.refuse(served, operation, error)
             elif isinstance(operation, Expiry):
-                self._expire(room, draft, operation)
+                self._expire(served, draft, operation)
             elif isinstance(operation, ShareAnswer):
-                self._finish(room, draft, operation, moment)
+                self._finish(served, draft, operation, moment)
             else:
                 self._forget_topics(draft)
         if draft.changes:
             records = tuple(change_record(change) for change in draft.changes)
-            room.draft = draft
-            append_id = self._effects.append(records, ShareGroupWritten(group_id=room.group.group_id), moment)
-            self._rooms.in_flight(room, append_id)
+            served.draft = draft
+            append_id = self._effects.append(records, ShareGroupWritten(group_id=served.group.group_id), moment)
+            self._served.in_flight(served, append_id)
         for member_id in alive:
-            self._renew(room.group.group_id, member_id, moment)
+            self._renew(served.group.group_id, member_id, moment)
         if not draft.changes:
-            self._after_commit(room)
-            self._rooms.close_if_forgotten(room)
+            self._after_commit(served)
+            self._served.close_if_forgotten(served)
 
-    def _decide(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, moment: Moment) -> list[str]:
+    def _decide(self, served: ServedShareGroup, draft: ShareDraft, asked: ShareRequest, moment: Moment) -> list[str]:
         """Decides on a request; returns the members that are alive by it."""
         request = asked.request
         if isinstance(request, ShareGroupHeartbeatRequest):
-            return self._heartbeat(room, draft, asked, request, moment)
+            return self._heartbeat(served, draft, asked, request, moment)
         plan: Plan | None
         if isinstance(request, AlterShareGroupOffsetsRequest):
             plan = administration.plan_alter(draft, request, self._catalogue)
@@ -288,20 +290,20 @@ class ShareGroups:
         else:
             plan = administration.plan_delete_group(draft, self._catalogue)
         if plan is None:
-            self._answer_admin(room, draft, asked, {})
+            self._answer_admin(served, draft, asked, {})
             return []
-        group_id, epoch = room.group.group_id, draft.group.epoch
+        group_id, epoch = served.group.group_id, draft.group.epoch
         message = (
             begin_request(group_id, plan.partitions, epoch, plan.offsets)
             if isinstance(request, AlterShareGroupOffsetsRequest)
             else delete_request(group_id, plan.partitions)
         )
-        room.questions.append(Question(group_id=group_id, message=message, partitions=plan.partitions, asked=asked))
+        served.questions.append(Question(group_id=group_id, message=message, partitions=plan.partitions, asked=asked))
         return []
 
     def _heartbeat(
         self,
-        room: ShareRoom,
+        served: ServedShareGroup,
         draft: ShareDraft,
         asked: ShareRequest,
         request: ShareGroupHeartbeatRequest,
@@ -314,19 +316,19 @@ class ShareGroups:
             request,
             asked.context,
             moment,
-            looks=room.looked_version != version,
-            has_room=partial(self._has_room, room),
+            looks=served.looked_version != version,
+            has_room=partial(self._has_room, served),
         )
-        room.waiting.append((asked, response))
+        served.waiting.append((asked, response))
         if response.member_epoch == LEAVE_EPOCH:
             return []
-        room.looked_version = version
-        self._begin(room, draft, moment)
+        served.looked_version = version
+        self._begin(served, draft, moment)
         return [request.member_id]
 
-    def _begin(self, room: ShareRoom, draft: ShareDraft, moment: Moment) -> None:
+    def _begin(self, served: ServedShareGroup, draft: ShareDraft, moment: Moment) -> None:
         """Asks the share coordinator to begin the states of subscribed partitions, unless it is being asked."""
-        if room.is_beginning or moment.now_ms < room.ask_again_ms:
+        if served.is_beginning or moment.now_ms < served.ask_again_ms:
             return
         group = draft.group
         partitions = to_begin(group.states, group.subscribed_topics(), self._catalogue)
@@ -335,15 +337,15 @@ class ShareGroups:
         states = with_beginning(group.states, partitions, self._catalogue)
         draft.add(ShareStates(group_id=group.group_id, partitions=states))
         message = begin_request(group.group_id, partitions, group.epoch, {})
-        room.is_beginning = True
-        room.questions.append(Question(group_id=group.group_id, message=message, partitions=partitions))
+        served.is_beginning = True
+        served.questions.append(Question(group_id=group.group_id, message=message, partitions=partitions))
 
-    def _expire(self, room: ShareRoom, draft: ShareDraft, expiry: Expiry) -> None:
+    def _expire(self, served: ServedShareGroup, draft: ShareDraft, expiry: Expiry) -> None:
         """Removes a member whose session has ended, unless it has been heard of since."""
-        key = (SESSION, room.group.group_id, expiry.member_id)
+        key = (SESSION, served.group.group_id, expiry.member_id)
         if expiry.member_id in draft.group.members and self.deadlines.get(key) is None:
             self._decisions.fence(draft, expiry.member_id)
-            room.expiries.append(expiry)
+            served.expiries.append(expiry)
 
     def _forget_topics(self, draft: ShareDraft) -> None:
         gone = frozenset(self._gone(draft.group))
@@ -353,17 +355,17 @@ class ShareGroups:
 
     # Answers of share coordinators
 
-    def _finish(self, room: ShareRoom, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
+    def _finish(self, served: ServedShareGroup, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
         """Takes over what a share coordinator has done."""
         asked = answer.question.asked
         if asked is None:
-            room.is_beginning = False
+            served.is_beginning = False
         if asked is None or isinstance(asked.request, AlterShareGroupOffsetsRequest):
-            self._begun(room, draft, answer, moment)
+            self._begun(served, draft, answer, moment)
         if asked is not None:
-            self._answer_admin(room, draft, asked, answer.codes)
+            self._answer_admin(served, draft, asked, answer.codes)
 
-    def _begun(self, room: ShareRoom, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
+    def _begun(self, served: ServedShareGroup, draft: ShareDraft, answer: ShareAnswer, moment: Moment) -> None:
         """Moves the partitions whose states have begun on; members get them with their next heartbeat."""
         before = draft.group.states
         begun: ByTopic = {}
@@ -373,7 +375,7 @@ class ShareGroups:
             if done and self._catalogue.topic_name(topic_id) is not None:
                 begun[topic_id] = done
         if any(code is not ErrorCode.NONE for code in answer.codes.values()):
-            room.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
+            served.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
         states = with_begun(before, begun, self._catalogue)
         states = with_failed(states, answer.question.partitions)
         if states == before:
@@ -383,9 +385,9 @@ class ShareGroups:
             draft.raise_epoch()
             self._decisions.assign_if_due(draft, moment)
 
-    def _answer_admin(self, room: ShareRoom, draft: ShareDraft, asked: ShareRequest, codes: Codes) -> None:
+    def _answer_admin(self, served: ServedShareGroup, draft: ShareDraft, asked: ShareRequest, codes: Codes) -> None:
         """Ends a request of an administrator; the answer follows the commit of what it changes."""
-        request, group_id = asked.request, room.group.group_id
+        request, group_id = asked.request, served.group.group_id
         response: Response
         if isinstance(request, AlterShareGroupOffsetsRequest):
             response = administration.altered(request, codes, self._catalogue)
@@ -400,7 +402,7 @@ class ShareGroups:
             if code is ErrorCode.NONE:
                 administration.end_group(draft)
             response = administration.group_deleted(group_id, code)
-        room.waiting.append((asked, response))
+        served.waiting.append((asked, response))
 
     # Outcomes of writes
 
@@ -409,41 +411,41 @@ class ShareGroups:
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
         """
-        room = self._rooms.writing(append_id)
-        if room is None or code is ErrorCode.NONE:
+        served = self._served.writing(append_id)
+        if served is None or code is ErrorCode.NONE:
             return  # `written` follows
-        room.timed_out = True
-        self._refuse(room, code)
+        served.timed_out = True
+        self._refuse(served, code)
 
-    def _refuse(self, room: ShareRoom, code: ErrorCode) -> None:
+    def _refuse(self, served: ServedShareGroup, code: ErrorCode) -> None:
         """Refuses all requests of a group, also those that wait for a question which follows the write."""
-        self._rooms.refuse_all(room, code)
-        questions, room.questions = room.questions, []
+        self._served.refuse_all(served, code)
+        questions, served.questions = served.questions, []
         for question in questions:
             if question.asked is None:
-                room.is_beginning = False
+                served.is_beginning = False
             else:
                 self._effects.answer(question.asked.request_id, question.asked.refused(code))
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        room = self._rooms.landed(append_id)
-        if room is None:
+        served = self._served.landed(append_id)
+        if served is None:
             return
-        expiries, room.expiries = room.expiries, []
-        room.draft = None
+        expiries, served.expiries = served.expiries, []
+        served.draft = None
         if failed:
-            room.looked_version = None
+            served.looked_version = None
             for expiry in expiries:
-                self._rooms.retry_removal(SESSION, room.group.group_id, expiry.member_id, moment)
+                self._served.retry_removal(SESSION, served.group.group_id, expiry.member_id, moment)
         else:
-            self._after_commit(room)
-        self._work(room, moment)
+            self._after_commit(served)
+        self._work(served, moment)
 
-    def _after_commit(self, room: ShareRoom) -> None:
+    def _after_commit(self, served: ServedShareGroup) -> None:
         """Sends the answers and asks the questions that have waited for a write."""
-        self._rooms.answer_waiting(room)
-        questions, room.questions = room.questions, []
+        self._served.answer_waiting(served)
+        questions, served.questions = served.questions, []
         for question in questions:
             question_id = self._next_question_id
             self._next_question_id += 1
@@ -454,17 +456,17 @@ class ShareGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        return self._rooms.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
+        return self._served.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
     def on_timer(self, moment: Moment) -> None:
         """Removes the members whose sessions have ended."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
             _, group_id, member_id = key
-            room = self._rooms.all.get(group_id)
+            served = self._served.all.get(group_id)
             # A member that joins, or leaves, with the write in flight: that write may fail.
-            if room is not None and (member_id in room.group.members or member_id in room.latest.members):
-                room.parked.append(Expiry(member_id=member_id))
-                self._work(room, moment)
+            if served is not None and (member_id in served.group.members or member_id in served.latest.members):
+                served.parked.append(Expiry(member_id=member_id))
+                self._work(served, moment)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers all requests that are open after leadership is lost."""
@@ -472,13 +474,13 @@ class ShareGroups:
             if question.asked is not None:
                 self._effects.answer(question.asked.request_id, question.asked.refused(code))
         self._asked.clear()
-        for room in self._rooms.all.values():
-            self._refuse(room, code)
-        self._rooms.resign(code)
+        for served in self._served.all.values():
+            self._refuse(served, code)
+        self._served.resign(code)
 
 
-def _room(group_id: str) -> ShareRoom:
-    return ShareRoom(group=ShareGroup(group_id=group_id))
+def _new_group(group_id: str) -> ServedShareGroup:
+    return ServedShareGroup(group=ShareGroup(group_id=group_id))
 
 
 def bytes_of(member: ShareMember) -> int:

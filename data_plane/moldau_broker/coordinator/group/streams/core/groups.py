@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.refusals import refusal
-from moldau_broker.coordinator.group.consumer.core.rooms import TOPIC_BYTES, for_members
-from moldau_broker.coordinator.group.core.group_rooms import CHANGES_MAX, SESSION, GroupRoom, GroupRooms
+from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
+from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroup, ServedGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
 from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -73,7 +73,7 @@ class ClassicGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsRequest:
-    """A heartbeat that waits for its turn; see ``group_rooms.ParkedRequest``."""
+    """A heartbeat that waits for its turn; see ``served_groups.ParkedRequest``."""
 
     request_id: int
     request: StreamsGroupHeartbeatRequest
@@ -108,7 +108,7 @@ Operation = StreamsRequest | Fence | DelayOver
 
 
 @dataclass(slots=True, kw_only=True)
-class StreamsRoom(GroupRoom[StreamsGroup, StreamsDraft, StreamsRequest, Operation]):
+class ServedStreamsGroup(ServedGroup[StreamsGroup, StreamsDraft, StreamsRequest, Operation]):
     """A streams group with what this coordinator knows of it beyond the log; holds its topology under an empty id."""
 
     around: Surroundings = field(default_factory=Surroundings)
@@ -140,8 +140,10 @@ class StreamsGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the streams groups share their ids.
         """
-        self._rooms: GroupRooms[StreamsRoom, StreamsGroup] = GroupRooms(_room, StreamsRequest, effects, memory, config)
-        self.deadlines = self._rooms.deadlines
+        self._served: ServedGroups[ServedStreamsGroup, StreamsGroup] = ServedGroups(
+            _new_group, StreamsRequest, effects, memory, config
+        )
+        self.deadlines = self._served.deadlines
         self._config = config
         self._effects = effects
         self._decisions = decisions
@@ -151,44 +153,44 @@ class StreamsGroups:
 
     def replay(self, change: StreamsChange) -> None:
         """Applies a committed change."""
-        room = self._rooms.open(change.group_id)
-        room.group.apply(change)
+        served = self._served.open(change.group_id)
+        served.group.apply(change)
         if isinstance(change, StreamsMetadata):
-            member = room.group.members.get(change.member_id)
-            self._rooms.count(room, change.member_id, None if member is None else bytes_of(member))
+            member = served.group.members.get(change.member_id)
+            self._served.count(served, change.member_id, None if member is None else bytes_of(member))
         elif isinstance(change, StreamsTopology):
-            self._rooms.count(room, "", None if change.topology is None else bytes_of_topology(change.topology))
-        self._close_if_forgotten(room)
+            self._served.count(served, "", None if change.topology is None else bytes_of_topology(change.topology))
+        self._close_if_forgotten(served)
 
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
-        for room in self._rooms.all.values():
+        for served in self._served.all.values():
             # The epoch of endpoints is not in the log. Clients read the endpoints again if it differs from theirs.
-            room.around.endpoint_epoch = room.group.epoch
-            for member in room.group.members.values():
-                self._renew(room.group.group_id, member.member_id, moment)
-                self._watch(room.group.group_id, member, moment)
+            served.around.endpoint_epoch = served.group.epoch
+            for member in served.group.members.values():
+                self._renew(served.group.group_id, member.member_id, moment)
+                self._watch(served.group.group_id, member, moment)
 
     # Queries
 
     @property
     def committed(self) -> Mapping[str, StreamsGroup]:
         """The groups that the committed log contains, by id."""
-        return self._rooms.committed
+        return self._served.committed
 
     def get(self, group_id: str) -> StreamsGroup | None:
         """Returns a group as the committed log has it."""
-        return self._rooms.get(group_id)
+        return self._served.get(group_id)
 
     def latest(self, group_id: str) -> StreamsGroup | None:
         """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        return self._rooms.latest(group_id)
+        return self._served.latest(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a streams group, or may belong to one when what is parked is decided."""
-        room = self._rooms.all.get(group_id)
-        return room is not None and (
-            room.latest.exists or any(isinstance(each, StreamsRequest) for each in room.parked)
+        served = self._served.all.get(group_id)
+        return served is not None and (
+            served.latest.exists or any(isinstance(each, StreamsRequest) for each in served.parked)
         )
 
     def for_commits(self, group_id: str) -> StreamsGroup | None:
@@ -201,20 +203,20 @@ class StreamsGroups:
 
     def configured(self, group_id: str) -> Configured | None:
         """Returns the topology of a group on the topics at its last heartbeat; None if there was none."""
-        room = self._rooms.all.get(group_id)
-        return None if room is None else room.around.configured
+        served = self._served.all.get(group_id)
+        return None if served is None else served.around.configured
 
     # Memory
 
-    def _close_if_forgotten(self, room: StreamsRoom) -> None:
-        if self._rooms.close_if_forgotten(room):
-            self.deadlines.cancel((_DELAY, room.group.group_id))
+    def _close_if_forgotten(self, served: ServedStreamsGroup) -> None:
+        if self._served.close_if_forgotten(served):
+            self.deadlines.cancel((_DELAY, served.group.group_id))
 
-    def _has_room(self, room: StreamsRoom, member: StreamsMember, topology: Topology | None) -> ErrorCode:
-        more = bytes_of(member) - room.held.get(member.member_id, 0)
+    def _has_room(self, served: ServedStreamsGroup, member: StreamsMember, topology: Topology | None) -> ErrorCode:
+        more = bytes_of(member) - served.held.get(member.member_id, 0)
         if topology is not None:
-            more += bytes_of_topology(topology) - room.held.get("", 0)
-        return self._rooms.has_room(room, more)
+            more += bytes_of_topology(topology) - served.held.get("", 0)
+        return self._served.has_room(served, more)
 
     # Requests
 
@@ -229,92 +231,94 @@ class StreamsGroups:
             self._effects.answer(request_id, asked.refused(error.code, error.message))
             return
         group_id = request.group_id
-        room = self._rooms.open_if_fits(group_id)
-        member = None if room is None else room.group.members.get(request.member_id)
+        served = self._served.open_if_fits(group_id)
+        member = None if served is None else served.group.members.get(request.member_id)
         if member is not None and request.member_epoch == member.epoch:
             # The member is alive, even if its request has to be refused because the log is not available.
             asked = replace(asked, session_ms=self._renew(group_id, member.member_id, moment))
-        if self._rooms.park(room, asked):
-            assert room is not None
-            self._work(room, moment)
+        if self._served.park(served, asked):
+            assert served is not None
+            self._work(served, moment)
 
-    def _work(self, room: StreamsRoom, moment: Moment) -> None:
+    def _work(self, served: ServedStreamsGroup, moment: Moment) -> None:
         """Decides on what is parked, unless a write is in flight, and writes the changes."""
-        if room.draft is not None:
+        if served.draft is not None:
             return
-        draft = StreamsDraft(room.group)
+        draft = StreamsDraft(served.group)
         alive: dict[str, None] = {}
         waiting: list[tuple[StreamsRequest, Response]] = []
-        while room.parked and len(draft.changes) < CHANGES_MAX:
-            operation = room.parked.popleft()
+        while served.parked and len(draft.changes) < CHANGES_MAX:
+            operation = served.parked.popleft()
             if isinstance(operation, Fence):
-                self._fence(room, draft, operation)
+                self._fence(served, draft, operation)
             elif isinstance(operation, DelayOver):
-                self._decisions.assign_after_delay(draft, room.around, moment)
+                self._decisions.assign_after_delay(draft, served.around, moment)
             else:
                 try:
-                    waiting.append((operation, self._decide(room, draft, operation, moment)))
+                    waiting.append((operation, self._decide(served, draft, operation, moment)))
                 except KafkaError as error:
-                    self._rooms.refuse(room, operation, error)
+                    self._served.refuse(served, operation, error)
                     continue
                 if operation.request.member_epoch > LEAVE_EPOCH:
                     alive[operation.request.member_id] = None
-        room.waiting = waiting
+        served.waiting = waiting
         if draft.changes:
-            self._write(room, draft, moment)
+            self._write(served, draft, moment)
         for member_id in alive:
-            self._renew(room.group.group_id, member_id, moment)
+            self._renew(served.group.group_id, member_id, moment)
         if not draft.changes:
-            self._rooms.answer_waiting(room)
-            self._create(room)
-            self._close_if_forgotten(room)
+            self._served.answer_waiting(served)
+            self._create(served)
+            self._close_if_forgotten(served)
 
-    def _decide(self, room: StreamsRoom, draft: StreamsDraft, asked: StreamsRequest, moment: Moment) -> Response:
+    def _decide(
+        self, served: ServedStreamsGroup, draft: StreamsDraft, asked: StreamsRequest, moment: Moment
+    ) -> Response:
         """Returns the answer to a request."""
-        request, group_id = asked.request, room.group.group_id
+        request, group_id = asked.request, served.group.group_id
         if not draft.group.exists and self._classic.get(group_id) is not None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
         was_empty = not draft.group.members
         response = self._decisions.heartbeat(
             draft,
-            room.around,
+            served.around,
             request,
             asked.context,
             moment,
             is_delayed=lambda: self._is_delayed(
                 group_id, moment, begins=was_empty and request.member_epoch == JOIN_EPOCH
             ),
-            has_room=partial(self._has_room, room),
+            has_room=partial(self._has_room, served),
         )
 
         if request.member_epoch > LEAVE_EPOCH:
-            self._note_missing_topics(room, asked.context, moment)
+            self._note_missing_topics(served, asked.context, moment)
         return response
 
-    def _note_missing_topics(self, room: StreamsRoom, context: RequestContext, moment: Moment) -> None:
+    def _note_missing_topics(self, served: ServedStreamsGroup, context: RequestContext, moment: Moment) -> None:
         """Prepares the creation of missing internal topics, unless they are being created or could not be created."""
-        configured = room.around.configured
+        configured = served.around.configured
         if configured is None or not configured.missing or context.creator is None:
             return
-        if not room.is_creating and moment.now_ms >= room.create_again_ms:
-            room.creation = CreateTopics(
-                group_id=room.group.group_id, topics=configured.missing, creator=context.creator
+        if not served.is_creating and moment.now_ms >= served.create_again_ms:
+            served.creation = CreateTopics(
+                group_id=served.group.group_id, topics=configured.missing, creator=context.creator
             )
 
-    def _create(self, room: StreamsRoom) -> None:
-        creation, room.creation = room.creation, None
+    def _create(self, served: ServedStreamsGroup) -> None:
+        creation, served.creation = served.creation, None
         if creation is not None:
-            room.is_creating = True
+            served.is_creating = True
             self._effects.create(creation)
 
     def topics_created(self, group_id: str, errors: Mapping[str, ErrorCode], moment: Moment) -> None:
         """Notes the outcome of a creation; members read of errors with their next heartbeats."""
-        room = self._rooms.all.get(group_id)
-        if room is None:
+        served = self._served.all.get(group_id)
+        if served is None:
             return
-        room.is_creating = False
-        room.create_again_ms = moment.now_ms + CREATE_AGAIN_MS if errors else 0
-        room.around.creation_errors = tuple(sorted((name, code.name) for name, code in errors.items()))
+        served.is_creating = False
+        served.create_again_ms = moment.now_ms + CREATE_AGAIN_MS if errors else 0
+        served.around.creation_errors = tuple(sorted((name, code.name) for name, code in errors.items()))
 
     def _is_delayed(self, group_id: str, moment: Moment, *, begins: bool) -> bool:
         """Returns whether a group waits for further members; the first one begins the wait."""
@@ -325,61 +329,61 @@ class StreamsGroups:
                 self.deadlines.set(key, moment.now_ms + delay)
         return self.deadlines.get(key) is not None
 
-    def _write(self, room: StreamsRoom, draft: StreamsDraft, moment: Moment) -> None:
-        group_id = room.group.group_id
+    def _write(self, served: ServedStreamsGroup, draft: StreamsDraft, moment: Moment) -> None:
+        group_id = served.group.group_id
         # An unused classic group with this id, or what is left of it, ends with the same batch.
-        before = () if room.group.exists or not draft.group.exists else self._classic.end_records(group_id)
+        before = () if served.group.exists or not draft.group.exists else self._classic.end_records(group_id)
         records = (*before, *(change_record(change) for change in draft.changes))
-        room.draft = draft
+        served.draft = draft
         append_id = self._effects.append(records, StreamsGroupWritten(group_id=group_id), moment)
-        self._rooms.in_flight(room, append_id)
+        self._served.in_flight(served, append_id)
 
-    def _fence(self, room: StreamsRoom, draft: StreamsDraft, fence: Fence) -> None:
+    def _fence(self, served: ServedStreamsGroup, draft: StreamsDraft, fence: Fence) -> None:
         """Removes a member whose time is up, unless it has been heard of, or has moved on, since."""
         member = draft.group.members.get(fence.member_id)
         if member is None:
             return
-        if fence.kind == SESSION and self.deadlines.get((SESSION, room.group.group_id, fence.member_id)) is not None:
+        if fence.kind == SESSION and self.deadlines.get((SESSION, served.group.group_id, fence.member_id)) is not None:
             return
         stuck = member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
         if fence.kind == _REBALANCE and not stuck:
             return
-        self._decisions.fence(draft, room.around, fence.member_id)
-        room.fences.append(fence)
+        self._decisions.fence(draft, served.around, fence.member_id)
+        served.fences.append(fence)
 
     # Outcomes of writes
 
     def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a streams group; see ``GroupRooms.settle``.
+        """Answers the requests of a write, if it is one of a streams group; see ``ServedGroups.settle``.
 
         A topology that is committed has its internal topics created.
         """
-        room = self._rooms.settle(append_id, code)
-        if room is None:
+        served = self._served.settle(append_id, code)
+        if served is None:
             return
         if code is ErrorCode.NONE:
-            self._create(room)
+            self._create(served)
         else:
-            room.creation = None
+            served.creation = None
 
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
-        room = self._rooms.landed(append_id)
-        if room is None:
+        served = self._served.landed(append_id)
+        if served is None:
             return
-        group_id = room.group.group_id
-        draft, fences = room.draft, room.fences
+        group_id = served.group.group_id
+        draft, fences = served.draft, served.fences
         assert draft is not None
-        room.draft, room.fences = None, []
+        served.draft, served.fences = None, []
         if failed:
-            room.around.configured = None
+            served.around.configured = None
             for fence in fences:
-                self._rooms.retry_removal(fence.kind, group_id, fence.member_id, moment)
+                self._served.retry_removal(fence.kind, group_id, fence.member_id, moment)
         else:
             moved = dict.fromkeys(change.member_id for change in draft.changes if isinstance(change, StreamsCurrent))
             for member_id in moved:
-                self._follow(room.group, member_id, moment)
-        self._work(room, moment)
+                self._follow(served.group, member_id, moment)
+        self._work(served, moment)
 
     def _follow(self, group: StreamsGroup, member_id: str, moment: Moment) -> None:
         """Brings the deadlines of a member in step with its committed state."""
@@ -394,7 +398,7 @@ class StreamsGroups:
 
     def _renew(self, group_id: str, member_id: str, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
-        return self._rooms.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
+        return self._served.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
     def _watch(self, group_id: str, member: StreamsMember, moment: Moment) -> None:
         """Sets the deadline of a member that has to close tasks, or cancels it."""
@@ -407,60 +411,60 @@ class StreamsGroups:
     def on_timer(self, moment: Moment) -> None:
         """Removes the members whose time is up, and ends the delays of new groups."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            room = self._rooms.all.get(key[1])
-            if room is None:
+            served = self._served.all.get(key[1])
+            if served is None:
                 continue
             if key[0] == _DELAY:
-                room.parked.append(DelayOver())
+                served.parked.append(DelayOver())
             else:
                 # A member that joins, or leaves, with the write in flight: that write may fail.
-                member = room.group.members.get(key[2]) or room.latest.members.get(key[2])
+                member = served.group.members.get(key[2]) or served.latest.members.get(key[2])
                 if member is None:
                     continue
-                room.parked.append(Fence(member_id=key[2], kind=key[0], epoch=member.epoch))
-            self._work(room, moment)
+                served.parked.append(Fence(member_id=key[2], kind=key[0], epoch=member.epoch))
+            self._work(served, moment)
 
     # The end of groups
 
     def is_deletable(self, group_id: str) -> ErrorCode | None:
         """Returns whether a group can be deleted now; None if it is no streams group."""
-        return self._rooms.is_deletable(group_id)
+        return self._served.is_deletable(group_id)
 
     def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
         """Writes the end of a group without members, so that its id is free; NONE if there is no such group any more.
 
         Members of a classic group may then join, because their records follow in the log.
         """
-        room = self._rooms.all.get(group_id)
-        if room is None:
+        served = self._served.all.get(group_id)
+        if served is None:
             return ErrorCode.NONE
-        code = self._rooms.keeps_id(room)
-        if code is ErrorCode.NONE and room.latest.exists:
-            draft = StreamsDraft(room.group)
-            draft.add_all(end_of(room.group))
-            self._write(room, draft, moment)
+        code = self._served.keeps_id(served)
+        if code is ErrorCode.NONE and served.latest.exists:
+            draft = StreamsDraft(served.group)
+            draft.add_all(end_of(served.group))
+            self._write(served, draft, moment)
         return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Takes an empty, idle group for a deletion and returns its tombstones; `deleting` follows."""
-        room = self._rooms.all[group_id]
-        assert room.is_idle
-        assert not room.group.members
-        room.draft = StreamsDraft(room.group)
-        room.draft.add_all(end_of(room.group))
-        return tuple(change_record(change) for change in room.draft.changes)
+        served = self._served.all[group_id]
+        assert served.is_idle
+        assert not served.group.members
+        served.draft = StreamsDraft(served.group)
+        served.draft.add_all(end_of(served.group))
+        return tuple(change_record(change) for change in served.draft.changes)
 
     def deleting(self, group_id: str, append_id: int) -> None:
         """Names the write that contains the records of `end_records`."""
-        self._rooms.in_flight(self._rooms.all[group_id], append_id)
+        self._served.in_flight(self._served.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
-        self._rooms.resign(code)
+        self._served.resign(code)
 
 
-def _room(group_id: str) -> StreamsRoom:
-    return StreamsRoom(group=StreamsGroup(group_id=group_id))
+def _new_group(group_id: str) -> ServedStreamsGroup:
+    return ServedStreamsGroup(group=StreamsGroup(group_id=group_id))
 
 
 def bytes_of(member: StreamsMember) -> int:

@@ -16,8 +16,8 @@ from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
 from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
 from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH, ConsumerGroup
-from moldau_broker.coordinator.group.core.group_rooms import GroupRoom
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES, protocols_bytes
+from moldau_broker.coordinator.group.core.served_groups import ServedGroup
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
@@ -32,7 +32,7 @@ MemberRequest = ConsumerGroupHeartbeatRequest | ClassicRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAsked:
-    """A request of a member that waits for its turn; see ``group_rooms.ParkedRequest``."""
+    """A request of a member that waits for its turn; see ``served_groups.ParkedRequest``."""
 
     request_id: int
     request: MemberRequest
@@ -64,7 +64,7 @@ Operation = MemberAsked | Fence
 
 
 @dataclass(slots=True, kw_only=True)
-class Room(GroupRoom[ConsumerGroup, Draft, MemberAsked, Operation]):
+class ServedConsumerGroup(ServedGroup[ConsumerGroup, Draft, MemberAsked, Operation]):
     """A consumer group with what this coordinator knows of it beyond the log."""
 
     converts: bool = False

@@ -86,7 +86,7 @@ OperationT = TypeVar("OperationT")
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupRoom(Generic[GroupT, DraftT, AskedT, OperationT]):
+class ServedGroup(Generic[GroupT, DraftT, AskedT, OperationT]):
     """A group with what its coordinator knows of it beyond the log.
 
     Invariants: ``draft`` is set while a write is in flight; ``group`` contains committed changes only.
@@ -119,15 +119,15 @@ class GroupRoom(Generic[GroupT, DraftT, AskedT, OperationT]):
         return self.draft is None and not self.parked
 
 
-RoomT = TypeVar("RoomT", bound=GroupRoom[Any, Any, Any, Any])
+ServedT = TypeVar("ServedT", bound=ServedGroup[Any, Any, Any, Any])
 
 
-class GroupRooms(Generic[RoomT, GroupT]):
-    """The rooms of all groups of one kind of one partition: their memory, their writes in flight, their deadlines."""
+class ServedGroups(Generic[ServedT, GroupT]):
+    """All groups of one kind of one partition: their memory, their writes in flight, their deadlines."""
 
     def __init__(
         self,
-        make: Callable[[str], RoomT],
+        make: Callable[[str], ServedT],
         requests: type[ParkedRequest],
         effects: EffectQueue,
         memory: MemberMemory,
@@ -136,13 +136,13 @@ class GroupRooms(Generic[RoomT, GroupT]):
         """Starts without groups.
 
         Args:
-            make: returns the room of a new group by its id.
+            make: returns a new group by its id.
             requests: the type of parked operations that are requests.
             effects: takes answers.
             memory: the memory of all groups of the broker.
             config: the memory of one group.
         """
-        self.all: dict[str, RoomT] = {}
+        self.all: dict[str, ServedT] = {}
         """By group id."""
         self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
         """Of members and groups: kind, group id, and the member's id."""
@@ -158,164 +158,164 @@ class GroupRooms(Generic[RoomT, GroupT]):
     @property
     def committed(self) -> Mapping[str, GroupT]:
         """The groups that the committed log contains, by id."""
-        return {group_id: room.group for group_id, room in self.all.items() if room.group.exists}
+        return {group_id: served.group for group_id, served in self.all.items() if served.group.exists}
 
     def get(self, group_id: str) -> GroupT | None:
         """Returns a group as the committed log has it; None if there is none."""
-        room = self.all.get(group_id)
-        group: GroupT | None = None if room is None or not room.group.exists else room.group
+        served = self.all.get(group_id)
+        group: GroupT | None = None if served is None or not served.group.exists else served.group
         return group
 
     def latest(self, group_id: str) -> GroupT | None:
         """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        room = self.all.get(group_id)
-        group: GroupT | None = None if room is None or not room.latest.exists else room.latest
+        served = self.all.get(group_id)
+        group: GroupT | None = None if served is None or not served.latest.exists else served.latest
         return group
 
     def is_deletable(self, group_id: str) -> ErrorCode | None:
         """Returns whether a group can be deleted now; None if it is none of these groups."""
-        room = self.all.get(group_id)
-        if room is None or not (room.group.exists or room.latest.exists):
+        served = self.all.get(group_id)
+        if served is None or not (served.group.exists or served.latest.exists):
             return None
-        if room.latest.members or room.group.members:
+        if served.latest.members or served.group.members:
             return ErrorCode.NON_EMPTY_GROUP
-        return ErrorCode.NONE if room.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if served.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def keeps_id(self, room: RoomT) -> ErrorCode:
+    def keeps_id(self, served: ServedT) -> ErrorCode:
         """Returns the code with which a group of another kind is refused the id; NONE if this group may end for it."""
-        is_asked = any(isinstance(each, self._requests) for each in room.parked)
-        if room.group.members or room.latest.members or is_asked:
+        is_asked = any(isinstance(each, self._requests) for each in served.parked)
+        if served.group.members or served.latest.members or is_asked:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if room.latest.exists and not room.is_idle else ErrorCode.NONE
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if served.latest.exists and not served.is_idle else ErrorCode.NONE
 
-    def open(self, group_id: str) -> RoomT:
-        """Returns the room of a group; a new one if it has none."""
-        room = self.all.get(group_id)
-        if room is None:
-            room = self.all[group_id] = self._make(group_id)
-            self._hold(room, GROUP_BYTES + len(group_id))
-        return room
+    def open(self, group_id: str) -> ServedT:
+        """Returns a group that is served; begins with a new one under an unknown id."""
+        served = self.all.get(group_id)
+        if served is None:
+            served = self.all[group_id] = self._make(group_id)
+            self._hold(served, GROUP_BYTES + len(group_id))
+        return served
 
-    def open_if_fits(self, group_id: str) -> RoomT | None:
-        """Returns the room of a group; None if it has none and there is no memory for one."""
+    def open_if_fits(self, group_id: str) -> ServedT | None:
+        """Returns a group that is served; None if the id is unknown and there is no memory for a new one."""
         if group_id not in self.all and not self._memory.has_room(GROUP_BYTES + len(group_id)):
             return None
         return self.open(group_id)
 
-    def close_if_forgotten(self, room: RoomT) -> bool:
+    def close_if_forgotten(self, served: ServedT) -> bool:
         """Forgets a group of which nothing is left; returns whether it did."""
-        if not (room.group.is_forgotten and room.is_idle):
+        if not (served.group.is_forgotten and served.is_idle):
             return False
-        del self.all[room.group.group_id]
-        self._hold(room, -room.held_bytes)
+        del self.all[served.group.group_id]
+        self._hold(served, -served.held_bytes)
         return True
 
     # Memory
 
-    def _hold(self, room: RoomT, more_bytes: int) -> None:
-        room.held_bytes += more_bytes
+    def _hold(self, served: ServedT, more_bytes: int) -> None:
+        served.held_bytes += more_bytes
         self._memory.used_bytes += more_bytes
 
-    def count(self, room: RoomT, name: str, size: int | None) -> None:
+    def count(self, served: ServedT, name: str, size: int | None) -> None:
         """Notes the memory of a part of a group; None if the part is gone."""
-        held = room.held.pop(name, 0)
+        held = served.held.pop(name, 0)
         if size is not None:
-            room.held[name] = size
-        self._hold(room, (size or 0) - held)
+            served.held[name] = size
+        self._hold(served, (size or 0) - held)
 
-    def has_room(self, room: RoomT, more_bytes: int) -> ErrorCode:
+    def has_room(self, served: ServedT, more_bytes: int) -> ErrorCode:
         """Returns the code with which the limits refuse so much more memory for a group; NONE if it fits."""
         if more_bytes <= 0:
             return ErrorCode.NONE
-        if room.held_bytes + more_bytes > self._config.metadata_bytes_max:
+        if served.held_bytes + more_bytes > self._config.metadata_bytes_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE if self._memory.has_room(more_bytes) else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     # Requests
 
-    def park(self, room: RoomT | None, asked: ParkedRequest) -> bool:
+    def park(self, served: ServedT | None, asked: ParkedRequest) -> bool:
         """Parks a request, or refuses it if the group can take none; returns whether it is parked."""
-        if room is None or room.timed_out or len(room.parked) >= PARKED_MAX:
+        if served is None or served.timed_out or len(served.parked) >= PARKED_MAX:
             self._effects.answer(asked.request_id, asked.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return False
-        room.parked.append(asked)
+        served.parked.append(asked)
         return True
 
-    def refuse(self, room: RoomT, asked: ParkedRequest, error: KafkaError) -> None:
+    def refuse(self, served: ServedT, asked: ParkedRequest, error: KafkaError) -> None:
         """Answers a request that a decision refuses; the sender's session goes on as if it had not been sent.
 
         A client repeats what is refused with a retriable error: such a refusal says nothing about the member.
         """
         self._effects.answer(asked.request_id, asked.refused(error.code, error.message))
         if asked.session_ms is not None and not error.code.retriable:
-            self.deadlines.put_back((SESSION, room.group.group_id, asked.member_id), asked.session_ms)
+            self.deadlines.put_back((SESSION, served.group.group_id, asked.member_id), asked.session_ms)
 
-    def answer_waiting(self, room: RoomT) -> None:
+    def answer_waiting(self, served: ServedT) -> None:
         """Sends the answers that have waited for the commit of a write."""
-        waiting, room.waiting = room.waiting, []
+        waiting, served.waiting = served.waiting, []
         for asked, response in waiting:
             self._effects.answer(asked.request_id, response)
 
-    def refuse_all(self, room: RoomT, code: ErrorCode) -> None:
+    def refuse_all(self, served: ServedT, code: ErrorCode) -> None:
         """Refuses the requests that wait for a write, and those that are parked behind it."""
-        waiting, room.waiting = room.waiting, []
+        waiting, served.waiting = served.waiting, []
         for asked, _ in waiting:
             self._effects.answer(asked.request_id, asked.refused(code))
-        self.refuse_parked(room, code)
+        self.refuse_parked(served, code)
 
-    def refuse_parked(self, room: RoomT, code: ErrorCode) -> None:
+    def refuse_parked(self, served: ServedT, code: ErrorCode) -> None:
         """Refuses the requests that are parked; other operations stay."""
-        parked, room.parked = room.parked, deque()
+        parked, served.parked = served.parked, deque()
         for operation in parked:
             if isinstance(operation, self._requests):
                 self._effects.answer(operation.request_id, operation.refused(code))
             else:
-                room.parked.append(operation)
+                served.parked.append(operation)
 
     def resign(self, code: ErrorCode) -> None:
         """Refuses what is parked after leadership is lost, and gives the memory of all groups back."""
-        for room in self.all.values():
-            self.refuse_parked(room, code)
-            self._hold(room, -room.held_bytes)
+        for served in self.all.values():
+            self.refuse_parked(served, code)
+            self._hold(served, -served.held_bytes)
 
     # Writes
 
-    def in_flight(self, room: RoomT, append_id: int) -> None:
-        """Names the write that contains the changes of a room's draft."""
-        assert room.append_id is None
-        assert room.draft is not None
-        room.append_id = append_id
-        self._writing[append_id] = room.group.group_id
+    def in_flight(self, served: ServedT, append_id: int) -> None:
+        """Names the write that contains the changes of a group's draft."""
+        assert served.append_id is None
+        assert served.draft is not None
+        served.append_id = append_id
+        self._writing[append_id] = served.group.group_id
 
-    def writing(self, append_id: int) -> RoomT | None:
-        """Returns the room whose write this is; None if it is none of these groups."""
+    def writing(self, append_id: int) -> ServedT | None:
+        """Returns the group whose write this is; None if it is none of these groups."""
         group_id = self._writing.get(append_id)
         return None if group_id is None else self.all[group_id]
 
-    def landed(self, append_id: int) -> RoomT | None:
-        """Ends a write whose outcome is known, and returns its room; the draft stays for the caller to look at."""
+    def landed(self, append_id: int) -> ServedT | None:
+        """Ends a write whose outcome is known, and returns its group; the draft stays for the caller to look at."""
         group_id = self._writing.pop(append_id, None)
         if group_id is None:
             return None
-        room = self.all[group_id]
-        assert room.append_id == append_id
-        room.append_id, room.timed_out = None, False
-        return room
+        served = self.all[group_id]
+        assert served.append_id == append_id
+        served.append_id, served.timed_out = None, False
+        return served
 
-    def settle(self, append_id: int, code: ErrorCode) -> RoomT | None:
-        """Answers the requests of a write, and returns its room; None if it is none of these groups.
+    def settle(self, append_id: int, code: ErrorCode) -> ServedT | None:
+        """Answers the requests of a write, and returns its group; None if it is none of these groups.
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
         """
-        room = self.writing(append_id)
-        if room is None:
+        served = self.writing(append_id)
+        if served is None:
             return None
         if code is ErrorCode.NONE:
-            self.answer_waiting(room)
+            self.answer_waiting(served)
         else:
-            room.timed_out = True
-            self.refuse_all(room, code)
-        return room
+            served.timed_out = True
+            self.refuse_all(served, code)
+        return served
 
     # Sessions
 
