@@ -220,6 +220,10 @@ class SimulatedCluster:
     async def restart(self, node_id: int) -> None:
         """Ends the process of a node in order, and starts it again."""
         self.stop(node_id)
+        await self.start_once_ended(node_id)
+
+    async def start_once_ended(self, node_id: int) -> None:
+        """Waits until the process of a node has ended, and starts it again."""
         await self.machines[node_id].wait_ended()
         self.start(node_id)
 

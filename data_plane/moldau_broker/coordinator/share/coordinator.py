@@ -123,7 +123,7 @@ class ShareCoordinator(ShardedCoordinator[ShareShard]):
             else:
                 by_shard.setdefault(shard.partition, (shard, {}))[1][key] = ask
         parts = [Completion(response_of(kind, refused))] if refused or not by_shard else []
-        parts += [shard.submit(kind, asks) for shard, asks in by_shard.values()]
+        parts += [_submitted(shard, kind, asks) for shard, asks in by_shard.values()]
         return parts[0] if len(parts) == 1 else Combined(parts, partial(joined, kind))
 
     async def handle(self, request: ShareStateRequest) -> Response:
@@ -135,3 +135,10 @@ class ShareCoordinator(ShardedCoordinator[ShareShard]):
         for shard in list(self._shards.values()):
             if shard.refusal is ErrorCode.NONE:
                 shard.topics_deleted()
+
+
+def _submitted(shard: ShareShard, kind: type[ShareStateRequest], asks: Mapping[SharePartitionKey, Ask]) -> Completion:
+    """Submits to a shard, which the write of another shard of the request may have ended with the log directory."""
+    if shard.refusal is ErrorCode.NONE:
+        return shard.submit(kind, asks)
+    return Completion(response_of(kind, dict.fromkeys(asks, KeyAnswer(code=shard.refusal))))

@@ -111,6 +111,7 @@ class FaultInjector:
     def end_all(self, outside: Outside = NONE_OUTSIDE) -> None:
         """Repairs links, disks and clocks at once, and starts the processes that do not run.
 
+        A process that is stopping, perhaps because its disk was hanging until now, is started once it has ended.
         Nodes outside stay down, or run and are cut off.
         """
         self._links.end_all([self._cluster.host(node_id) for node_id in outside.nodes] if outside.cut else [])
@@ -121,6 +122,9 @@ class FaultInjector:
         down = () if outside.cut else outside.nodes
         self._cluster.keep_down(down)
         self._cluster.start_all(without=down)
+        for node_id in self._cluster.machines:
+            if node_id not in down and self._cluster.is_stopping(node_id):
+                self._world.nursery.start_soon(self._cluster.start_once_ended, node_id)
 
     async def replace_disks(self, seconds: float) -> None:
         """Waits until no broker holds damaged records.

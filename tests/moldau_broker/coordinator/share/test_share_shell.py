@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from moldau.protocol.codec import encode
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.share.coordinator import ShareCoordinator
 from moldau_broker.coordinator.share.core.config import ShareConfig
@@ -151,5 +151,24 @@ def test_a_deleted_topic_leaves_no_state() -> None:
         assert {part.error_code for part in answers.values()} == {ErrorCode.NONE}
         answers = await broker.ask(*[(key(partition), Read(leader_epoch=0)) for partition in range(10)])
         assert {part.error_code for part in answers.values()} == {ErrorCode.INVALID_REQUEST}
+
+    run(scenario)
+
+
+def test_a_write_that_ends_other_shards_refuses_their_part(monkeypatch) -> None:
+    """A log directory that fails under one shard's write ends the other shards of the request within it."""
+
+    async def scenario(broker: Broker, nursery: trio.Nursery) -> None:
+        await broker.lead(0, 1, 2)
+
+        def fail(partition: int, leader_epoch: int, batch: bytes) -> int:
+            for number in range(PARTITIONS):
+                broker.coordinator.resign(number, leader_epoch)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        monkeypatch.setattr(broker.log, "append", fail)
+        answers = await broker.ask(*[(key(partition), BEGIN) for partition in range(10)])
+        assert {answer.error_code for answer in answers.values()} == {ErrorCode.NOT_COORDINATOR}
+        assert len(answers) == 10
 
     run(scenario)

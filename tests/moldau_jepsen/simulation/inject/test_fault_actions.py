@@ -9,13 +9,14 @@ from __future__ import annotations
 import pytest
 import trio
 
-from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
+from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.campaign import RunOptions, planned_faults, run_seed
 from moldau_jepsen.simulation.campaign.options import drawn_directories
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON
+from moldau_jepsen.world.disk.disk_profile import Trouble
 from moldau_jepsen.world.world import run_world
 
 CALM = {"paused": [], "down": [], "cut": [], "slow": [], "lossy": [], "disks": [], "rates": []}
@@ -237,3 +238,28 @@ def test_a_directory_failure_without_a_fault_is_reported():
     assert before == []
     assert after == ["broker-2: /data2"]
     assert not healthy
+
+
+async def stopped_while_its_disk_hangs(world):
+    """Returns whether a node runs that had not ended yet when everything was healed."""
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, brokers=1))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    node_id = cluster.controller_ids[0]
+    machine = cluster.machines[node_id]
+    machine.disk.profile.begin(Trouble(on_effect=lambda: None, hanging_paths=tuple(cluster.log_directories(node_id))))
+    with pytest.raises(ClusterNotReadyError):
+        await cluster.create_topic(world.node("client").environment, "flights", 1, {}, 1.0)
+    cluster.stop(node_id)
+    await trio.sleep(5)
+    assert cluster.is_stopping(node_id), "its write hangs"
+    injector.end_all()
+    await machine.wait_ended()
+    await trio.sleep(1)
+    return machine.is_running
+
+
+def test_a_node_that_still_stops_is_started_by_healing():
+    """Before all nodes are healthy, others wait for it, for example the one that makes it a voter again."""
+    assert run_world(stopped_while_its_disk_hangs, 1)
