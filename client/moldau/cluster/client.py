@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.bootstrap import BootstrapError, is_final
+from moldau.cluster.connections.links import STARTS_AGAIN, Links
 from moldau.cluster.connections.links import TRANSPORT_ERRORS as TRANSPORT_ERRORS
-from moldau.cluster.connections.links import Links
 from moldau.cluster.connections.recovery import Recovery
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
 from moldau.cluster.reports import TelemetryHandle
@@ -90,6 +90,7 @@ class ClusterClient:
         self._without_coordinator: Troubles[str] = Troubles()
         self.bootstrap_error: KafkaError | None = None  # while no server can be used with these security settings
         self.on_bootstrap_error: Callable[[], object] = lambda: None
+        self.clusters_left = 0
         self.on_other_cluster: Callable[[], object] = lambda: None  # after a start again that led to another cluster
         self.silence = SilenceWatch(self)
         self.telemetry = TelemetryHandle(self)
@@ -453,6 +454,7 @@ class ClusterClient:
         if left is not None:
             self.logger.warning("cluster-changed", before=left, now=response.cluster_id)
             self.cluster_metadata.topics.clear()
+            self.clusters_left += 1
             self.on_other_cluster()
         self.cluster_metadata.update(response, is_full=is_full)
 
@@ -501,9 +503,12 @@ class ClusterClient:
         """
         if self.recovery.awaits_answer:  # a member, or a transaction, of the former cluster must not look elsewhere
             self.request_update()
-            raise ConnectionError("the client starts again at its bootstrap servers")
+            raise ConnectionError(STARTS_AGAIN)
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+        generation = self.recovery.generation
         response = await self.ask_any(FindCoordinatorResponse, request)
+        if generation != self.recovery.generation:  # a bootstrap server of another cluster may have answered
+            raise ConnectionError(STARTS_AGAIN)
         if response.coordinators:
             found = response.coordinators[0]
             code, message = ErrorCode.of(found.error_code), found.error_message

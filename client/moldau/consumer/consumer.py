@@ -147,6 +147,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             if self._interceptors:
                 self._group.on_commit = partial(on_commit, self._interceptors)
         client.on_bootstrap_error = fetcher.arrived.notify
+        client.on_other_cluster = self._positions.leave_cluster
         self._poller = Poller(
             client,
             fetcher,

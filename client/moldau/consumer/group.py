@@ -74,6 +74,8 @@ class AskedCommit:
     number: int
     epoch: int = -1
     """The generation or member epoch at the time of the call."""
+    clusters_left: int = 0
+    """How often the client had gone to another cluster then."""
 
 
 class GroupClient:
@@ -138,7 +140,11 @@ class GroupClient:
         purpose: str = "",
     ) -> R:
         """Sends one request to the coordinator; a transport error is raised and discards the known coordinator."""
+        clusters_left = self._client.clusters_left
         node_id = await self.coordinator(deadline_ms)
+        if clusters_left != self._client.clusters_left:  # the request is about the group in the former cluster
+            self._forget_coordinator()
+            raise ConnectionAbortedError("the client has gone to another cluster")
         try:
             with self._client.silence.coordinator(node_id, self._group_id, GROUP_COORDINATOR) as call:
                 connection = await call.connect(purpose)
@@ -307,7 +313,13 @@ class GroupClient:
         membership = self.membership
         member = NO_MEMBERSHIP if membership is None else membership.commits_as
         epoch = -1 if membership is None else membership.generation
-        return AskedCommit(offsets=offsets, member=member, number=self._commits_asked, epoch=epoch)
+        return AskedCommit(
+            offsets=offsets,
+            member=member,
+            number=self._commits_asked,
+            epoch=epoch,
+            clusters_left=self._client.clusters_left,
+        )
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
         """Commits offsets for the member's present generation; see ``carry_out``."""
@@ -369,6 +381,9 @@ class GroupClient:
                 self._client.logger.debug("commit-gave-way", group=self._group_id)
                 await trio.lowlevel.checkpoint()
                 return None
+            if asked.clusters_left != self._client.clusters_left:
+                text = f"group {self._group_id}: the offsets are those of another cluster, which the client has left"
+                raise CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, text)
             code, partition = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
                 return True

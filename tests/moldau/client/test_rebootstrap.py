@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import trio
 
-from moldau import Admin, Consumer, FatalTransactionError, KafkaError, Producer, ShareConsumer
+from moldau import Admin, CommitFailedError, Consumer, FatalTransactionError, KafkaError, Producer, ShareConsumer
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.connections.recovery import ATTEMPT_MS_MIN, Recovery
@@ -482,6 +482,31 @@ def test_a_group_goes_on_in_another_cluster(protocol):
             assert await read_values(consumer, 1) == [b"red"]
             await lead_to_blue(world, red)
             assert await read_values(consumer, 1) == [b"blue"]
+
+    run_world(main, 1)
+
+
+def test_positions_of_another_cluster_are_not_kept():
+    """A consumer without a membership commits for its group, too; it must not skip records of the other cluster."""
+
+    async def main(world):
+        red = await two_clusters(world)
+        environment = world.node("client").environment
+        for name, count in (("red", 5), ("blue", 9)):
+            async with Producer({"bootstrap.servers": f"{name}:9092"}, environment=environment) as producer:
+                for number in range(count):
+                    await (await producer.send("t", b"%s%d" % (name.encode(), number)))
+        given = {"group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": "100"}
+        async with Consumer({"bootstrap.servers": "red:9092", **given}, environment=environment) as consumer:
+            consumer.assign([("t", 0)])
+            assert await read_values(consumer, 5) == [b"red%d" % number for number in range(5)]
+            await lead_to_blue(world, red)
+            with trio.fail_after(60), pytest.raises(CommitFailedError, match="another cluster"):
+                await consumer.commit({("t", 0): 5})
+            with trio.fail_after(60):
+                while not (found := [record.value for batch in await consumer.poll(200) for record in batch.records]):
+                    pass
+            assert found[0] == b"blue0"
 
     run_world(main, 1)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TRANSPORT_ERRORS = (OSError, trio.TooSlowError, ProtocolError)
 """Exceptions of a request that a fault of its connection causes, not its content."""
 
+STARTS_AGAIN = "the client starts again at its bootstrap servers"
+
 
 class LinksOwner(Protocol):
     """The parts of a client that its connections use."""
@@ -183,6 +185,7 @@ class Links:
         current = link.connection
         if current is not None and current.is_open:
             return current
+        generation = self._client.recovery.generation
         async with link.lock:
             current = link.connection
             if current is not None and current.is_open:
@@ -190,6 +193,8 @@ class Links:
             wait_ms = link.retry_at_ms - self._client.now_ms
             if wait_ms > 0:
                 await trio.sleep(wait_ms / 1000)
+            if node_id >= 0 and generation != self._client.recovery.generation:
+                raise ConnectionAbortedError(STARTS_AGAIN)  # the id may be that of another cluster's broker now
             return await self._open(node_id, link)
 
     def connection_nowait(self, node_id: int, purpose: str) -> RpcConnection | None:
@@ -248,7 +253,7 @@ class Links:
         if client.is_closed or generation != client.recovery.generation:
             connection.close()
             client.check_open()
-            raise ConnectionAbortedError("the client starts again at its bootstrap servers")
+            raise ConnectionAbortedError(STARTS_AGAIN)
         link.failures = 0
         self.misfits.opened(address)
         link.retry_at_ms = -math.inf

@@ -121,6 +121,14 @@ class PartitionPosition:
         self.reset_timestamp = timestamp
         self.phase = Phase.RESET
 
+    def start_over(self) -> None:
+        """Looks up the committed offset, as after the assignment."""
+        self._forget()
+        self.offset = self.fetch_offset = self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self.offset_epoch = self.leader_epoch = self.awaited_epoch = NO_EPOCH
+        self.awaited_since_ms = math.inf
+        self.phase = Phase.LOOK_UP
+
     def _forget(self) -> None:
         self._clear()
         self.retry_at_ms = -math.inf
@@ -273,6 +281,11 @@ class Positions:
         for partition, position in before.items():
             if partition not in wanted:
                 position.generation += 1
+
+    def leave_cluster(self) -> None:
+        """Starts all partitions over, because offsets of another cluster mean other records."""
+        for position in self.by_partition.values():
+            position.start_over()
 
     def in_phase(self, phase: Phase, now_ms: float) -> list[PartitionPosition]:
         """Returns the partitions in a phase that are not backing off."""
