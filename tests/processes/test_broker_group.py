@@ -101,7 +101,8 @@ def test_a_group_serves_survives_kill_9_and_stops_in_order(group):
     before = group.hear("READY=1")
     assert "WATCHDOG=1" in before
     assert f"STATUS={2} of 2 processes serve" not in before
-    assert group.brokers(group.port + 1) == [10, 11]
+    # Each process serves as soon as it is in service itself; that the other one is, it learns with the next metadata.
+    wait_until(lambda: group.brokers(group.port + 1) == [10, 11], "each broker knows the other")
     create_topic(f"127.0.0.1:{group.port}", "t", 4, 2)
     client = ConfluentClient(f"127.0.0.1:{group.port},127.0.0.1:{group.port + 1}")
     placed = client.produce("t", [(b"k", b"v%d" % number, []) for number in range(20)])
