@@ -112,18 +112,22 @@ class ShareCoordinator(ShardedCoordinator[ShareShard]):
         """
         kind = type(request)
         refused: dict[SharePartitionKey, KeyAnswer] = {}
-        by_shard: dict[int, tuple[ShareShard, dict[SharePartitionKey, Ask]]] = {}
+        by_partition: dict[int | None, dict[SharePartitionKey, Ask]] = {}
         for key, ask in asks_of(request).items():
-            if not key.group_id:
-                refused[key] = KeyAnswer(code=ErrorCode.INVALID_REQUEST, message="the group id is empty")
-                continue
-            code, shard = self._shard_of(key.coordinator_key)
-            if shard is None:
-                refused[key] = KeyAnswer(code=code)
+            if key.group_id:
+                by_partition.setdefault(self.partition_of(key.coordinator_key), {})[key] = ask
             else:
-                by_shard.setdefault(shard.partition, (shard, {}))[1][key] = ask
-        parts = [Completion(response_of(kind, refused))] if refused or not by_shard else []
-        parts += [_submitted(shard, kind, asks) for shard, asks in by_shard.values()]
+                refused[key] = KeyAnswer(code=ErrorCode.INVALID_REQUEST, message="the group id is empty")
+        parts: list[Completion] = []
+        for asks in by_partition.values():
+            # Looked up in its turn: the write of another shard may have ended this one with the log directory.
+            code, shard = self._shard_of(next(iter(asks)).coordinator_key)
+            if shard is None:
+                refused |= dict.fromkeys(asks, KeyAnswer(code=code))
+            else:
+                parts.append(shard.submit(kind, asks))
+        if refused or not parts:
+            parts.insert(0, Completion(response_of(kind, refused)))
         return parts[0] if len(parts) == 1 else Combined(parts, partial(joined, kind))
 
     async def handle(self, request: ShareStateRequest) -> Response:
@@ -135,10 +139,3 @@ class ShareCoordinator(ShardedCoordinator[ShareShard]):
         for shard in list(self._shards.values()):
             if shard.refusal is ErrorCode.NONE:
                 shard.topics_deleted()
-
-
-def _submitted(shard: ShareShard, kind: type[ShareStateRequest], asks: Mapping[SharePartitionKey, Ask]) -> Completion:
-    """Submits to a shard, which the write of another shard of the request may have ended with the log directory."""
-    if shard.refusal is ErrorCode.NONE:
-        return shard.submit(kind, asks)
-    return Completion(response_of(kind, dict.fromkeys(asks, KeyAnswer(code=shard.refusal))))
