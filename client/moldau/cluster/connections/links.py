@@ -96,9 +96,9 @@ class Link:
         self.used_at_ms = -math.inf
 
     @property
-    def is_open(self) -> bool:
-        """Whether it holds an open connection."""
-        return self.connection is not None and self.connection.is_open
+    def usable(self) -> RpcConnection | None:
+        """Its connection while that is open."""
+        return self.connection if self.connection is not None and self.connection.is_open else None
 
 
 class Links:
@@ -153,7 +153,7 @@ class Links:
                 return 1
             if link.silent_until_ms > now_ms:
                 return 3
-            if link.is_open:
+            if link.usable is not None:
                 return 0
             return 2 if link.retry_at_ms <= now_ms else 3
 
@@ -182,13 +182,11 @@ class Links:
         """See ``ClusterClient.connection``."""
         link = self.link(node_id, purpose)
         link.used_at_ms = self._client.now_ms
-        current = link.connection
-        if current is not None and current.is_open:
+        if (current := link.usable) is not None:
             return current
         generation = self._client.recovery.generation
         async with link.lock:
-            current = link.connection
-            if current is not None and current.is_open:
+            if (current := link.usable) is not None:
                 return current
             wait_ms = link.retry_at_ms - self._client.now_ms
             if wait_ms > 0:
@@ -265,7 +263,7 @@ class Links:
         client = self._client
         try:
             async with link.lock:
-                if not link.is_open:
+                if link.usable is None:
                     await self._open(node_id, link)
         except (*TRANSPORT_ERRORS, KafkaError):
             # A broker with an unknown address was not tried, but needs a pause too.
