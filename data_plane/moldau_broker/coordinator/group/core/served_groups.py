@@ -79,6 +79,15 @@ class ParkedRequest(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
+
+    member_id: str
+    kind: str
+    epoch: int
+
+
 GroupT = TypeVar("GroupT", bound=LoggedGroup)
 DraftT = TypeVar("DraftT", bound=GroupDraft)
 AskedT = TypeVar("AskedT", bound=ParkedRequest)

@@ -26,7 +26,6 @@ from moldau_broker.coordinator.group.consumer.core.migration import (
 )
 from moldau_broker.coordinator.group.consumer.core.records import change_record
 from moldau_broker.coordinator.group.consumer.core.served import (
-    Fence,
     MemberAsked,
     ServedConsumerGroup,
     bytes_of,
@@ -42,7 +41,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, Fence, ServedGroups
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from moldau_broker.coordinator.group.consumer.core.classic_members import Classi
 from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
 from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH, ConsumerGroup
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES, protocols_bytes
-from moldau_broker.coordinator.group.core.served_groups import ServedGroup
+from moldau_broker.coordinator.group.core.served_groups import Fence, ServedGroup
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
@@ -49,15 +49,6 @@ class MemberAsked:
         if isinstance(self.request, ConsumerGroupHeartbeatRequest):
             return heartbeat_error(for_members(code), message)
         return refusal(self.request, for_members(code), version=self.context.version)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
-    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
-
-    member_id: str
-    kind: str
-    epoch: int = 0
 
 
 Operation = MemberAsked | Fence

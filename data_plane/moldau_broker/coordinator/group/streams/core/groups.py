@@ -20,7 +20,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
-from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroup, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, Fence, ServedGroup, ServedGroups
 from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
 from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -88,15 +88,6 @@ class StreamsRequest:
     def refused(self, code: ErrorCode, message: str | None = None) -> Response:
         """Returns the answer to the request if it is refused."""
         return refusal(self.request, for_members(code), message, version=self.context.version)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
-    """The removal of a member whose session or rebalance timeout has passed; ``epoch`` is the one it was stuck in."""
-
-    member_id: str
-    kind: str
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
