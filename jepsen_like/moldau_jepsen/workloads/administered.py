@@ -41,6 +41,7 @@ from moldau_jepsen.checkers.group.administered import (
     GroupOperation,
     Membership,
     OffsetRead,
+    Parting,
     Sighting,
     check_administered,
 )
@@ -125,6 +126,7 @@ class AdministeredWorkload:
         self.operations: list[GroupOperation] = []
         self.reads: list[OffsetRead] = []
         self.sightings: list[Sighting] = []
+        self.partings: list[Parting] = []
         self.counts: Counter[str] = Counter()
         """Counts of events, for the coverage."""
         self.stuck: str | None = None
@@ -136,7 +138,7 @@ class AdministeredWorkload:
 
     def verdict(self) -> list[str]:
         """Returns what is wrong with the operations and the reads so far."""
-        return check_administered(self.operations, self.reads, self.sightings, stale_ms=STALE_MS)
+        return check_administered(self.operations, self.reads, self.sightings, self.partings, stale_ms=STALE_MS)
 
     async def run(self) -> None:
         """Runs members and administrator until ``stop``."""
@@ -216,7 +218,12 @@ class AdministeredWorkload:
     async def _live(self, slot: int, draw: random.Random) -> None:
         begun_ms = self._now_ms()
         member: Membership | None = None
-        async with mortal(Consumer(self._config(slot), environment=self._environment), draw) as consumer:
+
+        async def lost(_: list[TopicPartition]) -> None:
+            self._part(member)
+
+        made = Consumer(self._config(slot), environment=self._environment, on_lost=lost)
+        async with mortal(made, draw) as consumer:
             consumer.subscribe(self._draw_topics(draw))
             while not (self._stopping.is_set() or self._is_quiet):
                 await consumer.poll(POLL_MS)
@@ -234,15 +241,22 @@ class AdministeredWorkload:
                     if member is not None:
                         member = member._replace(topics=frozenset())
                 elif chosen < 0.63:
+                    self._part(member)
                     await consumer.unsubscribe()
                     self.counts["member unsubscribes"] += 1
                     await trio.sleep(draw.uniform(0.1, 1.0))
                     consumer.subscribe(self._draw_topics(draw))
                     member, begun_ms = None, self._now_ms()
 
+    def _part(self, member: Membership | None) -> None:
+        if member is not None:
+            self.partings.append(Parting(self._now_ms(), member.member_id))
+
     def _sight(self, consumer: Consumer, slot: int, before: Membership | None, begun_ms: float) -> Membership | None:
         """Returns the member as it is now; a new epoch of it is noted, and its identity kept."""
         known = consumer.group_metadata()
+        if known.generation_id < 0:
+            self._part(before)  # a member without partitions loses its membership without a callback
         if known.generation_id < 0 or not known.member_id or not consumer.assignment:
             return before
         if before is not None and (before.member_id, before.epoch) == (known.member_id, known.generation_id):

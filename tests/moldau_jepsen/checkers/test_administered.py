@@ -15,6 +15,7 @@ from moldau_jepsen.checkers.group.administered import (
     GroupOperation,
     Membership,
     OffsetRead,
+    Parting,
     Sighting,
     check_administered,
 )
@@ -45,8 +46,8 @@ def read(at, value, partition=A, *, node=-1, final=False):
     return OffsetRead(at, at + 1, ((partition, value),), node, final)
 
 
-def judged(reads=(), operations=STORY, sightings=SEEN, stale_ms=0.0):
-    return check_administered(operations, reads, sightings, stale_ms=stale_ms)
+def judged(reads=(), operations=STORY, sightings=SEEN, partings=(), stale_ms=0.0):
+    return check_administered(operations, reads, sightings, partings, stale_ms=stale_ms)
 
 
 def test_a_sound_story_is_acquitted():
@@ -138,3 +139,13 @@ def test_a_hidden_error_is_convicted():
     (found,) = judged(operations=[hidden], sightings=[])
     assert "a-0" in found
     assert "too long metadata" in found
+
+
+def test_an_epoch_counts_again_after_a_parting():
+    deleted = done(Act.DELETE_GROUP, 14, 16, {A: None, B: None})
+    assert judged(operations=[deleted], partings=[Parting(13, "m1")]) == [], "the group began again at epoch 1"
+    assert judged(operations=[deleted], partings=[Parting(13, "m2"), Parting(5, "m1"), Parting(25, "m1")])
+    lower = done(Act.COMMIT, 31, 33, {A: 50}, FIRST)
+    seen = [*SEEN, Sighting(0, 25, LATER)]
+    assert judged(operations=[lower], sightings=seen, partings=[Parting(27, "m1")]) == []
+    assert judged(operations=[lower], sightings=seen, partings=[Parting(24, "m1")])

@@ -90,15 +90,27 @@ class Sighting(NamedTuple):
     member: Membership
 
 
+class Parting(NamedTuple):
+    """A member gave up its membership, or learned that it had lost it.
+
+    It may come back with the same id (KIP-848). If the group was deleted meanwhile, its epochs begin again at 1, so the
+    member may then have an epoch for the second time, or a lower one than before.
+    """
+
+    at_ms: float
+    member_id: str
+
+
 def check_administered(
     operations: Sequence[GroupOperation],
     reads: Iterable[OffsetRead],
     sightings: Sequence[Sighting],
+    partings: Sequence[Parting] = (),
     *,
     stale_ms: float,
 ) -> list[str]:
     """Returns the anomalies, one sentence each. Reads of the run may be stale by ``stale_ms``."""
-    found = _wrong_admissions(operations, sightings)
+    found = _wrong_admissions(operations, sightings, partings)
     by_partition: dict[TopicPartition, list[tuple[GroupOperation, int | None]]] = defaultdict(list)
     for operation in operations:
         for partition, value in operation.values:
@@ -130,9 +142,11 @@ def _wrong_read(
     return ""
 
 
-def _wrong_admissions(operations: Sequence[GroupOperation], sightings: Sequence[Sighting]) -> list[str]:
+def _wrong_admissions(
+    operations: Sequence[GroupOperation], sightings: Sequence[Sighting], partings: Sequence[Parting]
+) -> list[str]:
     found: list[str] = []
-    spans = _spans(sightings)
+    spans = _spans(sightings, partings)
     for operation in operations:
         if operation.oversized is not None:
             found.append(f"{operation.oversized}: too long metadata were accepted, or their refusal was hidden")
@@ -140,7 +154,7 @@ def _wrong_admissions(operations: Sequence[GroupOperation], sightings: Sequence[
             continue
         when = f"{operation.act.value} of {operation.begun_ms:.0f} ms"
         if operation.member is not None:
-            later = _superseded(operation.member, operation.begun_ms, sightings)
+            later = _superseded(operation.member, operation, sightings, partings)
             if later is not None:
                 found.append(f"{when}, of {_name(operation.member)}, was accepted after {_name(later)} was there")
             continue
@@ -154,14 +168,17 @@ def _wrong_admissions(operations: Sequence[GroupOperation], sightings: Sequence[
     return found
 
 
-def _superseded(member: Membership, before_ms: float, sightings: Sequence[Sighting]) -> Membership | None:
-    """Returns a later epoch of the member, or the member that replaced it, known before a time."""
+def _superseded(
+    member: Membership, operation: GroupOperation, sightings: Sequence[Sighting], partings: Sequence[Parting]
+) -> Membership | None:
+    """Returns a later epoch of the member, or the member that replaced it, known before the operation."""
     own = [each.seen_ms for each in sightings if each.member.member_id == member.member_id]
     for each in sightings:
-        if each.seen_ms >= before_ms:
+        if each.seen_ms >= operation.begun_ms:
             continue
         if each.member.member_id == member.member_id:
-            if each.member.epoch > member.epoch:
+            parted = _parted(partings, member.member_id, each.seen_ms, operation.ended_ms)
+            if each.member.epoch > member.epoch and not parted:
                 return each.member
         elif member.instance_id and each.member.instance_id == member.instance_id:
             # The member whose life began after the other one was in the group has replaced it for good.
@@ -171,8 +188,8 @@ def _superseded(member: Membership, before_ms: float, sightings: Sequence[Sighti
     return None
 
 
-def _spans(sightings: Sequence[Sighting]) -> list[tuple[float, float, Membership]]:
-    """Returns times during which a member was in the group: between two sightings of one epoch.
+def _spans(sightings: Sequence[Sighting], partings: Sequence[Parting]) -> list[tuple[float, float, Membership]]:
+    """Returns times during which a member was in the group: between two sightings of one epoch, without a parting.
 
     It reads the topics that both of them name.
     """
@@ -181,10 +198,14 @@ def _spans(sightings: Sequence[Sighting]) -> list[tuple[float, float, Membership
         by_epoch[each.member.member_id, each.member.epoch].append(each)
     return [
         (before.seen_ms, after.begun_ms, before.member._replace(topics=before.member.topics & after.member.topics))
-        for seen in by_epoch.values()
+        for (member_id, _), seen in by_epoch.items()
         for before, after in pairwise(seen)
-        if before.seen_ms < after.begun_ms
+        if before.seen_ms < after.begun_ms and not _parted(partings, member_id, before.seen_ms, after.seen_ms)
     ]
+
+
+def _parted(partings: Sequence[Parting], member_id: str, begun_ms: float, ended_ms: float) -> bool:
+    return any(each.member_id == member_id and begun_ms <= each.at_ms <= ended_ms for each in partings)
 
 
 def _name(member: Membership) -> str:
