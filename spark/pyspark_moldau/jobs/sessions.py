@@ -116,7 +116,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         JobConfigError: An expression does not fit the records.
     """
     from pyspark.sql import functions
-    from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+    from pyspark.sql.types import IntegralType, StringType, StructField, StructType, TimestampType
 
     names = list(job.keys)
     with checked_sql("[sessions]"):
@@ -131,6 +131,14 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             StructField(name, _type_of(function, rows.schema[f"{OWN}{number}"].dataType))
             for number, (name, (function, _)) in enumerate(job.columns.items())
         ]
+        # Integers travel as texts, because pandas makes floats of those that have a null among them.
+        integers = frozenset(
+            number
+            for number in range(len(job.columns))
+            if isinstance(rows.schema[f"{OWN}{number}"].dataType, IntegralType)
+        )
+        texts = {f"{OWN}{number}": functions.col(f"{OWN}{number}").cast(StringType()) for number in sorted(integers)}
+        rows = rows.withColumns(texts) if texts else rows
     output = StructType(
         [
             *(StructField(name, StringType()) for name in names),
@@ -139,7 +147,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         ]
     )
     functions_of = {name: function for name, (function, _) in job.columns.items()}
-    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of)
+    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of, integers)
     return (
         rows.withWatermark(TIME, job.watermark)
         .groupBy(*aliased(names))
@@ -164,6 +172,7 @@ def _step(
     events_max: int,
     names: tuple[str, ...],
     functions: Mapping[str, str],
+    integers: frozenset[int],
     key: tuple[str, ...],
     frames: Iterator[pd.DataFrame],
     state: GroupState,
@@ -172,7 +181,7 @@ def _step(
     import pandas as pd
 
     sessions: list[list[Event]] = pickle.loads(state.get[0]) if state.exists else []
-    events = [event for frame in frames for event in _events(frame, functions)]
+    events = [event for frame in frames for event in _events(frame, len(functions), integers)]
     watermark_ms = state.getCurrentWatermarkMs()
     step = advance(sessions, events, watermark_ms=watermark_ms, gap_ms=gap_ms, events_max=events_max)
     if step.open:
@@ -189,16 +198,15 @@ def _step(
         yield pd.DataFrame(rows, columns=[*names, *columns], dtype=object)
 
 
-def _events(frame: pd.DataFrame, functions: Mapping[str, str]) -> Iterator[Event]:
+def _events(frame: pd.DataFrame, columns: int, integers: frozenset[int]) -> Iterator[Event]:
     times = frame[TIME].astype("datetime64[us]").astype("int64") // 1000
     places = zip(*(frame[f"{OWN}{name}"].tolist() for name in PLACE), strict=True)
-    values = [[_plain(value) for value in frame[f"{OWN}{number}"].tolist()] for number in range(len(functions))]
+    values: list[list[object]] = []
+    for number in range(columns):
+        column = frame[f"{OWN}{number}"]
+        found = [None if is_null else value for value, is_null in zip(column.tolist(), column.isna(), strict=True)]
+        values.append([None if value is None else int(value) for value in found] if number in integers else found)
     yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
-
-
-def _plain(value: object) -> object:
-    """Returns None for the NaN by which pandas stands for null in a column of numbers."""
-    return None if isinstance(value, float) and value != value else value
 
 
 def _summary(session: list[Event], functions: Mapping[str, str]) -> Iterator[Any]:

@@ -124,7 +124,7 @@ def plan(
     ``start_ids`` and ``end_ids`` are the ids that the topics had when the offsets were taken, as far as known.
     """
     start, end = dict(start), dict(end)
-    now = reader.topic_ids(sorted({topic for topic, _ in end}))
+    now = reader.topic_ids(sorted({topic for topic, _ in end}), end_ids)
     for topic in _replaced(start_ids or {}, end_ids or {}):
         report_replaced(topic, options)
         start = {partition: at for partition, at in start.items() if partition[0] != topic}

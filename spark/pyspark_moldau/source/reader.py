@@ -28,7 +28,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.records import CorruptRecordError, iterate_batches
-from pyspark_moldau.errors import DamagedBatchError, DataLossError
+from pyspark_moldau.errors import DamagedBatchError, DataLossError, ReadTimeoutError
 from pyspark_moldau.source.core.options import EARLIEST, ClientOptions, OptionError, Subscription
 from pyspark_moldau.wire.cluster import (
     NO_TOPIC_ID,
@@ -75,8 +75,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Returns the ids of those of the topics that exist now."""
+    def topic_ids(self, topics: Sequence[str], expected: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Returns the ids of those of the topics that exist now; the ``expected`` one if any broker knows it."""
         ...
 
     def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
@@ -116,11 +116,12 @@ class ClusterReader:
         """See ``LogReader``."""
         return self._cluster.retry("look up topics", lambda: self._partitions(subscription, missing_ok=missing_ok))
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Sequence[str], expected: Mapping[str, str] | None = None) -> dict[str, str]:
         """See ``LogReader``."""
+        ids = {topic: topic_uuid(found) for topic, found in (expected or {}).items()}
 
         def ask() -> dict[str, str]:
-            self._cluster.refresh(topics, missing_ok=True)
+            self._cluster.refresh(topics, missing_ok=True, expected=ids)
             return {name: id_text(found) for name, found in self._cluster.topic_ids.items() if found != NO_TOPIC_ID}
 
         return self._cluster.retry("look up topics", ask)
@@ -156,7 +157,7 @@ class ClusterReader:
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                     if from_leader:  # a replica may be behind, and the leader decides
-                        position = self._after_loss(work, position, fail_on_data_loss=fail_on_data_loss)
+                        position = self._after_loss(work, position, waits, fail_on_data_loss=fail_on_data_loss)
                     continue
                 waits.failed(error)
                 self._cluster.forget()
@@ -345,17 +346,32 @@ class ClusterReader:
 
     def _is_gone(self, work: OffsetRange) -> bool:
         """Returns whether the topic of a range is another one now, or does not exist."""
-        now = self.topic_ids([work.topic]).get(work.topic)
+        expected = {work.topic: work.topic_id} if work.topic_id else None
+        now = self.topic_ids([work.topic], expected).get(work.topic)
         return now is None or (bool(work.topic_id) and now != work.topic_id)
 
-    def _after_loss(self, work: OffsetRange, position: int, *, fail_on_data_loss: bool) -> int:
+    def _after_loss(self, work: OffsetRange, position: int, waits: RetryTimer, *, fail_on_data_loss: bool) -> int:
+        """Returns where to go on after a leader has called the position out of range.
+
+        A former leader that is cut off from the others, and does not know it, lacks what its successor has. So the
+        metadata are asked for again, and only an answer that stays for as long as a failure may last is believed.
+
+        Raises:
+            DataLossError: records are gone.
+        """
         partition = (work.topic, work.partition)
+        self._cluster.forget()
         earliest = self.offsets({partition: EARLIEST})[partition] or 0
         if earliest <= position:
-            raise DataLossError(
-                f"{work.topic}-{work.partition} was cut below offset {position}: records {position}..{work.end - 1} "
-                "are gone; start the query with a new checkpoint to read what is there"
-            )
+            text = f"{work.topic}-{work.partition} was cut below offset {position}"
+            try:
+                waits.failed(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, text))
+            except ReadTimeoutError as error:
+                raise DataLossError(
+                    f"{text}: records {position}..{work.end - 1} are gone; start the query with a new checkpoint to "
+                    "read what is there"
+                ) from error
+            return position
         self._report_loss(
             f"records {position}..{min(earliest, work.end) - 1} of {work.topic}-{work.partition} are gone "
             f"(the log now starts at {earliest})",

@@ -125,11 +125,11 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = {partition: at for partition, at in begin.items() if partition[0] not in replaced}
         if self._target is not None:
             # Measured once, perhaps just after a leader changed, so it must not fall behind the query's position.
+            self._target |= {key: min(end, ends.get(key, 0)) for key, end in self._target.items() if key[0] in replaced}
             fixed = {key: end for key, end in self._target.items() if key in ends}
-            ends = {
-                key: min(end, ends[key]) if key[0] in replaced else max(end, begin.get(key, 0))
-                for key, end in fixed.items()
-            } | {key: begin[key] for key in begin if key in ends and key not in fixed}
+            ends = {key: min(max(end, begin.get(key, 0)), ends[key]) for key, end in fixed.items()} | {
+                key: begin[key] for key in begin if key in ends and key not in fixed
+            }
         if isinstance(limit, ReadAllAvailable):
             return self._end_of_batch(start, ends, topic_ids)
         fresh = sorted(ends.keys() - begin.keys())
@@ -154,9 +154,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         document = to_checkpoint(ends, topic_ids)
         if document == {name: each for name, each in start.items() if START_MARK not in name}:
             return start
-        starting = self._options.starting
-        stays = starting.everywhere == EARLIEST or starting.offsets is not None
-        if stays or start != self._initial:
+        if self._options.starting.stays or start != self._initial:
             return document
         return with_start(document, from_checkpoint(start))
 

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from moldau.protocol.schema import Response
 from pyspark_moldau.client_options import OptionError
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.wire.connections import BrokerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau.protocol.schema import Request
     from pyspark_moldau.client_options import ClientOptions
@@ -61,6 +66,11 @@ def topic_uuid(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
+def _metadata_request(topics: Sequence[str] | None) -> MetadataRequest:
+    wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+
 class Cluster:
     """Metadata and connections; for one thread."""
 
@@ -71,55 +81,66 @@ class Cluster:
         self.leaders: dict[Partition, int] = {}
         self.topic_ids: dict[str, UUID] = {}
 
-    def refresh(self, topics: Sequence[str] | None, *, missing_ok: bool = False) -> None:
+    def refresh(
+        self, topics: Sequence[str] | None, *, missing_ok: bool = False, expected: Mapping[str, UUID] | None = None
+    ) -> None:
         """Asks for the metadata of topics, or of all topics that are not internal.
+
+        A topic is missing only if no broker knows it, and another one than ``expected`` if no broker knows that id: a
+        broker learns of changes a moment after the controller, and later if it was paused or cut off.
 
         Raises:
             UnknownTopicError: a topic does not exist, and ``missing_ok`` is false.
         """
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self.ask_any(request, METADATA_VERSION, MetadataResponse)
-        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        entries = self._described(topics, expected or {})
         self.leaders.clear()
         self.topic_ids.clear()
-        for entry in answer.topics:
-            assert entry.name is not None, "a topic that was asked for by name has a name"
+        for name, entry in entries.items():
             if entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-                raise UnknownTopicError(f"{entry.name!r} is no name of a topic: letters, digits and ._- make one")
+                raise UnknownTopicError(f"{name!r} is no name of a topic: letters, digits and ._- make one")
             if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 if missing_ok:
                     continue
-                raise UnknownTopicError(f"topic {entry.name} does not exist; create it, or correct its name")
+                raise UnknownTopicError(f"topic {name} does not exist; create it, or correct its name")
             if topics is None and entry.is_internal:
                 continue
-            raise_for(entry.error_code, f"topic {entry.name}")
-            self.topic_ids[entry.name] = entry.topic_id
+            raise_for(entry.error_code, f"topic {name}")
+            self.topic_ids[name] = entry.topic_id
             for part in entry.partitions:
-                self.leaders[entry.name, part.partition_index] = part.leader_id
+                self.leaders[name, part.partition_index] = part.leader_id
 
     def topic_errors(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
-        """Returns the error of each topic that has one; a topic is missing only if no broker knows it.
+        """Returns the error of each topic that has one; a topic is missing only if no broker knows it."""
+        found = {name: ErrorCode(entry.error_code) for name, entry in self._described(topics, {}).items()}
+        return {name: code for name, code in found.items() if code != ErrorCode.NONE}
 
-        A broker learns of a new topic a moment after the one that answered CreateTopics.
-        """
-        wanted = [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self.ask_any(request, METADATA_VERSION, MetadataResponse)
+    def _described(
+        self, topics: Sequence[str] | None, expected: Mapping[str, UUID]
+    ) -> dict[str, MetadataResponseTopic]:
+        """Returns the metadata of topics as one broker has it, and that of missing or unexpected ones as any has it."""
+        answer = self.ask_any(_metadata_request(topics), METADATA_VERSION, MetadataResponse)
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        found = {entry.name: ErrorCode(entry.error_code) for entry in answer.topics if entry.name is not None}
+        found = {entry.name: entry for entry in answer.topics if entry.name is not None}
         for address in self.brokers.values():
-            if not any(code in MISSING_TOPIC for code in found.values()):
+            doubtful = [
+                name
+                for name, entry in found.items()
+                if entry.error_code in MISSING_TOPIC
+                or (entry.error_code == ErrorCode.NONE and entry.topic_id != expected.get(name, entry.topic_id))
+            ]
+            if topics is None or not doubtful:
                 break
             try:
-                answer = self.ask(address, request, METADATA_VERSION, MetadataResponse)
+                answer = self.ask(address, _metadata_request(doubtful), METADATA_VERSION, MetadataResponse)
             except OSError as error:  # the other brokers may know the topic
                 logger.info("broker-not-asked address=%s:%d error=%r", *address, error)
                 continue
             for entry in answer.topics:
-                if entry.name is not None and entry.error_code not in MISSING_TOPIC:
-                    found[entry.name] = ErrorCode(entry.error_code)
-        return {name: code for name, code in found.items() if code != ErrorCode.NONE}
+                if entry.name in found and (
+                    found[entry.name].error_code in MISSING_TOPIC or entry.topic_id == expected.get(entry.name)
+                ):
+                    found[entry.name] = entry
+        return found
 
     def leader_address(self, partition: Partition) -> Address:
         """Returns where the leader of a partition is.

@@ -327,13 +327,15 @@ def test_changes_of_a_window_are_written_once(spark, brokers, tmp_path, monkeypa
 def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
     """Rotations per aircraft: a session ends after three hours without a flight of the plane.
 
-    Columns may have names that the query itself could use.
+    Columns may have names that the query itself could use. Nulls change nothing of the values beside them.
     """
     create_topic(brokers.bootstrap, "rotations", 1, 1)
     # A pause every 40 flights separates sessions.
     rows = list(flights(0, 200))
     for n, row in enumerate(rows):
         row["scheduled"] = (START + datetime.timedelta(minutes=10 * n + 400 * (n // 40))).isoformat()
+        row["ticket"] = None if n % 7 == 0 else 2**62 + n
+        row["landed"] = None if n % 9 == 0 else row["scheduled"]
     ConfluentClient(brokers.bootstrap).produce("rotations", records_of(rows[:120]))
     job = Job(brokers, tmp_path, "rotations")
     path = job.write(
@@ -342,7 +344,8 @@ def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
         + f'[sink]\ntable = "sessions"\n[sessions]\nevent_time = "{field("scheduled", "timestamp")}"\n'
         + f'watermark = "1 hour"\ngap = "3 hours"\nkeys = {{ plane = "{field("plane")}" }}\n[sessions.columns]\n'
         + f'flights = "count(*)"\ndelay = "sum({field("delay", "int")})"\ntopic = "first({field("origin")})"\n'
-        + f'route = "list({field("origin")})"\n',
+        + f'route = "list({field("origin")})"\ntickets = "list({field("ticket", "bigint")})"\n'
+        + f'landings = "count({field("landed", "timestamp")})"\n',
     )
     restarted(path, sessions_job, run_sessions, spark, brokers, monkeypatch, {"rotations": records_of(rows[120:])})
     frame = frame_of(rows)
@@ -353,8 +356,11 @@ def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
         for _, one in group.groupby(number):
             if one["scheduled"].max() <= closed:
                 row = (plane, one["scheduled"].min(), one["scheduled"].max(), len(one), int(one["delay"].sum()))
-                wanted.append((*row, one["origin"].iloc[0], list(one["origin"])))
-    found = table_rows(spark, tmp_path / "sessions")
+                tickets = ", ".join(str(rows[n]["ticket"]).replace("None", "null") for n in one.index)
+                landings = sum(rows[n]["landed"] is not None for n in one.index)
+                wanted.append((*row, one["origin"].iloc[0], list(one["origin"]), f"[{tickets}]", landings))
+    table = tables.read_table(spark, tmp_path / "sessions")
+    found = table.withColumn("tickets", table["tickets"].cast("string")).toPandas()  # pandas would make floats of them
     for name in ("session_start", "session_end"):
         found[name] = pd.to_datetime(found[name], utc=True)
     found["route"] = found["route"].map(list)

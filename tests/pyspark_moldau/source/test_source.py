@@ -128,10 +128,30 @@ def test_available_now_ends_at_the_end_it_saw_first(log):
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
+def test_available_now_never_plans_past_the_end_of_a_log(log, monkeypatch):
+    """The topic becomes another, shorter one after the end was seen, or is cut below it."""
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    reader = stream(log, failOnDataLoss="false")
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    reader.prepareForTriggerAvailableNow()
+    log.delete("t")
+    log.create("t", 2, "id-2")
+    log.append(("t", 0), *[(1, None, b"new", ())] * 3)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert from_checkpoint(end) == {("t", 0): 3, ("t", 1): 0}
+    log.append(("t", 0), (1, None, b"later", ()))
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    cut = stream(log, failOnDataLoss="false")
+    cut.prepareForTriggerAvailableNow()
+    del log.records["t", 0][2:]
+    assert from_checkpoint(cut.latestOffset(end, ReadAllAvailable())) == {("t", 0): 2, ("t", 1): 0}
+
+
+@pytest.mark.parametrize("latest", ["latest", '{"t": {"0": -1, "1": -1}}'], ids=["latest", "by partition"])
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(3)])
-def test_the_start_of_a_query_stays_where_it_was(log, limit):
+def test_the_start_of_a_query_stays_where_it_was(log, limit, latest):
     """Spark asks for the start again when it runs the first micro-batch, and once more after a restart."""
-    reader = stream(log, startingOffsets="latest")
+    reader = stream(log, startingOffsets=latest)
     start = reader.initialOffset()
     assert reader.latestOffset(start, limit) == start
     log.append(("t", 0), (1, b"k", b"a", ()))
@@ -140,7 +160,7 @@ def test_the_start_of_a_query_stays_where_it_was(log, limit):
     log.append(("t", 0), (1, b"k", b"later", ()))
     assert reader.initialOffset() == start
     assert offsets_of(rows(reader, reader.partitions(reader.initialOffset(), end))) == [(0, 10), (1, 4)]
-    restarted = stream(log, startingOffsets="latest")
+    restarted = stream(log, startingOffsets=latest)
     moved = restarted.initialOffset()
     assert from_checkpoint(moved) == {("t", 0): 12, ("t", 1): 5}
     assert offsets_of(rows(restarted, restarted.partitions(moved, end))) == [(0, 10), (1, 4)]

@@ -58,7 +58,7 @@ class MemoryLog:
             raise UnknownTopicError(f"topic {missing[0]} does not exist")
         return sorted(partition for partition in self.records if partition[0] in (subscription.topics or ()))
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str], expected: Mapping[str, str] | None = None) -> dict[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
     def sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:

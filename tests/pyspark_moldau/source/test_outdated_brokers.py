@@ -1,0 +1,153 @@
+"""Goal: no broker that lags behind the others, or is cut off from them, makes a query take records for lost.
+
+Method: the reader and the planner on brokers in memory, each with metadata and a log of its own.
+"""
+
+import uuid
+from dataclasses import dataclass
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from moldau.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from moldau.records import encode_batch
+from pyspark_moldau.errors import DataLossError
+from pyspark_moldau.source import data_source as source
+from pyspark_moldau.source.core.offsets import OffsetRange
+from pyspark_moldau.source.core.options import ClientOptions, parse_options
+from pyspark_moldau.source.reader import ClusterReader
+from pyspark_moldau.wire.cluster import id_text
+
+FORMER, PRESENT = uuid.UUID(int=7), uuid.UUID(int=8)
+ADDRESSES = {1: ("one", 1), 2: ("two", 2)}
+OPTIONS = {"kafka.bootstrap.servers": "one:1,two:2", "subscribe": "t", "startingOffsets": "earliest"}
+
+
+@dataclass
+class Broker:
+    """Its metadata have ``topic_id`` (None: no topic) and ``leader``; its log has ``records``."""
+
+    topic_id: uuid.UUID | None = PRESENT
+    leader: int = 1
+    records: int = 3
+    asked: int = 0
+
+
+class Connection:
+    is_outdated = False
+
+    def __init__(self, broker):
+        self._broker = broker
+
+    def send(self, request, version):
+        self._request = request
+
+    def receive(self, response_class, version):
+        return getattr(self, f"_{response_class.__name__}")()
+
+    def close(self):
+        pass
+
+    def _MetadataResponse(self):
+        broker = self._broker
+        broker.asked += 1
+        topic = MetadataResponseTopic(
+            name="t",
+            topic_id=broker.topic_id or uuid.UUID(int=0),
+            error_code=ErrorCode.NONE if broker.topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            partitions=[MetadataResponsePartition(partition_index=0, leader_id=broker.leader)],
+        )
+        names = [MetadataResponseBroker(node_id=node, host=host, port=port) for node, (host, port) in ADDRESSES.items()]
+        return MetadataResponse(brokers=names, topics=[topic])
+
+    def _ListOffsetsResponse(self):
+        at = 0 if self._request.topics[0].partitions[0].timestamp == -2 else self._broker.records
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name="t", partitions=[ListOffsetsPartitionResponse(partition_index=0, offset=at)]
+                )
+            ]
+        )
+
+    def _FetchResponse(self):
+        topic = self._request.topics[0]
+        data = PartitionData(partition_index=0, high_watermark=self._broker.records)
+        if topic.topic_id != self._broker.topic_id:
+            data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif topic.partitions[0].fetch_offset > self._broker.records:
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            data.records = encode_batch([(1, None, b"%d" % n, ()) for n in range(self._broker.records)], base_offset=0)
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[data])])
+
+
+def reader_of(monkeypatch, *brokers, api_timeout_ms=1000):
+    found = ClusterReader(
+        ClientOptions(
+            bootstrap=tuple(ADDRESSES.values()),
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=1,
+            api_timeout_ms=api_timeout_ms,
+        )
+    )
+    by_address = dict(zip(ADDRESSES.values(), brokers, strict=True))
+    monkeypatch.setattr(found._cluster, "take_connection", lambda address: Connection(by_address[address]))
+    return found
+
+
+def values(reader, work):
+    chunks = reader.read(work, fail_on_data_loss=False)
+    return [chunk.columns.values.data[at : at + 1] for chunk in chunks for at in range(chunk.columns.length)]
+
+
+@pytest.mark.parametrize("lagging", [None, FORMER], ids=["no topic", "the former topic"])
+def test_a_planned_batch_is_not_dropped_for_a_lagging_broker(lagging, monkeypatch):
+    """Not even without failOnDataLoss: nothing was deleted since the batch was planned."""
+    reader = reader_of(monkeypatch, Broker(topic_id=lagging, leader=2), Broker(leader=2))
+    options = parse_options(OPTIONS | {"failOnDataLoss": "false"}, streaming=True)
+    stream = source.MoldauStreamReader(options, connect=lambda client: reader)
+    known = {f"t#{id_text(PRESENT)}": {}}
+    tasks = stream.partitions({"t": {"0": 0}} | known, {"t": {"0": 3}} | known)
+    assert [(one.start, one.end, one.topic_id) for task in tasks for one in task.ranges] == [(0, 3, id_text(PRESENT))]
+
+
+def test_a_task_does_not_take_a_lagging_brokers_word(monkeypatch):
+    reader = reader_of(monkeypatch, Broker(topic_id=None), Broker(leader=2))
+    work = OffsetRange(topic="t", partition=0, start=0, end=3, topic_id=id_text(PRESENT))
+    assert values(reader, work) == [b"0", b"1", b"2"]
+
+
+def test_a_topic_is_gone_when_no_broker_knows_it(monkeypatch):
+    brokers = Broker(topic_id=None), Broker(topic_id=FORMER, leader=2)
+    work = OffsetRange(topic="t", partition=0, start=0, end=3, topic_id=id_text(PRESENT))
+    assert values(reader_of(monkeypatch, *brokers), work) == []
+    assert all(broker.asked for broker in brokers)
+
+
+def test_a_former_leader_is_not_believed_about_the_end(monkeypatch):
+    """It is cut off, and lacks the records of its successor; the next look at the metadata finds that one."""
+    former, present = Broker(records=1), Broker(leader=2)
+    reader = reader_of(monkeypatch, former, present)
+    reader._cluster.refresh(["t"])
+    former.leader = 2
+    work = OffsetRange(topic="t", partition=0, start=2, end=3, topic_id=id_text(PRESENT))
+    assert values(reader, work) == [b"2"]
+
+
+def test_a_log_that_stays_cut_is_data_loss(monkeypatch):
+    reader = reader_of(monkeypatch, Broker(records=1), Broker(), api_timeout_ms=20)
+    work = OffsetRange(topic="t", partition=0, start=2, end=3, topic_id=id_text(PRESENT))
+    with pytest.raises(DataLossError, match=r"t-0 was cut below offset 2: records 2\.\.2 are gone"):
+        values(reader, work)
