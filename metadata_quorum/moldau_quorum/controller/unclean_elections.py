@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau_quorum.controller.partition_change import RECOVERING
 from moldau_quorum.metadata.records import PartitionChangeRecord
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ class Elections(NamedTuple):
     unclean: list[tuple[str, int, int]]
     """Topic, partition and leader of those whose leader was neither in sync nor eligible.
 
-    Eligible leader replicas (KIP-966) have all acknowledged records. A reassignment adds its new replicas to the ISR
-    before one of them leads, so it is not listed."""
+    Eligible leader replicas (KIP-966) have all acknowledged records. One command may add the last new replica of a
+    reassignment to the ISR and make it the leader; that is no such election, and only one marks its partition as
+    recovering."""
 
 
 def elections(records: Iterable[MetadataRecord], image: MetadataImage) -> Elections:
@@ -36,6 +38,9 @@ def elections(records: Iterable[MetadataRecord], image: MetadataImage) -> Electi
         if topic is None or before is None or record.leader == before.leader:
             continue
         changes += 1
-        if record.leader not in (*before.isr, *before.elr):
+        recovery = (
+            before.leader_recovery_state if record.leader_recovery_state is None else record.leader_recovery_state
+        )
+        if recovery == RECOVERING and record.leader not in (*before.isr, *before.elr):
             unclean.append((topic.name, record.partition_id, int(record.leader)))
     return Elections(changes, unclean)

@@ -82,3 +82,16 @@ def test_a_level_that_a_feature_has_is_not_written_again(name: str) -> None:
     update = FeatureUpdateKey(feature=name, max_version_level=before.features[name], upgrade_type=1)
     assert controller.handle(UpdateFeaturesRequest(feature_updates=[update])).error_code == 0
     assert controller.image is before
+
+
+def test_a_move_to_other_brokers_is_no_unclean_election() -> None:
+    """The last new replica joins the ISR and leads by one change; it has all records of the former leader."""
+    controller = controller_of(1, 2, 3)
+    controller.create("t", partitions=1, factor=1)
+    old = controller.partition("t").leader
+    new = old % 3 + 1
+    move(controller, [new])
+    assert controller.alter("t", [old, new]).error_code == ErrorCode.NEW_LEADER_ELECTED
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, partition.replicas) == (new, (new,), (new,))
+    assert controller.unclean == 0
