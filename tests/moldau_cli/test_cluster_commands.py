@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from moldau.blocking import Consumer, ShareConsumer
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
@@ -220,11 +221,20 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
         return described if described["state"] == "Empty" else None
 
     described = wait_for(left, "the group is empty")
+    reset = ("groups", "reset", "readers", "--topic", "grouped", "--to", "earliest")
+    with Consumer({"bootstrap.servers": shell.started["bootstrap"], "group.id": "readers"}) as member:
+        member.subscribe(["grouped"])
+        wait_until(lambda: member.poll(100) or member.assignment, "the member has joined")
+        for options in ((), ("--dry-run",), ("--dry-run", "--create")):
+            assert "group readers has 1 members: stop them first" in shell(*reset, *options, code=2).stderr
+    wait_for(left, "the member has left")
+    shell("groups", "reset", "readers", "--topic", "grouped", "--to-offset", "2")
+    described = shell.json("groups", "describe", "readers")
     assert [(row["offset"], row["log_end_offset"], row["lag"]) for row in described["partitions"]] == [(2, 3, 1)]
     rest = shell("consume", "grouped", "--group", "readers", "--count", "1")
     assert rest.stdout == "three\n"
     wait_for(left, "the group is empty again")
-    shell("groups", "reset", "readers", "--topic", "grouped", "--to", "earliest")
+    shell(*reset)
     assert shell.json("groups", "describe", "readers")["partitions"][0]["lag"] == 3
     shell("groups", "delete", "readers")
     assert "there is no group 'readers'" in shell("groups", "describe", "readers", code=2).stderr
@@ -249,6 +259,14 @@ def test_share_groups_are_listed_reset_and_deleted(shell):
     assert shell.json(*reset, "--topic", "shared:0", "--to-offset", "3", "--dry-run")["partitions"] == [
         {"topic": "shared", "partition": 0, "start_offset": 3}
     ]
+    shell(*reset, "--topic", "shared:0", "--to-offset", "3")
+    with ShareConsumer({"bootstrap.servers": shell.started["bootstrap"], "group.id": "s"}) as member:
+        member.subscribe(["shared"])
+        wait_until(
+            lambda: member.poll(100) or shell.json("share-groups", "describe", "s")["members"], "the member has joined"
+        )
+        refused = shell(*reset, "--topic", "shared", "--to", "latest", "--dry-run", code=2)
+        assert "share group s has 1 members: stop them first" in refused.stderr
     shell(*reset, "--topic", "shared:0", "--to-offset", "3")
     found = shell.json("share-groups", "offsets", "describe", "s")["partitions"]
     assert [(row["partition"], row["start_offset"]) for row in found] == [(0, 3), (1, 0)]

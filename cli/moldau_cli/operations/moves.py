@@ -11,6 +11,7 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.survey import current_replicas, running_moves, sizes_of
 from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import next_step
+from moldau_cli.plans.throttle import states
 from moldau_cli.progress import progress
 
 if TYPE_CHECKING:
@@ -82,14 +83,17 @@ async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], optio
     live = [node for node in registered if node not in cluster.fenced]
     sizes = _largest(sizes_of(await admin.describe_log_dirs(live)))
     first, watch = None, _StallWatch(options.stall_s)
+    limited: set[Partition] = set()
     with progress("partitions", len(plan)) as shown:
         while True:
             moving = await running_moves(admin)
             current = await current_replicas(admin, (topic for topic, _ in plan))
             step = next_step(plan, current, moving, sizes, at_once_max=options.at_once_max)
-            if first is None:
-                first = step
-                await _throttle_left(admin, plan, current, step, options.throttle)
+            # Those that move elsewhere when the command begins get their limit when they start.
+            copying = (*step.waiting, *step.running) if first is None else step.start
+            first = first or step
+            await _throttle(admin, plan, [where for where in copying if where not in limited], options.throttle)
+            limited.update(copying)
             shown.update(len(step.done) + len(step.gone))
             if step.is_over:
                 break
@@ -103,6 +107,20 @@ async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], optio
     if options.elects:
         await elect_preferred(admin, existing)
     return Moved(moved=len(step.done) - len(first.done), already=len(first.done), gone=len(step.gone))
+
+
+async def verify_moves(admin: Admin, plan: Mapping[Partition, Sequence[int]]) -> dict[Partition, str]:
+    """Returns the state of each move of a plan, and lifts the throttles that they no longer need.
+
+    Raises:
+        KafkaError: a request was refused.
+    """
+    moving = await running_moves(admin)
+    current = await current_replicas(admin, (topic for topic, _ in plan))
+    await lift_throttle(
+        admin, [where for where in plan if where in current and where not in moving], any_moves=bool(moving)
+    )
+    return states(current, plan, moving)
 
 
 async def elect_preferred(admin: Admin, partitions: Iterable[Partition]) -> int:
@@ -142,17 +160,12 @@ async def _start(admin: Admin, targets: dict[Partition, list[int]]) -> None:
             raise
 
 
-async def _throttle_left(
-    admin: Admin,
-    plan: Mapping[Partition, Sequence[int]],
-    current: Mapping[Partition, Sequence[int]],
-    step: Step,
-    rate: int | None,
+async def _throttle(
+    admin: Admin, plan: Mapping[Partition, Sequence[int]], partitions: Sequence[Partition], rate: int | None
 ) -> None:
-    """Limits the copies that are left; those of a plan that goes on get the new limit too."""
-    left = {where: list(plan[where]) for where in (*step.waiting, *step.running) if where in current}
-    if rate is not None and left:
-        await throttle_moves(admin, left, rate)
+    """Limits the copies of partitions; those of a plan that goes on get the new limit too."""
+    if rate is not None and partitions:
+        await throttle_moves(admin, {where: list(plan[where]) for where in partitions}, rate)
 
 
 async def _copied(admin: Admin, moving: Mapping[Partition, RunningMove]) -> int:

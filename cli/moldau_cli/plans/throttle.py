@@ -21,6 +21,9 @@ MOVING: Final = "moving"
 DIFFERENT: Final = "different"
 """The partition neither moves nor has the replicas of the plan: the move was cancelled, or another one followed."""
 
+GONE: Final = "gone"
+"""The partition does not exist; its topic was deleted."""
+
 Partition = tuple[str, int]
 
 
@@ -54,7 +57,12 @@ def states(
     moving: Collection[Partition],
 ) -> dict[Partition, str]:
     """Returns the state of each move of a plan; ``moving`` are the partitions that move now."""
-    return {
-        where: MOVING if where in moving else DONE if list(current.get(where, ())) == list(targets) else DIFFERENT
-        for where, targets in sorted(moves.items())
-    }
+
+    def state(where: Partition, targets: Sequence[int]) -> str:
+        if where not in current:
+            return GONE
+        if where in moving:
+            return MOVING
+        return DONE if list(current[where]) == list(targets) else DIFFERENT
+
+    return {where: state(where, targets) for where, targets in sorted(moves.items())}

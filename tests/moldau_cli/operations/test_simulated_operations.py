@@ -13,9 +13,11 @@ from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.producer import Producer
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
-from moldau_cli.operations.moves import MoveOptions, carry_out
+from moldau_cli.operations import moves
+from moldau_cli.operations.moves import MoveOptions, carry_out, verify_moves
 from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
 from moldau_cli.operations.survey import copied_bytes, survey
+from moldau_cli.operations.throttling import throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.planner import plan_balance
 from moldau_cli.plans.balance.state import Options
@@ -206,6 +208,61 @@ def test_an_interrupted_plan_is_continued(seed):
             assert not left
 
     run_cluster(scenario, seed=seed, brokers=4)
+
+
+async def throttled(admin, cluster):
+    """Returns the throttles of all topics and brokers, once each broker knows of the last change."""
+    await trio.sleep(1)
+    topics = [one.name for one in await admin.list_topics()]
+    resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]
+    resources += [ConfigResource(type=ResourceType.BROKER, name=str(node)) for node in cluster.broker_ids]
+    return await throttles(admin, resources)
+
+
+def test_verify_lifts_throttles_although_a_topic_is_gone():
+    async def scenario(cluster):
+        client = cluster.client(1)
+        async with admin_of(cluster) as admin:
+            plan = {}
+            for name in ("kept", "deleted"):
+                await client.create_topic(name, partitions=1, replicas=1)
+                (old,) = (await admin.describe_topics([name]))[name].partitions[0].replicas
+                plan[name, 0] = [old % 3 + 1]
+            await throttle_moves(admin, plan, 1_000_000)
+            await admin.alter_partition_reassignments(plan)
+            await admin.delete_topics(["deleted"])
+            assert await throttled(admin, cluster)
+            assert await verify_moves(admin, plan) == {("kept", 0): "done", ("deleted", 0): "gone"}
+            assert await throttled(admin, cluster) == []
+
+    run_cluster(scenario, brokers=3)
+
+
+def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
+    """Its move to a broker that is down is cancelled while the plan waits for the end of that."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=1, replicas=1)
+        async with admin_of(cluster) as admin:
+            (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
+            down, new = [node for node in cluster.broker_ids if node not in (1, old)][:2]
+            cluster.kill(down)
+            await admin.alter_partition_reassignments({("orders", 0): [down]})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(carry_out, admin, {("orders", 0): (new,)}, options(throttle=1_000_000))
+                await trio.sleep(5)
+                assert limited == []
+                await admin.alter_partition_reassignments({("orders", 0): None})
+            assert limited == [{("orders", 0): [new]}]
+
+    limited = []
+
+    async def noted(admin, partitions, rate):
+        limited.append(partitions)
+        await throttle_moves(admin, partitions, rate)
+
+    monkeypatch.setattr(moves, "throttle_moves", noted)
+    run_cluster(scenario, brokers=4)
 
 
 def test_a_plan_that_copies_nothing_is_given_up():

@@ -41,7 +41,8 @@ def test_a_plan_is_done_when_each_partition_has_its_replicas(plan):
     moving = {where for where, (_, _, moves_now) in plan.items() if moves_now}
     for where, state in states(current, moves, moving).items():
         assert (state == "moving") == (where in moving)
+        assert state != "gone"
         assert state != "done" or current[where] == moves[where]
         assert state != "different" or current[where] != moves[where]
-    assert set(states({}, moves, ()).values()) <= {"different"}
+    assert set(states({}, moves, ()).values()) <= {"gone"}
     assert entries_of("*", [0]) == entries_of("", [0]) == []

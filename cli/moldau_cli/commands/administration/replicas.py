@@ -168,18 +168,18 @@ def execute(
 
 @reassign.command()
 def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
-    """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done."""
-    from moldau_cli.operations.throttling import lift_throttle, replicas_of
+    """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done.
+
+    Moves of topics that were deleted meanwhile do not count.
+    """
+    from moldau_cli.operations.moves import verify_moves
     from moldau_cli.plans.reassignment import read_plan
-    from moldau_cli.plans.throttle import DONE, states
+    from moldau_cli.plans.throttle import DONE, GONE
 
     moves = read_plan(plan_file)
 
     async def work(admin: Admin) -> dict[tuple[str, int], str]:
-        moving = {(one.topic, one.partition) for one in await admin.list_partition_reassignments()}
-        found = states(await replicas_of(admin, [topic for topic, _ in moves]), moves, moving)
-        await lift_throttle(admin, [where for where in moves if where not in moving], any_moves=bool(moving))
-        return found
+        return await verify_moves(admin, moves)
 
     found = with_admin(bootstrap_server, work)
     output.answer_rows(
@@ -190,7 +190,7 @@ def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
             for (topic, number), state in found.items()
         ],
     )
-    left = sum(state != DONE for state in found.values())
+    left = sum(state not in (DONE, GONE) for state in found.values())
     if left:
         raise CommandError(f"{left} of {len(found)} moves are not done")
 

@@ -39,6 +39,9 @@ CONSUMER = "consumer"
 """The type of groups whose assignments the coordinator computes (KIP-848)."""
 
 
+CREATES = "; --create makes it"
+
+
 class ResetTo(enum.StrEnum):
     """The positions to which ``reset`` moves a group."""
 
@@ -251,8 +254,9 @@ def reset(
     since_ms = earliest_ms(to_datetime, by_duration)
 
     async def work(admin: Admin) -> tuple[dict[TopicPartition, plans.Held], dict[TopicPartition, int]]:
-        if not create:
-            await _existing(admin, group, "; --create makes it")
+        found = (await admin.describe_groups([group]))[group] if create else await _existing(admin, group, CREATES)
+        if found.members:
+            raise UsageError(f"group {group} has {len(found.members)} members: stop them first")
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
         partitions = await _living(admin, committed) if all_topics else await named_partitions(admin, wanted)
         held = await held_offsets(admin, partitions, committed)

@@ -133,8 +133,10 @@ def reset_offsets(
     since_ms = earliest_ms(to_datetime, by_duration)
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
-        if not create:
-            await SHARE.existing(admin, group, "; --create makes it")
+        if not create or group in {each.group_id for each in await admin.list_groups(types=[SHARE.name])}:
+            found = await SHARE.existing(admin, group, "; --create makes it")
+            if found.members:
+                raise UsageError(f"share group {group} has {len(found.members)} members: stop them first")
         if all_topics:
             partitions = sorted(await admin.list_share_group_offsets(group))
         else:
