@@ -138,9 +138,9 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             record = self._unread.take()
             if record is not None:
                 return record
-            fetched = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
-            self._unread.fill(fetched)
-            if not fetched:
+            batches, cluster = await self._portal.call_async_or_undo(self._put_ahead_back, self._fetch_ahead)
+            self._unread.fill(batches, cluster)
+            if not batches:
                 await asyncio.sleep(0)
         raise StopAsyncIteration
 
@@ -167,7 +167,7 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             KafkaError: the broker or the client reports an error.
         """
         if offsets is None and self._unread:
-            await self._portal.call_async(self._consumer.commit, self.offsets_to_commit())
+            await self._portal.call_async(self._commit_received)
         else:
             await self._portal.call_async(self._consumer.commit, offsets)
 

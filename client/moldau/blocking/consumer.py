@@ -127,7 +127,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             if record is not None:
                 yield record
             else:
-                self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
+                self._unread.fill(*self._portal.call_or_undo(self._put_ahead_back, self._fetch_ahead))
 
     def batches(self) -> Iterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed."""
@@ -154,7 +154,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             KafkaError: the broker or the client reports an error.
         """
         if offsets is None and self._unread:
-            self._portal.call(self._consumer.commit, self.offsets_to_commit())
+            self._portal.call(self._commit_received)
         else:
             self._portal.call(self._consumer.commit, offsets)
 

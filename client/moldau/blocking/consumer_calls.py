@@ -14,7 +14,7 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.positions import Lag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from moldau.blocking.portal import Portal
     from moldau.cluster.group_metadata import GroupMetadata
@@ -67,6 +67,31 @@ class ConsumerCalls:
         """The assigned partitions."""
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
+    @property
+    def clusters_left(self) -> int:
+        """How often the bootstrap servers have led to another cluster; offsets from before mean other records."""
+        return self._portal.call_sync(lambda: self._consumer.clusters_left)
+
+    async def _fetch_ahead(self) -> tuple[list[ConsumedBatch[Any, Any]], int]:
+        """Runs in the trio thread: returns records for iteration, and their cluster."""
+        batches = await self._consumer.poll(1000)
+        return batches, self._consumer.clusters_left
+
+    def _put_ahead_back(self, fetched: tuple[list[ConsumedBatch[Any, Any]], int]) -> None:
+        self._put_back(fetched[0])
+
+    async def _commit_received(self) -> None:
+        """Runs in the trio thread: commits the positions before the records that the loop has not received."""
+        await self._consumer.commit(self._received())
+
+    def _received(self) -> dict[tuple[str, int], CommittedOffset]:
+        return self._consumer.offsets_to_commit(self._starts())
+
+    def _starts(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Runs in the trio thread: returns where the unread records begin, unless they are of another cluster."""
+        is_here = self._unread.cluster == self._consumer.clusters_left
+        return self._unread.starts() if is_here else {}
+
     def _put_back(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
         """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
@@ -88,12 +113,11 @@ class ConsumerCalls:
     def _return_unread(self) -> None:
         """Sets positions back before the records that iteration has fetched and the loop has not received."""
         if self._unread:
-            starts = self._unread.starts()
+            self._portal.call_sync(self._seek_back)
             self._unread.clear()
-            self._portal.call_sync(self._seek_all, starts)
 
-    def _seek_all(self, starts: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        for partition, (offset, leader_epoch) in starts.items():
+    def _seek_back(self) -> None:
+        for partition, (offset, leader_epoch) in self._starts().items():
             with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
                 self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
 
@@ -122,7 +146,9 @@ class ConsumerCalls:
         return None if found is None else self._first_unread(partition, found)
 
     def _first_unread(self, partition: tuple[str, int], position: int) -> int:
-        return self._unread.starts().get(TopicPartition(*partition), (position, -1))[0]
+        if not self._unread:
+            return position
+        return self._portal.call_sync(self._starts).get(TopicPartition(*partition), (position, -1))[0]
 
     def lag(self, partition: tuple[str, int]) -> Lag:
         """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
@@ -160,4 +186,4 @@ class ConsumerCalls:
 
         Pass it to ``Producer.send_offsets_to_transaction``.
         """
-        return self._portal.call_sync(self._consumer.offsets_to_commit, self._unread.starts())
+        return self._portal.call_sync(self._received)

@@ -119,12 +119,15 @@ class _Processor:
             if self._plan.retries is None:
                 raise
             self._send(self._plan.retries.failed(error, error, wall_ms()), is_raw=True)
+            cluster = consumer.clusters_left
             with self._lock:
+                work.follow(cluster)
                 work.skip(error.topic_partition, error.offset)
             consumer.seek(error.topic_partition, error.offset + 1)
             batches = []
-        assignment = consumer.assignment
+        assignment, cluster = consumer.assignment, consumer.clusters_left
         with self._lock:
+            work.follow(cluster)
             work.take(batches)
             work.retain(assignment)
 
@@ -169,8 +172,9 @@ class _Processor:
 
     def _commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
-        assignment = self._consumer.assignment
+        assignment, cluster = self._consumer.assignment, self._consumer.clusters_left
         with self._lock:
+            self._work.follow(cluster)
             self._work.retain(assignment)
             offsets = self._work.to_commit()
         if not offsets:

@@ -411,7 +411,9 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         batches = consumer.poll(timeout_ms, max_records)
         if not batches:
             return 0
+        cluster = None
         try:
+            cluster = consumer.clusters_left
             self.begin_transaction()
             for batch in batches:
                 for record in batch.with_partition():
@@ -419,13 +421,13 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
                         self.send(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
             self.send_offsets_to_transaction(consumer.offsets_to_commit(), consumer.group_metadata())
         except BaseException as error:
-            rewind(consumer, batches)
+            rewind(consumer, batches, cluster)
             self._abort_after(error)
             raise
         try:
             self.commit_transaction()
         except AbortableTransactionError as error:
-            rewind(consumer, batches)
+            rewind(consumer, batches, cluster)
             self._abort_after(error)
             raise
         except BaseException:

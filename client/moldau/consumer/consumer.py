@@ -294,6 +294,11 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         return list(self._positions.by_partition)
 
     @property
+    def clusters_left(self) -> int:
+        """How often the bootstrap servers have led to another cluster; offsets from before mean other records."""
+        return self._opened()[0].clusters_left
+
+    @property
     def subscription(self) -> list[str]:
         """The topics that the consumer is subscribed to."""
         return [] if self._rebalancer is None else list(self._rebalancer.topics or ())

@@ -31,6 +31,10 @@ class AsyncConsumer(Protocol):
     def assignment(self) -> Iterable[TopicPartition]:
         """The partitions that the consumer reads."""
 
+    @property
+    def clusters_left(self) -> int:
+        """How often the consumer has gone to another cluster."""
+
     async def poll(self, timeout_ms: float = ...) -> list[ConsumedBatch[Any, Any]]:
         """Returns records."""
 
@@ -76,10 +80,13 @@ class SharedSteps:
         consumer.pause(*(each for each in paused if each in consumer.assignment))
         consumer.resume(*(each for each in resumed if each in consumer.assignment))
         try:
-            work.take(await consumer.poll(POLL_MS))
+            batches = await consumer.poll(POLL_MS)
+            work.follow(consumer.clusters_left)
+            work.take(batches)
         except RecordDeserializationError as error:
             if self._plan.retries is None:
                 raise
+            work.follow(consumer.clusters_left)
             await self._send(self._plan.retries.failed(error, error, self._wall_ms()), is_raw=True)
             work.skip(error.topic_partition, error.offset)
             consumer.seek(error.topic_partition, error.offset + 1)
@@ -115,6 +122,7 @@ class SharedSteps:
 
     async def commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
+        self._work.follow(self._consumer.clusters_left)
         self._work.retain(self._consumer.assignment)
         offsets = self._work.to_commit()
         if not offsets:

@@ -69,6 +69,10 @@ class Positioned(Protocol):
     def commits_automatically(self) -> bool:
         """Whether the consumer commits positions by itself."""
 
+    @property
+    def clusters_left(self) -> int:
+        """How often the consumer has gone to another cluster."""
+
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
         """Sets a position."""
 
@@ -159,6 +163,7 @@ class Steps:
         batches = await consumer.poll(timeout_ms, max_records)
         if not batches:
             return 0
+        cluster = consumer.clusters_left
         try:
             await _begin(producer)
             for batch in batches:
@@ -171,13 +176,13 @@ class Steps:
                         )
             await producer.send_offsets_to_transaction(consumer.offsets_to_commit(), consumer.group_metadata())
         except BaseException as error:
-            rewind(consumer, batches)
+            rewind(consumer, batches, cluster)
             await _abort_after(producer, error, shield)
             raise
         try:
             await producer.commit_transaction()
         except AbortableTransactionError as error:
-            rewind(consumer, batches)
+            rewind(consumer, batches, cluster)
             await _abort_after(producer, error, shield)
             raise
         except BaseException:
@@ -186,8 +191,14 @@ class Steps:
         return sum(len(batch.records) for batch in batches)
 
 
-def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
-    """Sets positions back before records whose transaction did not commit."""
+def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]], cluster: int | None) -> None:
+    """Sets positions back before records whose transaction did not commit.
+
+    ``cluster`` is the consumer's ``clusters_left`` when it read them (None: a moment ago): in another cluster the
+    offsets mean others.
+    """
+    if cluster is not None and consumer.clusters_left != cluster:
+        return
     for batch in batches:
         with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
             consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)

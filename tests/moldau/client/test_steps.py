@@ -5,6 +5,7 @@ its offsets would cover records whose effect may be lost.
 """
 
 import contextlib
+from functools import partial
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ class Client:
     """Both clients in one; ``errors`` names calls that raise."""
 
     commits_automatically = False
+    clusters_left = 0
 
     def __init__(self, **errors):
         self.calls = []
@@ -81,6 +83,19 @@ def test_a_failed_step_aborts_and_goes_back(at):
     assert client.calls[-3:] == [at, "seek 4 3", "abort"]
     client.errors.clear()
     assert step(steps, client) == 1
+
+
+def test_positions_of_another_cluster_stay():
+    """The producer fails for good when the servers lead to another cluster, and the consumer begins again there."""
+    client = Client(offsets=FatalTransactionError(ErrorCode.INVALID_TXN_STATE, "works with another cluster"))
+    client.send = partial(went_elsewhere, client)
+    with pytest.raises(FatalTransactionError):
+        step(Steps(), client)
+    assert client.calls[-1] == "offsets"
+
+
+async def went_elsewhere(client, *arguments, **rest):
+    client.clusters_left += 1
 
 
 def test_a_fatal_error_is_not_followed_by_an_abort():

@@ -109,6 +109,42 @@ def test_a_failing_handler_ends_the_processor_without_its_commit():
     simulated(scenario, partitions=1)
 
 
+def test_offsets_do_not_go_to_another_cluster():
+    """Records are in hand when the address leads to another cluster, in which the group has read everything."""
+
+    async def scenario(fake, world):
+        released, handled = trio.Event(), []
+
+        async def handler(record):
+            if not released.is_set():
+                await released.wait()
+            handled.append(record.offset)
+
+        nonlocal is_over
+        async with member(fake, world, "a", **{"metadata.max.age.ms": 100}) as consumer:
+            consumer.assign([("t", 0)])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: process(consumer, handler, commit_interval_ms=100, until=lambda: is_over))
+                await trio.sleep(1)
+                records = fake.topics["t"][0].end
+                fake.topics.clear()
+                fake.add_topic("t")
+                fake.cluster_id = "other"
+                fake.offsets["g", "t", 0] = (0, -1, "")
+                while not consumer.clusters_left:  # noqa: ASYNC110 - the client has no event for it
+                    await trio.sleep(0.05)
+                await trio.sleep(1)
+                released.set()
+                await trio.sleep(1)
+                is_over = True
+        assert handled == [0]
+        assert records > 1
+        assert fake.offsets["g", "t", 0][0] == 0
+
+    is_over = False
+    simulated(scenario, partitions=1)
+
+
 def test_unusable_settings_are_refused():
     async def scenario(fake, world):
         async with member(fake, world, "a", **{"enable.auto.commit": True}) as consumer:

@@ -15,19 +15,24 @@ if TYPE_CHECKING:
 
 
 class Unread(Generic[KeyOut, ValueOut]):
-    """The rest of one poll. Positions that count must lie before it: ``starts`` names them."""
+    """The rest of one poll. Positions that count must lie before it: ``starts`` names them.
 
-    __slots__ = ("_epochs", "_records")
+    ``cluster`` is the consumer's ``clusters_left`` of that poll: the starts mean nothing in another cluster.
+    """
+
+    __slots__ = ("_epochs", "_records", "cluster")
 
     def __init__(self) -> None:
         self._records: deque[ConsumedRecord[KeyOut, ValueOut]] = deque()
         self._epochs: dict[TopicPartition, int] = {}
+        self.cluster = 0
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def fill(self, batches: Iterable[ConsumedBatch[KeyOut, ValueOut]]) -> None:
+    def fill(self, batches: Iterable[ConsumedBatch[KeyOut, ValueOut]], cluster: int) -> None:
         """Adds the records of a poll."""
+        self.cluster = cluster
         self._epochs.clear()
         for batch in batches:
             self._epochs[batch.topic_partition] = batch.leader_epoch

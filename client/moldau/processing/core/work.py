@@ -67,6 +67,7 @@ class Work:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._lanes: dict[tuple[TopicPartition, object], _Lane] = {}
         self._ready: deque[tuple[TopicPartition, object]] = deque()  # keys of lanes that are not busy and have records
+        self._cluster = 0
         self.running = 0
         self.finished = 0
 
@@ -171,6 +172,15 @@ class Work:
         lost = [partition for partition in self._partitions if partition not in kept]
         if lost:
             self._drop(lost)
+
+    def follow(self, cluster: int) -> None:
+        """Drops all records if the consumer has gone to another cluster, where their offsets mean others.
+
+        ``cluster`` is the consumer's ``clusters_left``.
+        """
+        if cluster != self._cluster:
+            self._cluster = cluster
+            self.retain(())
 
     def _drop(self, lost: Iterable[TopicPartition]) -> None:
         gone = set(lost)
