@@ -61,16 +61,28 @@ async def survey(admin: Admin, *, with_moves: bool = True) -> Survey:
     cluster = await admin.describe_cluster(include_fenced=True)
     live = [one.node_id for one in cluster.brokers if one.node_id not in cluster.fenced]
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    directories = await admin.describe_log_dirs(live)
     return Survey(
         brokers={
-            one.node_id: BrokerState(rack=one.rack, machine=one.host or None, is_live=one.node_id not in cluster.fenced)
+            one.node_id: BrokerState(
+                rack=one.rack,
+                machine=one.host or None,
+                is_live=one.node_id not in cluster.fenced,
+                is_excluded=_is_cordoned(directories.get(one.node_id, ())),
+            )
             for one in cluster.brokers
         },
         nodes={one.node_id: one for one in cluster.brokers},
         topics=await admin.describe_topics(names) if names else {},
-        sizes=sizes_of(await admin.describe_log_dirs(live)),
+        sizes=sizes_of(directories),
         moving=await running_moves(admin) if with_moves else {},
     )
+
+
+def _is_cordoned(directories: Iterable[LogDirDescription]) -> bool:
+    """Returns whether a broker gets no new replicas, because all its working log directories are cordoned."""
+    working = [each for each in directories if each.error == 0]
+    return bool(working) and all(each.is_cordoned for each in working)
 
 
 def known_broker(seen: Survey, node: int) -> None:

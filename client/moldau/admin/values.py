@@ -306,7 +306,8 @@ class LogDirPartition:
 class LogDirDescription:
     """A log directory of a broker.
 
-    ``error`` is not NONE if it is offline. The sizes of the volume are -1 if unknown.
+    ``error`` is not NONE if it is offline. The sizes of the volume are -1 if unknown. A cordoned directory takes no new
+    replicas (KIP-1066).
     """
 
     path: str
@@ -314,6 +315,7 @@ class LogDirDescription:
     total_bytes: int
     usable_bytes: int
     partitions: tuple[LogDirPartition, ...]
+    is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

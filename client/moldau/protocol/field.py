@@ -206,9 +206,17 @@ def int16_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
     return value
 
 
-def uuid_array(versions: str, *, tag: int | None = None) -> Sequence[UUID]:
+@overload
+def uuid_array(versions: str, *, tag: int | None = None) -> Sequence[UUID]: ...
+@overload
+def uuid_array(
+    versions: str, *, nullable: str, default: Sequence[UUID] | None = (), tag: int | None = None
+) -> Sequence[UUID] | None: ...
+def uuid_array(
+    versions: str, *, nullable: str | None = None, default: Sequence[UUID] | None = (), tag: int | None = None
+) -> Sequence[UUID] | None:
     """Declares an array of UUIDs."""
-    value: Sequence[UUID] = _spec("uuid", versions, (), tag, is_array=True)
+    value: Sequence[UUID] | None = _spec("uuid", versions, default, tag, nullable, is_array=True)
     return value
 
 

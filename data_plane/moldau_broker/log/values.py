@@ -179,6 +179,7 @@ class LogDirectoryInfo:
     total_bytes: int  # -1 if unknown
     usable_bytes: int  # -1 if unknown
     replicas: Sequence[ReplicaDirectoryInfo]
+    is_cordoned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

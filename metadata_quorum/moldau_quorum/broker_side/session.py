@@ -47,6 +47,7 @@ __all__ = [
     "BrokerSession",
     "ControllerClient",
     "ControllerUnavailableError",
+    "DirectoryReport",
     "DuplicateBrokerError",
     "InconsistentClusterError",
     "MetadataFollower",
@@ -92,6 +93,16 @@ class BrokerRegistration:
     """From the clean-shutdown file of the log directories (KIP-966); -1 after an unclean stop."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryReport:
+    """The ids of the log directories of a broker that need the controller's attention."""
+
+    offline: tuple[UUID, ...] = ()
+    """Those that have failed since the start of the process."""
+    cordoned: tuple[UUID, ...] | None = None
+    """Those that take no new replicas, working or not; None as long as the broker does not know them."""
+
+
 class BrokerSession:
     """Registers a broker and keeps its session alive."""
 
@@ -103,7 +114,7 @@ class BrokerSession:
         *,
         metadata_offset: Callable[[], int],
         ready: Callable[[], bool] = lambda: True,
-        offline_log_dirs: Callable[[], tuple[UUID, ...]] = lambda: (),
+        directories: Callable[[], DirectoryReport] = DirectoryReport,
         heartbeat_interval_ms: float = HEARTBEAT_INTERVAL_MS,
         session_timeout_ms: float = SESSION_TIMEOUT_MS,
         registration_timeout_ms: float = REGISTRATION_TIMEOUT_MS,
@@ -112,15 +123,14 @@ class BrokerSession:
         """Takes the voters (host and port by node id), the registration and the sources of heartbeat fields.
 
         ``metadata_offset`` returns ``MetadataFollower.image.offset``. Until ``ready()`` is true the broker asks to stay
-        fenced. ``offline_log_dirs`` returns the log directories that have failed since the start of the process; call
-        ``wake`` when one fails. ``session_timeout_ms`` is the broker's own ``broker.session.timeout.ms``; a heartbeat
-        waits no longer for a response.
+        fenced. Call ``wake`` when ``directories`` returns another report. ``session_timeout_ms`` is the broker's own
+        ``broker.session.timeout.ms``; a heartbeat waits no longer for a response.
         """
         self._environment = environment
         self._registration = registration
         self._metadata_offset = metadata_offset
         self._ready = ready
-        self._offline_log_dirs = offline_log_dirs
+        self._directories = directories
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._session_timeout_ms = session_timeout_ms
         self._registration_timeout_ms = registration_timeout_ms
@@ -231,7 +241,7 @@ class BrokerSession:
             RegistrationRefusedError: the controller refuses the broker.
         """
         registration = self._registration
-        offline = self._offline_log_dirs()
+        offline = self._directories().offline
         request = BrokerRegistrationRequest(
             broker_id=registration.broker_id,
             cluster_id=registration.cluster_id,
@@ -273,13 +283,15 @@ class BrokerSession:
             await trio.sleep(REGISTRATION_RETRY_MS / 1000)
 
     async def _beat(self) -> None:
+        directories = self._directories()
         request = BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._metadata_offset(),
             want_fence=not self._ready() and not self._shutdown_wanted,
             want_shut_down=self._shutdown_wanted,
-            offline_log_dirs=list(self._offline_log_dirs()),
+            offline_log_dirs=list(directories.offline),
+            cordoned_log_dirs=None if directories.cordoned is None else list(directories.cordoned),
         )
         sent_ms = self._environment.clock.monotonic_ms()
         try:

@@ -162,6 +162,8 @@ class Context:
     controller_features: Mapping[int, Mapping[str, tuple[int, int]] | None] = field(default_factory=dict)
     """Soft state: the lowest and highest feature levels that each other voter supports, None if a voter did not report
     them. The shell asks for them when a request changes levels."""
+    is_forwarded: bool = False
+    """Whether a broker forwarded the request, and so checked what only brokers know."""
     mutations: MutationAllowance | None = None
     """Soft state: how many partitions the sender may still create or delete; None if no quota limits it."""
 

@@ -37,24 +37,28 @@ class UsableBroker:
 
 
 def place_replicas(
-    brokers: Sequence[UsableBroker], *, partitions: int, replication_factor: int, start: int
+    brokers: Sequence[UsableBroker], *, partitions: int, replication_factor: int, start: int, cordoned_brokers: int = 0
 ) -> list[tuple[BrokerId, ...]]:
     """Returns the replicas of each new partition, the preferred leader first.
 
-    ``start`` is a number that the caller draws; it shifts the rotation.
+    ``start`` is a number that the caller draws; it shifts the rotation. ``cordoned_brokers`` is the number of brokers
+    that are not among ``brokers`` because all their log directories are cordoned; refusals name it.
 
     Raises:
         RefusedError: INVALID_REPLICATION_FACTOR.
     """
     if replication_factor < 1:
         raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {replication_factor} is below 1")
+    others = f"; the log directories of {cordoned_brokers} more are cordoned" if cordoned_brokers else ""
     if replication_factor > len(brokers):
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}",
+            f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}{others}",
         )
     if all(broker.fenced for broker in brokers):
-        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced: none can hold a new replica")
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"all brokers are fenced: none can hold a new replica{others}"
+        )
     return _Placement(brokers, start).place(partitions, replication_factor)
 
 

@@ -104,7 +104,7 @@ def _alter_one(
         _cancel(change, partition)
     else:
         target = tuple(BrokerId(replica) for replica in wanted.replicas)
-        check_replicas(target, image)
+        check_replicas(target, image, present=partition.replicas)
         factor = len(partition.replicas) - len(partition.removing_replicas)
         if not factor_may_change and len(target) != factor:
             raise RefusedError(

@@ -265,8 +265,10 @@ def _manual_assignment(topic: CreatableTopic, image: MetadataImage) -> list[tupl
     return assignment
 
 
-def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: int | None = None) -> None:
-    """Checks one partition's replica assignment.
+def check_replicas(
+    replicas: Sequence[int], image: MetadataImage, *, expected: int | None = None, present: Sequence[int] = ()
+) -> None:
+    """Checks one partition's replica assignment; ``present`` are the brokers that hold a replica already.
 
     Raises:
         RefusedError: INVALID_REPLICA_ASSIGNMENT.
@@ -278,6 +280,11 @@ def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: i
     unknown = sorted(replica for replica in replicas if replica not in image.brokers)
     if unknown:
         raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {unknown} are not registered")
+    for replica in replicas:
+        if replica not in present and not image.brokers[BrokerId(replica)].takes_replicas:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"all log directories of broker {replica} are cordoned"
+            )
     if expected is not None and len(replicas) != expected:
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -287,6 +294,7 @@ def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: i
 
 def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[BrokerId, ...]]:
     acceptable = acceptable_leader(image, context)
+    present = [broker for broker in image.brokers.values() if not broker.in_controlled_shutdown]
     brokers = [
         UsableBroker(
             broker_id=broker.broker_id,
@@ -294,13 +302,15 @@ def _place(image: MetadataImage, context: Context, count: int, factor: int) -> l
             machine=broker.machine,
             fenced=not acceptable(broker.broker_id),
         )
-        for broker in image.brokers.values()
-        if not broker.in_controlled_shutdown
+        for broker in present
+        if broker.takes_replicas
     ]
     if not brokers:
-        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is registered")
+        reason = "all log directories of all brokers are cordoned" if present else "no broker is registered"
+        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
     start = context.draw_below(len(brokers))
-    return place_replicas(brokers, partitions=count, replication_factor=factor, start=start)
+    cordoned = len(present) - len(brokers)
+    return place_replicas(brokers, partitions=count, replication_factor=factor, start=start, cordoned_brokers=cordoned)
 
 
 def _partition_records(

@@ -109,6 +109,11 @@ class MetadataImage:
         """Whether partition records name the log directories of their replicas."""
         return self.metadata_level >= r.METADATA_LEVEL_DIRECTORIES
 
+    @property
+    def records_cordons(self) -> bool:
+        """Whether registrations of brokers name their cordoned log directories."""
+        return self.metadata_level >= r.METADATA_LEVEL_CORDONS
+
     def replica_online(self, partition: PartitionImage, broker_id: BrokerId) -> bool:
         """Returns whether the log directory of a replica works, as far as is known.
 
@@ -266,6 +271,7 @@ class ImageEditor:
             in_controlled_shutdown=record.in_controlled_shutdown,
             features=record.features,
             log_dirs=record.log_dirs,
+            cordoned_log_dirs=record.cordoned_log_dirs,
         )
 
     def _broker(self, broker_id: BrokerId, broker_epoch: int) -> BrokerImage:
@@ -288,6 +294,9 @@ class ImageEditor:
             if record.in_controlled_shutdown is None
             else record.in_controlled_shutdown,
             log_dirs=broker.log_dirs if record.log_dirs is None else record.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs
+            if record.cordoned_log_dirs is None
+            else record.cordoned_log_dirs,
         )
 
     def _replay_topic(self, record: r.TopicRecord) -> None:
@@ -326,6 +335,10 @@ class ImageEditor:
         if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_TOKENS:
             for token_id in list(self._tokens.finish()):
                 self._tokens.remove(token_id)
+        if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_CORDONS:
+            for broker_id, broker in self._brokers.items():
+                if broker.cordoned_log_dirs:
+                    self._brokers[broker_id] = replace(broker, cordoned_log_dirs=())
 
     def _replay_producer_ids(self, record: r.ProducerIdsRecord) -> None:
         if record.next_producer_id < self._next_producer_id:

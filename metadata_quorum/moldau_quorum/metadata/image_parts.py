@@ -55,11 +55,18 @@ class BrokerImage:
     features: tuple[tuple[str, int, int], ...] = ()
     log_dirs: tuple[UUID, ...] = ()
     """Ids of the working log directories; empty if the broker reported none."""
+    cordoned_log_dirs: tuple[UUID, ...] = ()
+    """Ids of the log directories that take no new replicas (KIP-1066), working or not."""
 
     @property
     def active(self) -> bool:
         """Whether the broker may become leader or join an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether the broker may get new replicas: one of its directories is not cordoned, or it reported none."""
+        return not self.log_dirs or any(directory not in self.cordoned_log_dirs for directory in self.log_dirs)
 
     @property
     def machine(self) -> str | None:

@@ -18,6 +18,7 @@ the error names the record. The decoder checks type and arity of each field and 
     level 1   the first level
     level 2   partitions name the log directories of their replicas (KIP-858)
     level 3   delegation tokens (KIP-48)
+    level 4   brokers report cordoned log directories (KIP-1066)
 
 Fencing: ``controller_epoch`` is the Raft epoch in which the deciding controller was active, and ``sequence`` counts its
 commands without gaps, from 0 for the command that holds its ``ControllerChangeRecord``.
@@ -55,7 +56,9 @@ METADATA_LEVEL_DIRECTORIES: Final = 2
 """From this level on, partitions name the log directories of their replicas."""
 METADATA_LEVEL_TOKENS: Final = 3
 """From this level on, there may be delegation tokens."""
-METADATA_LEVEL_LATEST: Final = 3
+METADATA_LEVEL_CORDONS: Final = 4
+"""From this level on, registrations of brokers name their cordoned log directories."""
+METADATA_LEVEL_LATEST: Final = 4
 
 COMMAND_FORMAT: Final = 1
 COMMAND_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -128,6 +131,7 @@ class RegisterBrokerRecord(MetadataRecord):
     """The registration of a broker's new incarnation. It replaces every earlier registration of the id."""
 
     TYPE: ClassVar[int] = 4
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST, METADATA_LEVEL_CORDONS)
     broker_id: BrokerId
     incarnation_id: UUID
     broker_epoch: int
@@ -139,6 +143,8 @@ class RegisterBrokerRecord(MetadataRecord):
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[UUID, ...] = ()
+    cordoned_log_dirs: tuple[UUID, ...] = field(default=(), metadata={"since": 1})
+    """Directories that take no new replicas, as the broker reported last; not all of them need to work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     """Changes one incarnation: fenced or not, in controlled shutdown or not, or its log directories."""
 
     TYPE: ClassVar[int] = 6
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST, METADATA_LEVEL_CORDONS)
     broker_id: BrokerId
     broker_epoch: int
     fenced: bool | None = None
@@ -162,6 +169,8 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     in_controlled_shutdown: bool | None = None
     """None leaves it as it was."""
     log_dirs: tuple[UUID, ...] | None = None
+    """None leaves them as they were."""
+    cordoned_log_dirs: tuple[UUID, ...] | None = field(default=None, metadata={"since": 1})
     """None leaves them as they were."""
 
 

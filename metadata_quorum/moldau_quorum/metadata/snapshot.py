@@ -45,6 +45,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
             fenced=broker.fenced,
             in_controlled_shutdown=broker.in_controlled_shutdown,
             log_dirs=broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs,
         )
     for topic_id in sorted(image.topics_by_id, key=lambda key: key.int):
         topic = image.topics_by_id[topic_id]

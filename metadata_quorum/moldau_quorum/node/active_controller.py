@@ -179,10 +179,13 @@ class ActiveController:
         controller_features: Mapping[int, FeatureRanges | None] | None = None,
         mutations: MutationAllowance | None = None,
         requester: Identity | None = None,
+        *,
+        is_forwarded: bool = False,
     ) -> PendingAnswer:
         """Queues a request; ``answer`` waits for its response.
 
         ``mutations`` is what the quota of the sender allows, ``requester`` is the client that sent the request.
+        ``is_forwarded`` says that a broker forwarded it.
 
         Raises:
             NotActiveError: this controller is not active.
@@ -197,6 +200,7 @@ class ActiveController:
             controller_features={} if controller_features is None else controller_features,
             mutations=mutations,
             requester=requester,
+            is_forwarded=is_forwarded,
         )
         self._live.request_arrived(request, connection, self._projection.image, now_ms)
         if self._queue.offer(pending):
@@ -420,6 +424,8 @@ class ActiveController:
             context = replace(context, mutations=pending.mutations)
         if pending.requester is not None:
             context = replace(context, requester=pending.requester)
+        if pending.is_forwarded:
+            context = replace(context, is_forwarded=True)
         self._live.request_arrived(request, pending.connection, self._projection.image, context.now_ms)
         before = self._projection.last_proposal
         response = await self._decide_and_propose(request, context)

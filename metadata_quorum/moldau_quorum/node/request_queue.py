@@ -50,6 +50,8 @@ class PendingAnswer:
     """The changes that the quota of the sender allows; None if no quota limits it."""
     requester: Identity | None = None
     """The sender of the request, where that matters."""
+    is_forwarded: bool = False
+    """Whether a broker forwarded the request in an envelope."""
     decided: trio.Event = field(default_factory=trio.Event)
 
     def lost(self) -> Response:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from moldau import Admin, Consumer, Producer, ShareConsumer
-from moldau.admin import AdminError, NewTopic
+from moldau.admin import AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.cluster.committed import CommittedOffset
 from moldau.protocol.errors import ErrorCode
 from support.cluster.broker_cluster import run_cluster
@@ -102,3 +102,30 @@ def test_operations_on_share_and_streams_groups() -> None:
             assert unasked[STREAMS_GROUP].authorized_operations is None
 
     run_cluster(scenario)
+
+
+def test_the_configuration_of_a_broker_goes_to_that_broker() -> None:
+    """Only the broker itself can check a value against its file: Kafka's refuse those of others, and so does this key.
+
+    Another broker forwards the other values of a broker that is down.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Admin(BOOTSTRAP, environment=cluster.client_environment) as admin:
+
+            async def alter(key: str, value: str) -> None:
+                change = ConfigAlteration(name=key, value=value)
+                await admin.alter_configs({ConfigResource(type=ResourceType.BROKER, name="2"): [change]})
+
+            await alter("cordoned.log.dirs", "/data")
+            await cluster.until(lambda: not cluster.image().brokers[2].takes_replicas)
+            await cluster.stop(2)
+            await cluster.until(lambda: cluster.image().brokers[2].fenced)
+            await alter("max.connections.per.ip", "50")
+            with pytest.raises(AdminError) as refused:
+                await alter("cordoned.log.dirs", "/data")
+            assert "ask broker 2 to cordon its log directories" in str(refused.value.failures["2"])
+            await alter("cordoned.log.dirs", "")
+            assert dict(cluster.image().config(4, "2")) == {"cordoned.log.dirs": "", "max.connections.per.ip": "50"}
+
+    run_cluster(scenario, brokers=2)

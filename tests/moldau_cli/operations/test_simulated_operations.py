@@ -14,6 +14,7 @@ from moldau.producer import Producer
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
 from moldau_cli.operations import moves
+from moldau_cli.operations.directories import drain_directory, log_dirs_of, set_cordons, spread
 from moldau_cli.operations.moves import MoveOptions, carry_out, verify_moves
 from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
 from moldau_cli.operations.survey import copied_bytes, survey
@@ -22,6 +23,7 @@ from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.planner import plan_balance
 from moldau_cli.plans.balance.state import Options
 from support.cluster.broker_cluster import batch, run_cluster, values_of
+from support.cluster.directory_stories import TWO, place, prepared
 from support.proof import proof_beyond
 
 ROLL = RollOptions(timeout_s=60, force=False, elects=True)
@@ -307,3 +309,58 @@ def test_a_move_shows_how_much_it_has_copied():
             assert await copied_bytes(admin, {where: move}) == {}, "a broker that is down knows nothing"
 
     run_cluster(scenario, brokers=3)
+
+
+def test_a_directory_is_drained_before_its_disk_leaves():
+    """The command cordons a directory and empties it; again it finds nothing to do, and uncordon ends the cordon."""
+
+    async def scenario(cluster):
+        load = await prepared(cluster)
+        async with trio.open_nursery() as nursery, admin_of(cluster) as admin:
+            nursery.start_soon(load.run)
+            held = {("t", index, 1) for index in range(6) if place(cluster, 1, "t", index) == "/d1"}
+            with pytest.raises(UsageError, match="broker 1 has no log directory /d3; it has /d1, /d2"):
+                await drain_directory(admin, 1, "/d3", throttle=None, stall_s=60)
+            moved = await drain_directory(admin, 1, "/d1", throttle=10_000_000, stall_s=60)
+            assert moved == dict.fromkeys(sorted(held), "/d2")
+            assert all(place(cluster, 1, "t", index) == "/d2" for index in range(6))
+            assert await drain_directory(admin, 1, "/d1", throttle=None, stall_s=60) == {}
+            with pytest.raises(UsageError, match="moldau brokers drain 1 moves its replicas to other brokers"):
+                await drain_directory(admin, 1, "/d2", throttle=None, stall_s=60)
+            assert await set_cordons(admin, 1, remove=["/d1"]) == ["/d2"]
+            assert {path: one.is_cordoned for path, one in (await log_dirs_of(admin, 1)).items()} == {
+                "/d1": False,
+                "/d2": True,
+            }
+            load.stopped = True
+        await load.check()
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+def test_plans_give_no_replicas_to_cordoned_brokers():
+    async def scenario(cluster):
+        await prepared(cluster, replicas=2)
+        async with admin_of(cluster) as admin:
+            assert await set_cordons(admin, 3, add=["*"]) == ["/d1", "/d2"]
+            seen = await survey(admin)
+            assert [node for node, one in sorted(seen.brokers.items()) if one.is_excluded] == [3]
+            held = set(seen.holders(3))
+            plan = plan_balance(seen.placed, seen.brokers, Options(emptied=frozenset({2}), moves_max=0))
+            assert plan
+            assert all(3 not in replicas for where, replicas in plan.items() if where not in held)
+            assert await set_cordons(admin, 3, remove=["*"]) == []
+
+    run_cluster(scenario, brokers=4, **TWO)
+
+
+def test_replicas_are_spread_by_size():
+    """The largest goes first, to the directory with the fewest bytes; empty ones are spread as well."""
+    sizes = {("t", 0, 1): 10, ("t", 1, 1): 90, ("t", 2, 1): 60, ("u", 0, 1): 0, ("u", 1, 1): 0}
+    assert spread(sizes, {"/a": 0, "/b": 20}) == {
+        ("t", 1, 1): "/a",
+        ("t", 2, 1): "/b",
+        ("t", 0, 1): "/b",
+        ("u", 0, 1): "/a",
+        ("u", 1, 1): "/b",
+    }

@@ -15,6 +15,7 @@ from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.session import (
     BrokerRegistration,
     BrokerSession,
+    DirectoryReport,
     RegistrationRefusedError,
     RegistrationTimedOutError,
 )
@@ -50,7 +51,7 @@ def test_a_directory_failing_in_a_heartbeat_is_reported() -> None:
                 log_dirs=DIRECTORIES,
             ),
             metadata_offset=metadata_offset,
-            offline_log_dirs=lambda: tuple(failed),
+            directories=lambda: DirectoryReport(offline=tuple(failed)),
             heartbeat_interval_ms=INTERVAL_MS,
         )
         async with trio.open_nursery() as nursery:

@@ -27,6 +27,7 @@ SAMPLE = (
         endpoints=ENDPOINTS,
         rack="a",
         log_dirs=(ONE, TWO),
+        cordoned_log_dirs=(TWO,),
         features=((r.METADATA_VERSION, 1, r.METADATA_LEVEL_LATEST),),
     ),
     r.TopicRecord(name="t", topic_id=TOPIC),

@@ -154,7 +154,7 @@ async def prepared(cluster: Cluster, *, partitions: int = 6, replicas: int = 3, 
 
 async def log_dirs_of(cluster: Cluster, broker_id: int) -> dict[str, Any]:
     client = cluster.client(broker_id)
-    answer = await client.request(DescribeLogDirsRequest(topics=None), 4)
+    answer = await client.request(DescribeLogDirsRequest(topics=None))
     client.close()
     return {result.log_dir: result for result in answer.results}
 

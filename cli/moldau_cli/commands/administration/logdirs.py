@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from moldau.admin import LogDirDescription
 
 commands = typer.Typer(
-    help="Inspect log directories, and move replicas between those of a broker.", rich_markup_mode=None
+    help="Inspect and cordon log directories, and move replicas between those of a broker.", rich_markup_mode=None
 )
 
+Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Id of a broker.")]
+Paths = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATH]...", help="Its log.dirs, as `describe` shows them; default: all.")
+]
+Throttle = Annotated[int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves.")]
+Stall = Annotated[float, typer.Option(min=1, help="Give up when nothing was copied for so many seconds.")]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only replicas of these topics.", autocompletion=names.topics)
 ]
@@ -65,12 +71,13 @@ def describe(
         return
     output.answer_rows(
         "log_dirs",
-        ["broker", "path", "state", "partitions", "size_bytes", "usable_bytes"],
+        ["broker", "path", "state", "cordoned", "partitions", "size_bytes", "usable_bytes"],
         [
             {
                 "broker": node,
                 "path": one.path,
                 "state": "online" if one.error == 0 else one.error.name.lower(),
+                "cordoned": one.is_cordoned,
                 "partitions": len(one.partitions),
                 "size_bytes": sum(part.size_bytes for part in one.partitions),
                 "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
@@ -88,10 +95,8 @@ def move(
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Only these partitions; default: all on the broker.")
     ] = None,
-    throttle: Annotated[
-        int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Give up when nothing was copied for so many seconds.")] = 120,
+    throttle: Throttle = None,
+    timeout: Stall = 120,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Move replicas of a topic to another log directory of their broker.
@@ -99,7 +104,7 @@ def move(
     Returns when the replicas are there and the throttle is lifted. If it is interrupted, the moves and the throttle
     go on; the same command ends both.
     """
-    from moldau_cli.operations.directories import move_to_directory
+    from moldau_cli.operations.directories import move_to_directories
 
     async def work(admin: Admin) -> list[tuple[str, int, int]]:
         described = (await admin.describe_topics([topic]))[topic]
@@ -110,7 +115,7 @@ def move(
             raise UsageError(f"broker {broker} has no replica of {topic}-{absent[0]}")
         if not wanted:
             raise UsageError(f"broker {broker} has no replica of {topic}")
-        await move_to_directory(admin, wanted, to, throttle=throttle, stall_s=timeout)
+        await move_to_directories(admin, dict.fromkeys(wanted, to), throttle=throttle, stall_s=timeout)
         return wanted
 
     moved = with_admin(bootstrap_server, work)
@@ -121,3 +126,59 @@ def move(
         "partitions": [number for _, number, _ in moved],
     }
     output.answer(document, f"{len(moved)} replicas of {topic} on broker {broker} are in {to}")
+
+
+@commands.command()
+def cordon(broker: Broker, paths: Paths = None, bootstrap_server: BootstrapServer = None) -> None:
+    """Let log directories of a broker take no new replicas.
+
+    Replicas that are there stay in service. A broker with all directories cordoned gets no new replicas at all; without
+    PATH that includes directories that it gets later. Needs metadata.version 4.
+    """
+    from moldau.runtime.config import ALL_LOG_DIRS
+    from moldau_cli.operations.directories import set_cordons
+
+    async def work(admin: Admin) -> list[str]:
+        return await set_cordons(admin, broker, add=paths or [ALL_LOG_DIRS])
+
+    _answer_cordoned(broker, with_admin(bootstrap_server, work))
+
+
+@commands.command()
+def uncordon(broker: Broker, paths: Paths = None, bootstrap_server: BootstrapServer = None) -> None:
+    """Let log directories of a broker take new replicas again."""
+    from moldau.runtime.config import ALL_LOG_DIRS
+    from moldau_cli.operations.directories import set_cordons
+
+    async def work(admin: Admin) -> list[str]:
+        return await set_cordons(admin, broker, remove=paths or [ALL_LOG_DIRS])
+
+    _answer_cordoned(broker, with_admin(bootstrap_server, work))
+
+
+def _answer_cordoned(broker: int, cordoned: list[str]) -> None:
+    document: dict[str, output.Json] = {"broker": broker, "cordoned": list(cordoned)}
+    output.answer(document, f"broker {broker} has cordoned {', '.join(cordoned) or 'no log directory'}")
+
+
+@commands.command()
+def drain(
+    broker: Broker,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="One of its log.dirs, as `describe` shows it.")],
+    throttle: Throttle = None,
+    timeout: Stall = 120,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Cordon a log directory, and move all replicas in it to the other log directories of the broker.
+
+    Returns when the directory is empty. If it is interrupted, the cordon, the moves and the throttle go on; the same
+    command goes on with the rest. The broker's directories that hold the fewest bytes get the replicas.
+    """
+    from moldau_cli.operations.directories import drain_directory
+
+    async def work(admin: Admin) -> int:
+        return len(await drain_directory(admin, broker, path, throttle=throttle, stall_s=timeout))
+
+    moved = with_admin(bootstrap_server, work)
+    document: dict[str, output.Json] = {"broker": broker, "path": path, "moved": moved}
+    output.answer(document, f"{moved} replicas moved; {path} of broker {broker} is cordoned and holds no replicas")

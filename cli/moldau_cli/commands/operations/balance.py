@@ -160,7 +160,7 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
 def _with_excluded(seen: Survey, excluded: Sequence[int]) -> dict[int, BrokerState]:
     from dataclasses import replace
 
-    return {node: replace(one, is_excluded=node in excluded) for node, one in seen.brokers.items()}
+    return {node: replace(one, is_excluded=one.is_excluded or node in excluded) for node, one in seen.brokers.items()}
 
 
 def _write(out: Path, text: str) -> None:

@@ -27,7 +27,10 @@ PASSES_MAX = 3
 
 @commands.command("list")
 def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
-    """List the registered brokers with their replicas, leaders and bytes; fenced ones are down or not ready."""
+    """List the registered brokers with their replicas, leaders and bytes; fenced ones are down or not ready.
+
+    A cordoned broker serves its replicas and gets no new ones, because all its log directories are cordoned.
+    """
     from moldau_cli.operations.survey import survey
 
     seen = with_admin(bootstrap_server, partial(survey, with_moves=False))
@@ -46,7 +49,7 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
             "broker": node,
             "address": f"{seen.nodes[node].host}:{seen.nodes[node].port}",
             "rack": one.rack,
-            "state": "running" if one.is_live else "fenced",
+            "state": "fenced" if not one.is_live else "cordoned" if one.is_excluded else "running",
             "replicas": held[node],
             "out_of_sync": lagging[node],
             "leaders": led[node],
@@ -103,7 +106,8 @@ def drain(
     """Move all replicas, and with them all leaders, away from a broker; it may be down.
 
     Returns when nothing is left on it. It may be interrupted and called again. The other brokers get the replicas so
-    that racks stay apart and the least loaded fill first. New topics may still choose the broker until it is stopped.
+    that racks stay apart and the least loaded fill first. Cordon the broker first (`moldau logdirs cordon`): otherwise
+    new topics may choose it until it is stopped.
     """
 
     async def work(admin: Admin) -> int:
@@ -121,7 +125,10 @@ def drain(
             moved += (await carry_out(admin, plan, options)).moved
         left = (await survey(admin)).holders(broker)
         if left:
-            raise CommandError(f"broker {broker} got replicas of new topics meanwhile: {len(left)}; drain it again")
+            raise CommandError(
+                f"broker {broker} got replicas of new topics meanwhile: {len(left)}; "
+                f"moldau logdirs cordon {broker} keeps them away: then drain it again"
+            )
         return moved
 
     from moldau_cli.operations.moves import run_moves

@@ -103,9 +103,8 @@ class Configurations:
         if not changes:
             _ = self._requester.client  # raises where the admin client cannot be used, as any other call does
         failures: dict[str, KafkaError] = {}
-        for node_id, resources in by_broker(changes, (ResourceType.BROKER_LOGGER,)).items():
-            if node_id is not None:
-                await self._requester.ensure_broker_known(node_id)
+        for wanted_id, resources in by_broker(changes).items():
+            node_id = await self._broker_for(wanted_id, resources)
             response = await self._requester.ask(
                 IncrementalAlterConfigsResponse,
                 alteration({resource: changes[resource] for resource in resources}, validate_only=validate_only),
@@ -115,6 +114,19 @@ class Configurations:
             errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
             failures.update({name: error for name, error in errors.items() if error is not None})
         raise_failures(failures)
+
+    async def _broker_for(self, node_id: int | None, resources: Iterable[ConfigResource]) -> int | None:
+        """Returns the broker that changes configurations of broker ``node_id``; None means any.
+
+        It is the broker itself: only it can check values that depend on its own file, and Kafka's brokers refuse those
+        of others. Another one forwards the values of a broker that is down.
+        """
+        if node_id is None:
+            return None
+        if any(each.type is ResourceType.BROKER_LOGGER for each in resources):
+            await self._requester.ensure_broker_known(node_id)
+            return node_id
+        return node_id if node_id in await self._requester.fetch_brokers() else None
 
 
 def _listing_of(types: Iterable[ResourceType]) -> str:

@@ -174,6 +174,7 @@ class Replicas:
                         for topic in each.topics
                         for part in topic.partitions
                     ),
+                    is_cordoned=each.is_cordoned,
                 )
                 for each in response.results
             ]

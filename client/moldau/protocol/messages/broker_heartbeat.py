@@ -7,7 +7,7 @@ from moldau.protocol import field
 from moldau.protocol.schema import Request, Response
 
 
-class BrokerHeartbeatRequest(Request, api_key=63, versions="0-1", flexible="0+"):
+class BrokerHeartbeatRequest(Request, api_key=63, versions="0-2", flexible="0+"):
     """A broker keeps its registration alive and asks to be fenced, unfenced or shut down (KIP-631)."""
 
     broker_id: int = field.int32("0+")
@@ -16,9 +16,10 @@ class BrokerHeartbeatRequest(Request, api_key=63, versions="0-1", flexible="0+")
     want_fence: bool = field.boolean("0+")
     want_shut_down: bool = field.boolean("0+")
     offline_log_dirs: Sequence[UUID] = field.uuid_array("1+", tag=0)
+    cordoned_log_dirs: Sequence[UUID] | None = field.uuid_array("2+", nullable="2+", default=None, tag=1)
 
 
-class BrokerHeartbeatResponse(Response, api_key=63, versions="0-1", flexible="0+"):
+class BrokerHeartbeatResponse(Response, api_key=63, versions="0-2", flexible="0+"):
     """The state that the controller requests of the broker."""
 
     throttle_time_ms: int = field.int32("0+")

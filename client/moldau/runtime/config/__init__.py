@@ -25,6 +25,8 @@ from moldau.runtime.config.declaration import (
     Value,
 )
 from moldau.runtime.config.listeners import (
+    ALL_LOG_DIRS,
+    CORDONED_LOG_DIRS,
     ListenerEndpoint,
     QuorumVoter,
     SecurityProtocol,
@@ -37,6 +39,8 @@ from moldau.runtime.config.listeners import (
     controller_listener_names,
     controller_listeners,
     controller_protocol,
+    cordon_problem,
+    cordoned_log_dirs,
     inter_broker_listener_name,
     inter_broker_protocol,
     join_address,
@@ -82,9 +86,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMIN_CONFIG",
+    "ALL_LOG_DIRS",
     "BROKER_CONFIG",
     "CLIENT_METRICS_CONFIG",
     "CONSUMER_CONFIG",
+    "CORDONED_LOG_DIRS",
     "GROUP_CONFIG",
     "MIRROR_CONFIG",
     "MIRROR_SOURCE_CONFIG",
@@ -116,6 +122,8 @@ __all__ = [
     "controller_listener_names",
     "controller_listeners",
     "controller_protocol",
+    "cordon_problem",
+    "cordoned_log_dirs",
     "environment_name",
     "environment_overrides",
     "group_config",

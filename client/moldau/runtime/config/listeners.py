@@ -1,6 +1,6 @@
-"""Typed values of the keys that name addresses.
+"""Typed values of the keys that name addresses and log directories.
 
-These are listeners, their security protocols, quorum voters and bootstrap servers.
+Addresses are those of listeners, with their security protocols, of quorum voters and of bootstrap servers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(.*):(-?\d+)")
 _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
+
+CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
+ALL_LOG_DIRS: Final = "*"
+"""Value of ``cordoned.log.dirs`` that stands for all log directories."""
 
 
 class SecurityProtocol(enum.IntEnum):
@@ -323,6 +327,21 @@ def log_dirs(config: Config) -> tuple[str, ...]:
     return (config.get_str("log.dir"),) if given is None else config.get_list("log.dirs")
 
 
+def cordoned_log_dirs(config: Config) -> tuple[str, ...]:
+    """Returns those of the log directories that ``cordoned.log.dirs`` cordons; it may name others, which are gone."""
+    named = config.get_list(CORDONED_LOG_DIRS)
+    return tuple(path for path in log_dirs(config) if path in named or ALL_LOG_DIRS in named)
+
+
+def cordon_problem(config: Config, named: Sequence[str]) -> str | None:
+    """Returns why a node cannot cordon the log directories ``named``; None if it can."""
+    known = log_dirs(config)
+    unknown = [path for path in named if path not in known and path != ALL_LOG_DIRS]
+    if unknown:
+        return f"{CORDONED_LOG_DIRS}: {unknown[0]} is not one of log.dirs: {', '.join(known)}"
+    return None
+
+
 def metadata_log_dir(config: Config) -> str:
     """Returns the directory of the metadata log: ``metadata.log.dir``, or the first log directory."""
     return config.get_str_or_none("metadata.log.dir") or log_dirs(config)[0]
@@ -376,6 +395,9 @@ def check_server(config: Config) -> list[str]:
             for endpoint in advertised
             if endpoint.listener_name in controllers or endpoint.listener_name not in names
         )
+    cordoned = config.get_list(CORDONED_LOG_DIRS)
+    if ALL_LOG_DIRS in cordoned and len(cordoned) > 1:
+        problems.append(f"{CORDONED_LOG_DIRS}: {ALL_LOG_DIRS} stands for all log directories, and must stand alone")
     if not log_dirs(config):
         problems.append("log.dirs: must name at least one directory")
     if config.get_int("broker.session.timeout.ms") <= config.get_int("broker.heartbeat.interval.ms"):

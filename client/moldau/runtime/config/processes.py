@@ -4,7 +4,7 @@ Process ``i`` (from 0) of a file with ``broker.processes`` above 1 has these val
 
 - ``node.id``, and each port of ``listeners``, ``advertised.listeners`` and ``metrics.listener``, plus ``i``; port 0
   stays.
-- each directory of ``log.dirs`` becomes ``DIRECTORY/broker.NODE_ID``.
+- each directory of ``log.dirs`` and ``cordoned.log.dirs`` becomes ``DIRECTORY/broker.NODE_ID``.
 - ``broker.rack``, where the file sets none: the host that the broker advertises, the same for all processes.
 - ``process.roles`` of all processes but the first: ``broker``. A controller of the file runs in process 0.
 """
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import Config, ConfigError
 from moldau.runtime.config.listeners import (
+    ALL_LOG_DIRS,
+    CORDONED_LOG_DIRS,
     ListenerEndpoint,
     advertised_listeners,
     broker_listeners,
@@ -83,6 +85,11 @@ def _process_config(config: Config, index: int) -> Config:
         "node.id": node_id,
         "log.dirs": [process_directory(directory, node_id) for directory in log_dirs(config)],
     }
+    if config.is_set(CORDONED_LOG_DIRS):
+        changes[CORDONED_LOG_DIRS] = [
+            path if path == ALL_LOG_DIRS else process_directory(path, node_id)
+            for path in config.get_list(CORDONED_LOG_DIRS)
+        ]
     if config.get_str_or_none("broker.rack") is None and (host := _advertised_host(config)):
         changes["broker.rack"] = host
     if index > 0:

@@ -27,9 +27,11 @@ from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.keys.views import VIEW_KEYS
 from moldau.runtime.config.listeners import (
+    CORDONED_LOG_DIRS,
     check_server,
     connections_of_ips,
     controller_protocol,
+    cordon_problem,
     inter_broker_protocol,
     listeners,
 )
@@ -165,8 +167,10 @@ def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -
         config = BROKER_CONFIG.parse(given)
     except ConfigError as error:
         raise ConfigError([*unknown, *error.problems]) from None
-    if unknown:
-        raise ConfigError(unknown)
+    # A value that was set while the broker ran may name directories that are gone; the file may not.
+    cordons = cordon_problem(config, config.get_list(CORDONED_LOG_DIRS))
+    if unknown or cordons is not None:
+        raise ConfigError([*unknown, *([] if cordons is None else [cordons])])
     return config
 
 

@@ -14,6 +14,7 @@ from moldau.runtime.ports.descriptors import is_shortage
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import CleanerManager
 from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.directories.cordons import Cordons
 from moldau_broker.log.directories.directory import LogDirectory
 from moldau_broker.log.directories.log_table import DeletionQueue, LogTable
 from moldau_broker.log.directories.topic_configs import TopicConfigs
@@ -73,6 +74,7 @@ class LogStore:
         self._random = random
         self.settings = settings or LogManagerSettings()
         self.directories = {path: LogDirectory(disk, path) for path in directories}
+        self.cordons = Cordons()
         self.files = OpenFiles(disk, descriptors)
         self.table = LogTable()
         self.configs = TopicConfigs(self.table, default_config or LogConfig())
@@ -185,6 +187,7 @@ class LogStore:
     ) -> PartitionLog:
         """Returns the log of a partition, or creates one in ``directory`` or the online directory with fewest logs.
 
+        Cordoned directories are chosen last.
         A log without a topic id takes this one. Creating a log ends a move of its lost predecessor.
 
         Raises:
@@ -216,7 +219,7 @@ class LogStore:
             return next(iter(counts))  # counting would make the creation of many logs quadratic
         for log in self.table.current_and_future():
             counts[log.parent_directory] += 1
-        return min(counts, key=lambda path: counts[path])
+        return self.cordons.choose(counts)
 
     def create(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, parent: str, now_ms: int, *, is_future: bool

@@ -76,6 +76,7 @@ class LogManager:
         self.settings = store.settings
         self.files = store.files
         self.cleaner = store.cleaner
+        self.cordons = store.cordons
         self.reports = store.reports
 
     # State -----------------------------------------------------------------------------------------------------------
@@ -371,4 +372,5 @@ class LogManager:
             total_bytes=total,
             usable_bytes=usable,
             replicas=replicas,
+            is_cordoned=directory.path in self.cordons,
         )

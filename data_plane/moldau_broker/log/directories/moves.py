@@ -35,10 +35,13 @@ class ReplicaMover:
         ``copy_to_future`` fills the future log, and ``replace_current_with_future`` ends the move.
 
         Raises:
-            LogError: LOG_DIR_NOT_FOUND or UNKNOWN_TOPIC_OR_PARTITION.
+            LogError: LOG_DIR_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICA_ASSIGNMENT if the directory is
+                cordoned.
             LogStorageError: The directory is offline or failed.
         """
         self._store.require_online(path)
+        if path in self._store.cordons:
+            raise LogError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"log directory {path} is cordoned")
         log = self._table.current.get(topic_partition)
         if log is None:
             raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} has no online log here")

@@ -339,7 +339,7 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(PushTelemetryRequest, telemetry.handle_push_telemetry),
     served(ListConfigResourcesRequest, configs.handle_list_config_resources, DESCRIBE_CONFIGS.on(CLUSTER)),
     _forwarded(AlterConfigsRequest, forwarded.handle_alter_configs),
-    served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, DESCRIBE.on(CLUSTER), last=4),
+    served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, DESCRIBE.on(CLUSTER)),
     served(AlterReplicaLogDirsRequest, logs.handle_alter_replica_log_dirs, ALTER.on(CLUSTER)),
     _forwarded(CreatePartitionsRequest, forwarded.handle_create_partitions),
     _forwarded(IncrementalAlterConfigsRequest, forwarded.handle_incremental_alter_configs),
@@ -396,12 +396,9 @@ ABSENT_APIS: Mapping[str, str] = {
 }
 """Why an API that Kafka 4.4 serves on some listener is served by no listener of that kind here."""
 
-_CORDONED = "adds cordoned log directories, which brokers here do not have"
 OLDER_VERSIONS: Mapping[str, str] = {
     "InitProducerId": "6 (two-phase commit, KIP-939) is unstable in Kafka 4.1 to 4.4: "
     "its clients and brokers do not use it unless unstable versions are enabled",
-    "DescribeLogDirs": f"5 {_CORDONED}",
-    "BrokerHeartbeat": f"2 {_CORDONED}",
 }
 """The additions of the newest version of an API in Kafka 4.4, where a lower one is the last that is served here."""
 

@@ -14,6 +14,7 @@ import trio
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullResource
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -25,6 +26,7 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResource
 from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -37,6 +39,7 @@ from moldau.protocol.messages.update_features import (
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
 from moldau.values import ZERO_UUID
+from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 from moldau_quorum.controller.entities.configs import too_many_resources
@@ -187,7 +190,7 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
 async def handle_incremental_alter_configs(
     context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
-    """Forwards IncrementalAlterConfigs, except for levels of loggers, which this broker changes."""
+    """Forwards IncrementalAlterConfigs, except for what this broker decides: levels of loggers, wrong cordons."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return refusal_of(
@@ -195,12 +198,17 @@ async def handle_incremental_alter_configs(
         )
     own = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
     request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
+    request.resources, refused = without_refused(context, request.resources)
     response = IncrementalAlterConfigsResponse(responses=[])
-    if request.resources or not own:
+    if request.resources or not (own or refused):
         response = await _alter_in_metadata(context, request, call)
     twice = len({each.resource_name for each in own}) < len(own)
     response.responses = [
         *response.responses,
+        *(
+            IncrementalResource(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+            for kind, name, code, message in refused
+        ),
         *(alter_loggers(context, each, validate_only=request.validate_only, repeated=twice) for each in own),
     ]
     return response
@@ -219,14 +227,24 @@ async def _alter_in_metadata(
 async def handle_alter_configs(
     context: ForwardingContext, request: AlterConfigsRequest, call: Call
 ) -> AlterConfigsResponse:
-    """Forwards AlterConfigs."""
+    """Forwards AlterConfigs, except for wrong cordons, which this broker refuses."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     before = context.metadata.image
-    response, answered = await forward(context, request, AlterConfigsResponse, call)
+    request.resources, refused = without_refused(context, request.resources)
+    response, answered = AlterConfigsResponse(responses=[]), False
+    if request.resources or not refused:
+        response, answered = await forward(context, request, AlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
+    response.responses = [
+        *response.responses,
+        *(
+            FullResource(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+            for kind, name, code, message in refused
+        ),
+    ]
     return response
 
 

@@ -129,6 +129,7 @@ def handle_describe_log_dirs(
                 ),
                 total_bytes=info.total_bytes,
                 usable_bytes=info.usable_bytes,
+                is_cordoned=info.is_cordoned,
             )
             for info in context.logs.describe_log_dirs(None)
         ]

@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.implementation import announce_implementation
-from moldau.runtime.config import (
-    ConfigError,
-    inter_broker_listener_name,
-    log_dirs,
-    quorum_voters,
-)
+from moldau.runtime.config import ConfigError, inter_broker_listener_name, log_dirs, quorum_voters
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
@@ -450,7 +445,7 @@ class Broker:
             registration,
             metadata_offset=lambda: follower.image.offset,
             ready=lambda: self._applier.following,
-            offline_log_dirs=built.context.directories.offline_ids,
+            directories=built.context.directories.report,
             heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
             session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
             registration_timeout_ms=float(config.get_int("initial.broker.registration.timeout.ms")),
@@ -500,6 +495,8 @@ class Broker:
         own = (RESOURCE_BROKER, str(self.broker_id))
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
+        if context.directories.follow_cordons(context.config, delta.image) and self._session is not None:
+            self._session.wake()
         clients = context.client_metrics
         if clients is not None and any(kind == RESOURCE_CLIENT_METRICS for kind, _ in delta.changed_configs):
             clients.follow(delta.image)

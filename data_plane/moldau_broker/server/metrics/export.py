@@ -179,6 +179,12 @@ def _register_logs(registry: Registry, broker: Broker) -> None:
         "Milliseconds until the records of a log were durable (fsync), with the wait for a thread.",
     ).attach(broker.flush_times)
     directories = registry.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log directories.").labels()
+    cordoned_count = registry.gauge(
+        "kafka_log_logmanager_cordonedlogdirectorycount", "Cordoned log directories."
+    ).labels()
+    cordoned = registry.gauge(
+        "kafka_log_logmanager_logdirectorycordoned", "1 if the log directory is cordoned.", "logDirectory"
+    )
     usable = registry.gauge(
         "moldau_log_directory_usable_bytes",
         "Bytes that the disk of a log directory can still take.",
@@ -192,7 +198,11 @@ def _register_logs(registry: Registry, broker: Broker) -> None:
     ).labels("partition")
 
     def update() -> None:
-        directories.set(sum(not directory.online for directory in broker.context.logs.directories))
+        logs = broker.context.logs
+        directories.set(sum(not each.online for each in logs.directories))
+        cordoned_count.set(sum(each.path in logs.cordons for each in logs.directories))
+        for each in logs.directories:
+            cordoned.labels(each.path).set(int(each.path in logs.cordons))
         usable.clear()
         sizes.clear()
         for path, space in broker.context.logs.room.spaces.items():

@@ -25,6 +25,7 @@ from moldau.protocol.messages.assign_replicas_to_dirs import (
     PartitionData,
     TopicData,
 )
+from moldau.runtime.config import cordoned_log_dirs
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.errors import LogStorageError
@@ -37,18 +38,20 @@ from moldau_broker.replication.directory_assignment import (
     place_replica,
 )
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_quorum.broker_side.session import DirectoryReport
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable
 
+    from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Clock
     from moldau.values import BrokerId
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.replication.directory_assignment import AssignmentKey
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_quorum.broker_side.controller_client import ControllerClient
-    from moldau_quorum.metadata.image import PartitionImage
+    from moldau_quorum.metadata.image import MetadataImage, PartitionImage
 
 BACKOFF_MS: Final = 100.0
 REQUEST_TIMEOUT_MS: Final = 30_000.0
@@ -88,6 +91,7 @@ class ReplicaDirectories:
         self._queue = AssignmentQueue(backoff_ms=BACKOFF_MS)
         self._work = Signal()
         self._moving: dict[TopicPartition, uuid.UUID] = {}  # moves that the controller must record before they complete
+        self._cordons_known = False
         self._logger = EventLogger("moldau.broker.directories", node=broker_id)
         self.offline: dict[TopicPartition, OfflineReplica] = {}
         """Replicas of this broker without a usable log."""
@@ -103,6 +107,27 @@ class ReplicaDirectories:
     def offline_ids(self) -> tuple[uuid.UUID, ...]:
         """Returns the known ids of failed directories, which heartbeats report."""
         return tuple(d.directory_id for d in self._logs.directories if not d.online and d.directory_id is not None)
+
+    def follow_cordons(self, config: Config, image: MetadataImage) -> bool:
+        """Applies ``cordoned.log.dirs``; returns whether the cordoned directories changed.
+
+        The key has no effect while the controllers cannot record cordons.
+        """
+        self._cordons_known = image.records_cordons
+        cordoned = cordoned_log_dirs(config) if image.records_cordons else ()
+        if not self._logs.cordons.follow(cordoned):
+            return False
+        self._logger.info("log-directories-cordoned", paths=",".join(cordoned))
+        return True
+
+    def report(self) -> DirectoryReport:
+        """Returns what heartbeats report.
+
+        The cordoned directories are unknown before ``follow_cordons``, and while the controllers cannot record them.
+        """
+        cordons = self._logs.cordons
+        cordoned = (d.directory_id for d in self._logs.directories if d.path in cordons and d.directory_id is not None)
+        return DirectoryReport(offline=self.offline_ids(), cordoned=tuple(cordoned) if self._cordons_known else None)
 
     def _id_of(self, path: str) -> uuid.UUID | None:
         return next((d.directory_id for d in self._logs.directories if d.path == path), None)

@@ -11,7 +11,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, Br
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.values import ZERO_UUID, BrokerId
-from moldau_quorum.controller.cluster.directories import directories_failed, newly_offline
+from moldau_quorum.controller.cluster.directories import cordons_changed, directories_failed, newly_offline
 from moldau_quorum.controller.cluster.features import unsupported_feature
 from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, DecisionView, Result
 from moldau_quorum.controller.walks import broker_unfenced, brokers_gone, leads_any
@@ -65,6 +65,8 @@ def register_broker(
         fenced=True,
         in_controlled_shutdown=False,
         log_dirs=tuple(request.log_dirs),
+        # The broker reports them with the heartbeat that unfences it; until then those of its last life hold.
+        cordoned_log_dirs=() if existing is None else existing.cordoned_log_dirs,
     )
 
     def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
@@ -136,7 +138,7 @@ def _registration_refusal(
 def heartbeat(
     request: BrokerHeartbeatRequest, image: MetadataImage, context: Context, sessions: BrokerSessions
 ) -> Result[BrokerHeartbeatResponse]:
-    """Moves a broker between fenced, unfenced and controlled shutdown, and handles its failed log directories.
+    """Moves a broker between fenced, unfenced and controlled shutdown, and handles its log directories.
 
     The function only reads ``sessions``; the shell updates them before it asks for the decision.
     """
@@ -173,6 +175,7 @@ def heartbeat(
             fenced = True
             steps = partial(fence, broker_ids={broker.broker_id: None})
     return Result(
+        records=cordons_changed(broker, request.cordoned_log_dirs) if image.records_cordons else (),
         steps=steps,
         response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
     )

@@ -1,4 +1,4 @@
-"""Decisions about log directories: assignment of replicas to them, and directory failures (KIP-858)."""
+"""Decisions about log directories: their replicas, failures (KIP-858) and cordons (KIP-1066)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moldau_quorum.metadata.directory_ids import LOST, is_online, is_reserved
 from moldau_quorum.metadata.records import BrokerRegistrationChangeRecord, MetadataRecord, PartitionChangeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from uuid import UUID
 
     from moldau_quorum.controller.partition_change import PartitionChange
@@ -27,6 +27,18 @@ ASSIGNMENTS_MAX: Final = 2_250
 def newly_offline(broker: BrokerImage, reported: Collection[UUID]) -> tuple[UUID, ...]:
     """Returns the directories that are registered as working and that the broker reports as failed."""
     return tuple(directory for directory in broker.log_dirs if directory in reported)
+
+
+def cordons_changed(broker: BrokerImage, reported: Sequence[UUID] | None) -> tuple[MetadataRecord, ...]:
+    """Returns the record of a broker's cordoned directories; empty if it reports none, or the recorded ones."""
+    if reported is None or set(reported) == set(broker.cordoned_log_dirs):
+        return ()
+    cordoned = tuple(dict.fromkeys(reported))
+    return (
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=cordoned
+        ),
+    )
 
 
 def directories_failed(

@@ -20,6 +20,7 @@ from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, C
 from moldau_quorum.metadata.directory_ids import is_reserved
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.metadata.records import (
+    METADATA_LEVEL_CORDONS,
     METADATA_LEVEL_DIRECTORIES,
     METADATA_LEVEL_FIRST,
     METADATA_LEVEL_LATEST,
@@ -186,6 +187,10 @@ def forgotten_at(level: int, image: MetadataImage) -> str | None:
 
     The directory of a replica may be deleted if its broker has only one, because it is then known without a record.
     """
+    if level < METADATA_LEVEL_CORDONS:
+        for broker_id in sorted(image.brokers):
+            if image.brokers[broker_id].cordoned_log_dirs:
+                return f"the cordoned log directories of broker {broker_id}"
     if level < METADATA_LEVEL_TOKENS and len(image.delegation_tokens):
         return f"{len(image.delegation_tokens)} delegation tokens"
     if level >= METADATA_LEVEL_DIRECTORIES:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import (
+    ALL_LOG_DIRS,
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
+    CORDONED_LOG_DIRS,
     TOPIC_SYNONYMS,
     Config,
     ConfigError,
@@ -26,6 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, Context, RefusedError, elr_enabled
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
+from moldau_quorum.metadata.records import METADATA_LEVEL_CORDONS, METADATA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -139,6 +142,8 @@ def check_broker_config(
         _check_min_insync(name, after, image)
     for key_name in changed:
         _check_key(name, key_name, before, after.get(key_name))
+    if CORDONED_LOG_DIRS in changed and CORDONED_LOG_DIRS in after:
+        _check_cordons(before, after[CORDONED_LOG_DIRS], image, context)
     named = {key for key in changed if key in after}
     static = context.settings.broker_config
     default = image.config(RESOURCE_BROKER, "")
@@ -171,6 +176,35 @@ def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | N
         BROKER_CONFIG.parse_value(name, value)
     except ConfigError as error:
         raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_cordons(before: Mapping[str, str], value: str, image: MetadataImage, context: Context) -> None:
+    """Checks a change of the cordoned log directories of one broker (KIP-1066).
+
+    Only the broker knows its directories, and checks the names that it forwards. A client that asks a controller can
+    therefore only take names away.
+    """
+    key = BROKER_CONFIG.key(CORDONED_LOG_DIRS)
+    if not image.records_cordons:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{CORDONED_LOG_DIRS} needs {METADATA_VERSION} {METADATA_LEVEL_CORDONS}; the cluster is at "
+            f"{image.metadata_level}",
+        )
+    wanted, present = key.parse(value), key.parse(before.get(CORDONED_LOG_DIRS, ""))
+    assert isinstance(wanted, tuple)
+    assert isinstance(present, tuple)
+    if ALL_LOG_DIRS in wanted and len(wanted) > 1:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{CORDONED_LOG_DIRS} = {value!r}: {ALL_LOG_DIRS} stands for all log directories, and must stand alone",
+        )
+    new = [path for path in wanted if path not in present]
+    if new and not context.is_forwarded:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"a controller does not know the log directories of a broker: ask the broker itself to cordon {new[0]}",
+        )
 
 
 def _check_topics(

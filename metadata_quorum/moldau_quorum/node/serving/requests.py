@@ -154,8 +154,12 @@ class ControllerService:
         connection: object,
         mutations: MutationAllowance | None = None,
         requester: Identity | None = None,
+        *,
+        is_forwarded: bool = False,
     ) -> Callable[[], Awaitable[Response]]:
         """Takes any request but ApiVersions and Envelope; the function returned waits for the response.
+
+        ``is_forwarded`` says that the request came in an envelope.
 
         Changes are in the active controller's queue when this returns, so that pipelined requests keep their order; but
         for changes of feature levels, which wait for what the other voters support.
@@ -169,7 +173,9 @@ class ControllerService:
                 raise NotActiveError
             return lambda: self.active.update_features(request, connection)
         if key in CHANGES:
-            pending = self.active.submit(request, connection, mutations=mutations, requester=requester)
+            pending = self.active.submit(
+                request, connection, mutations=mutations, requester=requester, is_forwarded=is_forwarded
+            )
             return lambda: self._answer_throttled(pending)
         if key in READS:
             return lambda: self._read(request)
@@ -371,7 +377,7 @@ class ControllerConnection:
             if asker is not None:
                 allowance = self._service.quotas.allowance(verdict.remainder, asker, header)
             requester = (asker or self._peer.identity) if key in TOKEN_APIS else None
-            wait = self._service.begin(verdict.remainder, self, allowance, requester)
+            wait = self._service.begin(verdict.remainder, self, allowance, requester, is_forwarded=True)
         except NotActiveError:
             return [refused(ErrorCode.NOT_CONTROLLER)]
 

@@ -21,6 +21,7 @@ from moldau.runtime.config import (
     ConfigError,
     ConfigType,
     DynamicScope,
+    cordoned_log_dirs,
     environment_name,
     environment_overrides,
     parse_config_text,
@@ -28,6 +29,7 @@ from moldau.runtime.config import (
     parse_server_config,
     parse_toml,
     topic_config,
+    with_dynamic,
 )
 from moldau.runtime.config.file import read_server_config
 from moldau.runtime.config.keys.groups.group import BOUNDED_KEYS
@@ -85,6 +87,21 @@ def test_all_problems_are_reported_at_once():
         "zzz: unknown producer configuration key",
         "bootstrap.servers: missing producer configuration key; it must be a comma-separated list",
     ]
+
+
+def test_a_file_cordons_only_directories_that_it_has():
+    """A value that was set at run time may name a directory that is gone; it has no effect then."""
+    two = "log.dirs=/a,/b\n"
+    assert cordoned_log_dirs(server(two + "cordoned.log.dirs=/b\n")) == ("/b",)
+    assert cordoned_log_dirs(server(two + "cordoned.log.dirs=*\n")) == ("/a", "/b")
+    assert problems(server, two + "cordoned.log.dirs=/b,/c\n") == [
+        "cordoned.log.dirs: /c is not one of log.dirs: /a, /b"
+    ]
+    alone = "cordoned.log.dirs: * stands for all log directories, and must stand alone"
+    assert problems(server, two + "cordoned.log.dirs=*,/b\n") == [alone]
+    config, left_out = with_dynamic(server(two), {"cordoned.log.dirs": "/c,/a"})
+    assert (cordoned_log_dirs(config), left_out) == (("/a",), {})
+    assert with_dynamic(config, {"cordoned.log.dirs": "*,/a"})[1] == {"cordoned.log.dirs": alone}
 
 
 def test_secrets_are_never_shown():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.runtime.config import Config, ConfigError, parse_server_config, process_configs
+from moldau.runtime.config import Config, ConfigError, cordoned_log_dirs, parse_server_config, process_configs
 
 BOTH = {
     "process.roles": "broker,controller",
@@ -112,3 +112,11 @@ def test_no_two_processes_share_anything(count: int, port: int, gap: int, node: 
     ids = [config.get_int("node.id") for config in configs]
     for found, each in ((ports, 2), (directories, 2), (ids, 1)):
         assert len(set(found)) == len(found) == each * count
+
+
+def test_each_process_cordons_its_own_directories() -> None:
+    """A path of the file stands for the directory of each process below it; ``*`` for all of its own."""
+    first, second = process_configs(parse(log_dirs="/a,/b", cordoned_log_dirs="/b", broker_processes="2"))
+    assert (cordoned_log_dirs(first), cordoned_log_dirs(second)) == (("/b/broker.10",), ("/b/broker.11",))
+    _, second = process_configs(parse(log_dirs="/a,/b", cordoned_log_dirs="*", broker_processes="2"))
+    assert cordoned_log_dirs(second) == ("/a/broker.11", "/b/broker.11")

@@ -7,6 +7,7 @@ from moldau.runtime.config.declare import (
     CLUSTER_WIDE,
     MIB,
     MINUTE_MS,
+    PER_BROKER,
     boolean,
     integer,
     long,
@@ -63,6 +64,16 @@ NODE_KEYS = (
         default=None,
         group="Node",
         doc="Directories of the partition logs; without it log.dir.",
+    ),
+    names(
+        name="cordoned.log.dirs",
+        default=(),
+        group="Node",
+        dynamic=PER_BROKER,
+        doc=(
+            "Those of log.dirs that take no new replicas; their replicas stay in service. * stands for all: then the "
+            "broker gets no new replicas. Without effect below metadata.version 4."
+        ),
     ),
     integer(
         name="broker.processes",

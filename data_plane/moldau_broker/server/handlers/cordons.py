@@ -1,0 +1,80 @@
+"""Checks of ``cordoned.log.dirs`` (KIP-1066) in requests that change the configurations of brokers.
+
+The controller does not know the paths of a broker's log directories. Each broker therefore checks changes of its own
+value before it forwards them, and refuses those of other brokers: clients send them to the broker that they concern.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
+from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
+from moldau.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource
+from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS, cordon_problem
+from moldau_quorum.controller.entities.configs import APPEND, SET
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.config import Config
+
+Resource = TypeVar("Resource", FullResource, AlterConfigsResource)
+
+
+class CordonsContext(Protocol):
+    """The parts of a broker needed for checking changes of cordoned log directories."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def config(self) -> Config: ...
+
+
+class Refused(NamedTuple):
+    """A resource whose change this broker refuses."""
+
+    resource_type: int
+    resource_name: str
+    code: ErrorCode
+    message: str
+
+
+def without_refused(context: CordonsContext, resources: Sequence[Resource]) -> tuple[list[Resource], list[Refused]]:
+    """Divides resources into those to forward and those to refuse."""
+    forwarded: list[Resource] = []
+    refused: list[Refused] = []
+    for resource in resources:
+        refusal = _refusal(context, resource)
+        if refusal is None:
+            forwarded.append(resource)
+        else:
+            refused.append(Refused(resource.resource_type, resource.resource_name, *refusal))
+    return forwarded, refused
+
+
+def _refusal(context: CordonsContext, resource: FullResource | AlterConfigsResource) -> tuple[ErrorCode, str] | None:
+    if resource.resource_type != RESOURCE_BROKER or not resource.resource_name:
+        return None  # the controller refuses a value for all brokers
+    named = [path for config in resource.configs for path in _cordoned(config)]
+    if not named:
+        return None
+    if resource.resource_name != str(context.broker_id):
+        return (
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {context.broker_id}: ask broker {resource.resource_name} to cordon its log directories",
+        )
+    problem = cordon_problem(context.config, named)
+    return None if problem is None else (ErrorCode.INVALID_CONFIG, problem)
+
+
+def _cordoned(config: FullConfig | AlterableConfig) -> tuple[str, ...]:
+    """Returns the directories that a change of one key cordons."""
+    adds = not isinstance(config, AlterableConfig) or config.config_operation in (SET, APPEND)
+    if config.name != CORDONED_LOG_DIRS or config.value is None or not adds:
+        return ()
+    named = BROKER_CONFIG.key(CORDONED_LOG_DIRS).parse(config.value)
+    assert isinstance(named, tuple)
+    return tuple(str(path) for path in named)
