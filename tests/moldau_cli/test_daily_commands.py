@@ -128,7 +128,7 @@ def test_topics_are_filtered_and_made_with_assignments(shell):
     assert "exclude each other" in shell("topics", "describe", *both, code=2).stderr
 
 
-def test_status_judges_the_cluster_that_is_named(local, tmp_path):
+def test_status_judges_the_cluster_that_is_named(local, tmp_path, monkeypatch):
     """Without a local cluster, the environment or a profile names the one to judge."""
     environment = {"MOLDAU_BOOTSTRAP": local.bootstrap}
     named = run_command("cluster", "status", "--json", cwd=tmp_path, environment=environment)
@@ -137,6 +137,12 @@ def test_status_judges_the_cluster_that_is_named(local, tmp_path):
     run_command("profile", "add", "here", "-b", local.bootstrap, environment=home)
     assert json.loads(run_command("cluster", "status", "--json", cwd=tmp_path, environment=home).stdout)["brokers"] == 1
     assert run_command("cluster", "status", cwd=tmp_path).returncode == 2
+    # The settings of the profile in use come with its address.
+    monkeypatch.delenv("MOLDAU_PROFILE")
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "other")}
+    run_command("profile", "add", "sealed", "-b", local.bootstrap, "-X", "security.protocol=SSL", environment=home)
+    judged = run_command("cluster", "status", cwd=tmp_path, environment=home)
+    assert "does not speak TLS" in judged.stderr
 
 
 def test_top_shows_rates_in_batches(shell):

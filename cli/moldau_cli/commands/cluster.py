@@ -165,8 +165,11 @@ def _start_with_links(
         raise
 
 
-def _report_health(bootstrap_server: str) -> None:
-    """Answers with a verdict on a cluster that is asked over the network, and what is wrong with it."""
+def _report_health(bootstrap_server: str | None) -> None:
+    """Answers with a verdict on a cluster that is asked over the network, and what is wrong with it.
+
+    None stands for the address of the environment or a profile; the settings of a profile belong to its address.
+    """
     from moldau_cli.client import with_admin
     from moldau_cli.inspection import inspect_cluster
 
@@ -212,11 +215,12 @@ def status(
     environment or a profile names.
     Exit code 1 if a node is down, or with -b unless the cluster is healthy.
     """
-    if bootstrap_server is None and directory == DEFAULT_DIRECTORY and not directory.exists():
+    elsewhere = bootstrap_server is not None
+    if not elsewhere and directory == DEFAULT_DIRECTORY and not directory.exists():
         from moldau_cli.client import named_address
 
-        bootstrap_server = named_address()  # of the environment or a profile
-    if bootstrap_server is not None:
+        elsewhere = named_address() is not None  # of the environment or a profile
+    if elsewhere:
         _report_health(bootstrap_server)
         return
     from moldau_jepsen.chaos.network.panel import cut_nodes
