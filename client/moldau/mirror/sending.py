@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.mirror.core.batches import target_batches
+from moldau.mirror.core.batches import JOINED_BYTES_MAX, groups, target_batches
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.values import EncodedBatch
@@ -62,8 +62,9 @@ class TargetSender:
         """
         read = part.batches
         remote = self._policy.remote_topic(self._alias, read.topic)
-        for batch in read.batches:
-            for one in self._built(part.partition, batch):
+        bytes_max = min(self._bytes_max.get(part.partition, UNLIMITED), JOINED_BYTES_MAX)
+        for batch, *following in groups(read.batches, bytes_max=bytes_max):
+            for one in self._built(part.partition, batch, following):
                 span = self._span(part, one.runs, one.next_offset, batch.header.partition_leader_epoch)
                 if span is None:
                     return False
@@ -83,11 +84,15 @@ class TargetSender:
                 sent.append(Sent(span, None, 0))
         return False
 
-    def _built(self, partition: TopicPartition, batch: EncodedBatch) -> list[TargetBatch]:
-        built = target_batches(batch, self._provenance, bytes_max=self._bytes_max.get(partition, UNLIMITED))
+    def _built(
+        self, partition: TopicPartition, batch: EncodedBatch, following: Sequence[EncodedBatch]
+    ) -> list[TargetBatch]:
+        bytes_max = self._bytes_max.get(partition, UNLIMITED)
+        built = target_batches(batch, self._provenance, bytes_max=bytes_max, following=following)
         if self._provenance is not None:
             copied = sum(run.count for one in built for run in one.runs)
-            self._statistics.records_refused += max(batch.header.record_count - copied, 0)
+            read = sum(each.header.record_count for each in (batch, *following))
+            self._statistics.records_refused += max(read - copied, 0)
         return built
 
     def _span(self, part: Part, runs: tuple[Run, ...], next_offset: int, leader_epoch: int) -> Span | None:

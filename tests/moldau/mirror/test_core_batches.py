@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.consumer.core.values import EncodedBatch
-from moldau.mirror.core.batches import Provenance, Run, target_batches
+from moldau.mirror.core.batches import SMALL_RECORDS, Provenance, Run, groups, target_batches
 from moldau.mirror.core.provenance import HEADER
 from moldau.records import (
     BatchBuilder,
@@ -119,3 +119,19 @@ def test_each_wanted_record_is_copied_once(records, skipped, bytes_max, codec, i
         assert [run.index for run in each.runs] == [
             sum(run.count for run in each.runs[:n]) for n in range(len(each.runs))
         ]
+
+
+def test_single_records_are_joined_in_order():
+    """A topic whose producers wrote single records is copied in few batches, with the source's offsets."""
+    singles = [batch_of(plain(1), base=100 + n) for n in range(300)]
+    gap = [batch_of(plain(2, compression=Compression.LZ4), base=500)]  # other compression, behind aborted records
+    large = [batch_of(plain(SMALL_RECORDS + 1, compression=Compression.LZ4), base=502)]
+    found = [list(group) for group in groups([*singles, *gap, *large], bytes_max=10_000)]
+    assert [each for group in found for each in group] == [*singles, *gap, *large]
+    assert [len(group) for group in found] == [131, 131, 38, 1, 1]
+    assert all(sum(each.header.size_bytes for each in group) <= 10_000 for group in found)
+    (one,) = target_batches(found[0][0], following=found[0][1:])
+    assert (one.runs, one.next_offset) == ((Run(100, 0, 131),), 231)
+    assert fields(decoded([one])) == [field for each in found[0] for field in fields(decoded([each]))]
+    (one,) = target_batches(singles[0], following=[singles[1], batch_of(plain(1), base=110)])
+    assert (one.runs, one.next_offset) == ((Run(100, 0, 2), Run(110, 2, 1)), 111)

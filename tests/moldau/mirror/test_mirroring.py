@@ -58,6 +58,23 @@ def test_records_arrive_unchanged(mode):
     run_clusters(scenario)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_of_single_records_are_joined(mode):
+    """Each batch costs a request of its own, so a topic with a record in each batch would be copied slowly."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders", 1)
+        async with clusters.producer("east") as producer:
+            for number in range(40):
+                await producer.send_encoded("orders", 0, encode_batch([(number, None, b"%d" % number, ())]))
+        clusters.start(clusters.settings(["east"], "hub", exactly_once_source_support=mode))
+        await clusters.wait_values("hub", "east.orders", [b"%d" % number for number in range(40)], 0)
+        headers = await stored_batches(clusters, "hub", "east.orders", 0)
+        assert len([each for each in headers if not each.is_control]) < 10
+
+    run_clusters(scenario)
+
+
 @pytest.mark.parametrize("mode", proof_beyond(1, MODES))
 def test_a_hub_holds_the_records_of_two_sources(mode):
     async def scenario(clusters):

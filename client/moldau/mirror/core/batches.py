@@ -3,24 +3,30 @@
 A batch passes as it is where a producer may send it: with its compression, and without being decoded. It is encoded
 again, with the same compression, if a part of it is not to be copied, if compaction has left gaps between its offsets,
 if its timestamps are the broker's, or if its records get the header of their provenance.
+
+Small batches in a row are joined: each batch of a partition costs a Produce request, so a source whose producers wrote
+single records would be copied at a small fraction of the rate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.mirror.core.provenance import has_visited, with_visit
 from moldau.records import BatchBuilder, TimestampType, decode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from moldau.consumer.core.values import EncodedBatch
     from moldau.records import Record
     from moldau.values import Buffer
 
 _BATCH_BYTES_MAX = 2**31 - 1
+SMALL_RECORDS: Final = 16
+"""Batches of at most so many records are joined; with more, encoding them again costs more than a request."""
+JOINED_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +53,61 @@ class Provenance(NamedTuple):
     target_id: str
 
 
-def target_batches(
-    batch: EncodedBatch, provenance: Provenance | None = None, *, bytes_max: int = _BATCH_BYTES_MAX
-) -> list[TargetBatch]:
-    """Returns a batch of the source as batches of at most ``bytes_max`` (uncompressed), or of one record.
+def groups(batches: Iterable[EncodedBatch], *, bytes_max: int = JOINED_BYTES_MAX) -> Iterator[list[EncodedBatch]]:
+    """Divides batches of a partition, in order, into those to encode as one: a large batch, or small ones in a row.
 
-    With ``provenance``, records that have been in the target are left out, and the others get a header.
+    Joined batches have one compression and one leader epoch, and together at most ``bytes_max`` as stored.
+    """
+    group: list[EncodedBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.header.size_bytes
+        if group and (size > bytes_max or not _joins(group[-1], batch)):
+            yield group
+            group, size = [], batch.header.size_bytes
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _joins(before: EncodedBatch, batch: EncodedBatch) -> bool:
+    first, second = before.header, batch.header
+    return (
+        max(first.record_count, second.record_count) <= SMALL_RECORDS
+        and first.compression is second.compression
+        and first.partition_leader_epoch == second.partition_leader_epoch
+    )
+
+
+def target_batches(
+    batch: EncodedBatch,
+    provenance: Provenance | None = None,
+    *,
+    bytes_max: int = _BATCH_BYTES_MAX,
+    following: Sequence[EncodedBatch] = (),
+) -> list[TargetBatch]:
+    """Returns a batch of the source, joined with those ``following``, as batches of the target.
+
+    These have at most ``bytes_max`` (uncompressed), or one record. With ``provenance``, records that have been in the
+    target are left out, and the others get a header.
 
     Raises:
         CorruptRecordError: the records are damaged.
     """
     header = batch.header
-    if provenance is None and _passes_whole(batch) and header.size_bytes <= bytes_max:
+    if provenance is None and not following and _passes_whole(batch) and header.size_bytes <= bytes_max:
         runs = (Run(header.base_offset, 0, header.record_count),)
         return [TargetBatch(batch.data, runs, header.next_offset)]
-    records = decode_records(batch.data, 0, header, first_offset=batch.first_offset)
+    records = [
+        record
+        for each in (batch, *following)
+        for record in decode_records(each.data, 0, each.header, first_offset=each.first_offset)
+    ]
     if provenance is not None:
         records = [each for each in records if not has_visited(each.headers, provenance.target_id)]
     built = [_encoded(part, batch, provenance) for part in _parts(records, bytes_max)]
     if built:
-        built[-1] = built[-1]._replace(next_offset=header.next_offset)
+        built[-1] = built[-1]._replace(next_offset=(following or (batch,))[-1].header.next_offset)
     return built
 
 
