@@ -28,7 +28,7 @@ from moldau_quorum.controller.context import Result
 from moldau_quorum.log.port import MembershipChangeError
 from moldau_quorum.metadata.records import RemoveTopicRecord
 from moldau_quorum.node import active_controller as active_module
-from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
+from moldau_quorum.node.voters.leadership_transfer import ControllersUnreachableError, transfer_leadership
 from support.quorum.cluster import TestCluster, create, eventually, topic
 
 
@@ -114,6 +114,10 @@ def test_leadership_is_handed_to_a_named_voter() -> None:
         await eventually(lambda: cluster.active() is cluster.controllers[target])
         with pytest.raises(KafkaError, match="no voter"):
             await transfer_leadership(environment, cluster.voters, target_id=999)
+        # Where no controller answers this client, the reason is named; no leader need be missing.
+        closed = {node_id: (host, port + 1) for node_id, (host, port) in cluster.voters.items()}
+        with pytest.raises(ControllersUnreachableError, match=r"^controller 101 at .*refused.*; controller 102"):
+            await transfer_leadership(environment, closed, target_id=target)
         await create(cluster.client(), topic("t", factor=1))
 
     run_world(main, 61)

@@ -96,12 +96,16 @@ def transfer(
     ] = -1,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Hand the leadership of the quorum to another voter."""
+    """Hand the leadership of the quorum to another voter.
+
+    The command connects to the controllers themselves. Where they demand a certificate or another login than the
+    brokers, --command-config needs it.
+    """
 
     async def work(admin: Admin) -> int:
         import trio
 
-        from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
+        from moldau_quorum.node.voters.leadership_transfer import ControllersUnreachableError, transfer_leadership
 
         voters = {node: (host, port) for node, host, port in (await admin.describe_quorum()).endpoints}
         if to >= 0 and to not in voters:
@@ -110,6 +114,11 @@ def transfer(
             return await transfer_leadership(command_environment(), voters, target_id=to)
         except trio.TooSlowError as error:
             raise CommandError("no controller leads the quorum at the moment; try again") from error
+        except ControllersUnreachableError as error:
+            raise CommandError(
+                "this command connects to the controllers themselves, and none answers with its settings: they may "
+                f"demand a certificate, or another login than the brokers (--command-config). {error}"
+            ) from error
 
     leader = with_admin(bootstrap_server, work)
     output.answer({"leader_id": leader}, f"leader {leader}")

@@ -347,7 +347,12 @@ def bootstrap_credentials(config: Config) -> tuple[BootstrapCredential, ...]:
         entry = _ENTRY.match(text, at)
         given = _fields(entry[2]) if entry is not None else None
         if entry is None or given is None:
-            raise ConfigError([f"{key} = [hidden]: must be like SCRAM-SHA-256=[name=admin,password=secret]"])
+            raise ConfigError(
+                [
+                    f"{key} = [hidden]: must be like SCRAM-SHA-256=[name=admin,password=secret], with semicolons "
+                    "between several"
+                ]
+            )
         at = entry.end()
         found.append(_credential(key, entry[1], given))
     return tuple(found)

@@ -41,7 +41,11 @@ from moldau.protocol.schema import Request, Response
 from moldau.values import ZERO_UUID
 from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
-from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_quorum.broker_side.controller_client import (
+    SLOW_APIS,
+    SLOW_ATTEMPT_TIMEOUT_MS,
+    ControllerUnavailableError,
+)
 from moldau_quorum.controller.entities.configs import too_many_resources
 from moldau_quorum.controller.topics import too_many_topics
 from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
@@ -102,14 +106,15 @@ async def forward(context: ForwardingContext, request: Request, response_class: 
 
 
 def _timeout_ms(request: Request) -> float:
-    """Returns the request's timeout within bounds.
+    """Returns the request's timeout within bounds; a voter takes longer to catch up than other changes.
 
     0 only means that the client does not wait until brokers know of the change; the controller still needs time to
     decide. librdkafka sends 0 by default.
     """
     wanted: object = getattr(request, "timeout_ms", FORWARD_TIMEOUT_MS)
     assert isinstance(wanted, int | float)
-    return float(min(max(1_000, wanted or FORWARD_TIMEOUT_MS), FORWARD_TIMEOUT_MS))
+    bound_ms = SLOW_ATTEMPT_TIMEOUT_MS if request.__api_key__ in SLOW_APIS else FORWARD_TIMEOUT_MS
+    return float(min(max(1_000, wanted or FORWARD_TIMEOUT_MS), bound_ms))
 
 
 async def until_visible(context: ForwardingContext, condition: Callable[[MetadataImage], bool]) -> None:

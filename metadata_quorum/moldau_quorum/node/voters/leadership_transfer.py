@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 LEADERSHIP_TRANSFER_KEY: Final = 20_101
 LEADERSHIP_TRANSFER_VERSION: Final = 1
 ANY_VOTER: Final = -1
+UNREACHABLE_S: Final = 5.0
+"""How long all controllers may fail to answer."""
+
+
+class ControllersUnreachableError(ConnectionError):
+    """No controller answers: the network is cut, or they refuse these connections, by TLS or by login."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,27 +102,33 @@ async def transfer_leadership(
 
     Raises:
         KafkaError: the leader refused; VOTER_NOT_FOUND, INVALID_REQUEST, REQUEST_TIMED_OUT.
+        ControllersUnreachableError: no controller answered at all for some seconds.
         trio.TooSlowError: no leader was found in time.
     """
+    begun = trio.current_time()
+    answered = False
     with trio.fail_after(timeout_ms / 1000):
         while True:
-            for _, (host, port) in sorted(voters.items()):
-                response = await _ask(environment, host, port, target_id, timeout_ms)
-                if response is None or response.error_code == ErrorCode.NOT_CONTROLLER:
+            failures: list[str] = []
+            for node_id, (host, port) in sorted(voters.items()):
+                try:
+                    response = await _ask(environment, host, port, target_id, timeout_ms)
+                except (OSError, trio.TooSlowError) as error:
+                    failures.append(f"controller {node_id} at {host}:{port}: {error or type(error).__name__}")
+                    continue
+                answered = True
+                if response.error_code == ErrorCode.NOT_CONTROLLER:
                     continue
                 if response.error_code != ErrorCode.NONE:
                     raise KafkaError(ErrorCode(response.error_code), response.message)
                 return response.leader_id
+            if not answered and trio.current_time() - begun > UNREACHABLE_S:
+                raise ControllersUnreachableError("; ".join(failures))
             await trio.sleep(0.1)
 
 
-async def _ask(
-    environment: Environment, host: str, port: int, target_id: int, timeout_ms: float
-) -> TransferResponse | None:
-    try:
-        connection = await RpcConnection.open(environment, host, port, "leadership-transfer", timeout_ms=1_000)
-    except (OSError, trio.TooSlowError):
-        return None
+async def _ask(environment: Environment, host: str, port: int, target_id: int, timeout_ms: float) -> TransferResponse:
+    connection = await RpcConnection.open(environment, host, port, "leadership-transfer", timeout_ms=1_000)
     try:
         body = await connection.request_raw(
             LEADERSHIP_TRANSFER_KEY,
@@ -125,7 +137,5 @@ async def _ask(
             timeout_ms=timeout_ms,
         )
         return decode_transfer_response(body)
-    except OSError:
-        return None
     finally:
         connection.close()

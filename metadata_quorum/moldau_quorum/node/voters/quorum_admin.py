@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's name of the metadata log."""
 VOTER_CHANGE_TIMEOUT_MS: Final = 60_000
+CATCH_UP_SHARE: Final = 0.8
+"""Part of an AddRaftVoter's timeout in which the node must catch up; the rest is left for the answer."""
 TRANSFER_TIMEOUT_MS: Final = 10_000
 FORGET_TIMEOUT_MS: Final = 5_000
 BROKERS, CONTROLLERS = 1, 2
@@ -155,7 +157,8 @@ class QuorumAdmin:
         problem = voter.problem()
         if problem is not None:
             return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
-        timeout_ms = min(request.timeout_ms, VOTER_CHANGE_TIMEOUT_MS) if request.timeout_ms > 0 else 30_000
+        wanted_ms = min(request.timeout_ms, VOTER_CHANGE_TIMEOUT_MS) if request.timeout_ms > 0 else 30_000
+        timeout_ms = wanted_ms * CATCH_UP_SHARE
         try:
             with trio.fail_after(timeout_ms / 1000):
                 await self._log.add_voter(voter)
@@ -166,7 +169,9 @@ class QuorumAdmin:
         except trio.TooSlowError:
             await self._forget_learner(voter)
             return AddRaftVoterResponse(
-                error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="the node did not catch up in time"
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message=f"node {voter.voter_id} did not catch up at {voter.host}:{voter.port} within "
+                f"{timeout_ms / 1000:g} s, and was not added: does it run, with that id and address?",
             )
         return AddRaftVoterResponse(error_message=None)
 

@@ -198,7 +198,8 @@ QUORUM_KEYS = (
         is_own=True,
         doc="Patterns of the distinguished names that certificates of controllers have, separated by semicolons, for "
         "example CN=controller-*,O=Example. It counts where a controller listener has ssl.client.auth=required. Empty: "
-        "the certificate must name the host that the quorum knows the controller by.",
+        "the certificate must name the host that the quorum knows the controller by. Where controllers log in with "
+        "SASL, the patterns are those of their user names; empty: all log in as the same user.",
     ),
     integer(
         name="controller.quorum.retry.backoff.ms",
