@@ -24,7 +24,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
@@ -47,6 +47,27 @@ READ_ONLY_REQUESTS = (
 
 The client may send one to a second broker while the first has not answered.
 """
+
+
+class Located:
+    """The broker that a request is about, such as a group's coordinator; it is looked up before each attempt."""
+
+    __slots__ = ("_find", "node_id")
+
+    def __init__(self, find: Callable[[float], Awaitable[int]]) -> None:
+        """``find`` takes the time at which the call ends, as ``ClusterClient.now_ms``."""
+        self._find = find
+        self.node_id = -1
+        """The broker that was asked last."""
+
+    async def find(self, deadline_ms: float) -> int:
+        """Returns the broker.
+
+        Raises:
+            KafkaError: it is not known.
+        """
+        self.node_id = await self._find(deadline_ms)
+        return self.node_id
 
 
 class Requester:
@@ -92,7 +113,7 @@ class Requester:
             return self.client.request_timeout_ms
         return max(1, self.broker_timeout_ms)
 
-    def _limit_s(self) -> float:
+    def limit_s(self) -> float:
         """Returns how long a request may last, in seconds; without a limit of the call, the connection ends it."""
         return math.inf if self._deadline_ms is None else self.timeout_ms / 1000
 
@@ -119,10 +140,11 @@ class Requester:
         request: Request,
         *,
         node_id: int | None = None,
+        at: Located | None = None,
         code_of: Callable[[R], ErrorCode | None] | None = None,
         needed: NeededVersion | None = None,
     ) -> R:
-        """Returns the first response without a retriable error, from any broker or from ``node_id``.
+        """Returns the first response without a retriable error, from any broker, from ``node_id``, or the one ``at``.
 
         Raises:
             KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up; UNSUPPORTED_VERSION where no
@@ -134,7 +156,9 @@ class Requester:
         while True:
             problem: str
             try:
-                with trio.fail_after(self._limit_s()):
+                if at is not None:
+                    node_id = await at.find(deadline_ms)
+                with trio.fail_after(self.limit_s()):
                     if node_id is not None:
                         response = await client.request(node_id, response_class, request, needed=needed)
                     elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
@@ -145,6 +169,10 @@ class Requester:
                 raise
             except TRANSPORT_ERRORS as error:
                 problem = str(error) or "no answer in time"
+            except KafkaError as error:
+                if at is None or not failures or not error.retriable:
+                    raise
+                problem = str(error)  # the broker that failed has no successor yet
             else:
                 code = None if code_of is None else code_of(response)
                 if code is None or not code.retriable:
@@ -180,32 +208,40 @@ class Requester:
         Raises:
             KafkaError: COORDINATOR_NOT_AVAILABLE after the timeout, or an error that is not retriable.
         """
-        return await self._find_coordinator(group_id, GROUP_COORDINATOR, f"group {group_id}")
+        return await self.group_coordinator(group_id).find(self.client.now_ms + self.timeout_ms)
 
     async def find_transaction_coordinator(self, transactional_id: str) -> int:
         """Returns the broker that coordinates a transactional id; raises as ``find_group_coordinator``."""
-        return await self._find_coordinator(
-            transactional_id, TRANSACTION_COORDINATOR, f"transactional id {transactional_id}"
-        )
+        return await self.transaction_coordinator(transactional_id).find(self.client.now_ms + self.timeout_ms)
 
-    async def _find_coordinator(self, key: str, key_type: int, description: str) -> int:
-        client = self.client
-        deadline_ms = client.now_ms + self.timeout_ms
-        failures = 0
-        while True:
-            try:
-                with trio.fail_after(self._limit_s()):
-                    return await client.find_coordinator(key, key_type)
-            except TRANSPORT_ERRORS as error:
-                last: Exception = error
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                last = error
-            failures += 1
-            if client.now_ms >= deadline_ms:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {last}") from last
-            await client.backoff(failures)
+    def group_coordinator(self, group_id: str) -> Located:
+        """Returns the place of requests about a group, for ``ask``."""
+        return self._coordinator(group_id, GROUP_COORDINATOR, f"group {group_id}")
+
+    def transaction_coordinator(self, transactional_id: str) -> Located:
+        """Returns the place of requests about a transactional id, for ``ask``."""
+        return self._coordinator(transactional_id, TRANSACTION_COORDINATOR, f"transactional id {transactional_id}")
+
+    def _coordinator(self, key: str, key_type: int, description: str) -> Located:
+        async def find(deadline_ms: float) -> int:
+            client = self.client
+            failures = 0
+            while True:
+                try:
+                    with trio.fail_after(self.limit_s()):
+                        return await client.find_coordinator(key, key_type)
+                except TRANSPORT_ERRORS as error:
+                    last: Exception = error
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+                failures += 1
+                if client.now_ms >= deadline_ms:
+                    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {last}") from last
+                await client.backoff(failures)
+
+        return Located(find)
 
 
 NOT_ASKED = -2147483648

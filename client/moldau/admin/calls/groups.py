@@ -41,7 +41,7 @@ from moldau.runtime.net.served_versions import UnsupportedApiError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from moldau.admin.requester import Requester
+    from moldau.admin.requester import Located, Requester
 
 
 class _Described(Protocol):
@@ -96,11 +96,11 @@ class Groups:
         found: dict[str, GroupDescription] = {}
         failures: dict[str, KafkaError] = {}
         for group_id in arguments.texts("describe_groups", "group_ids", group_ids):
-            node_id = await self._requester.find_group_coordinator(group_id)
+            at = self._requester.group_coordinator(group_id)
             response = await self._requester.ask(
                 DescribeGroupsResponse,
                 DescribeGroupsRequest(groups=[group_id], include_authorized_operations=include_authorized_operations),
-                node_id=node_id,
+                at=at,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
             for group in response.groups:
@@ -109,7 +109,7 @@ class Groups:
                     failures[group_id] = KafkaError(code, group.error_message)
                     continue
                 if code is ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
-                    consumers = await self._describe_consumers(group_id, node_id, include_authorized_operations)
+                    consumers = await self._describe_consumers(group_id, at, include_authorized_operations)
                     if consumers is not None:
                         found[group_id] = consumers
                         continue
@@ -118,7 +118,7 @@ class Groups:
                     state=group.group_state,
                     protocol_type=group.protocol_type,
                     protocol=group.protocol_data,
-                    coordinator=node_id,
+                    coordinator=at.node_id,
                     members=tuple(_member(member, group.protocol_type) for member in group.members),
                     authorized_operations=operations_of(group.authorized_operations),
                 )
@@ -129,12 +129,13 @@ class Groups:
         self,
         call: str,
         group_ids: Iterable[str],
-        ask: Callable[[str, int], Awaitable[Sequence[G]]],
+        ask: Callable[[str, Located], Awaitable[Sequence[G]]],
         describe: Callable[[G, int], D],
     ) -> dict[str, D]:
         """Returns the descriptions of groups whose coordinators ``ask`` asks, for the calls of one type of group.
 
-        ``ask`` takes a group and its coordinator; ``describe`` makes the call's value of an answer without an error.
+        ``ask`` takes a group and the place of its coordinator; ``describe`` makes the call's value of an answer without
+        an error.
 
         Raises:
             AdminError: a group cannot be described.
@@ -142,23 +143,23 @@ class Groups:
         found: dict[str, D] = {}
         failures: dict[str, KafkaError] = {}
         for group_id in arguments.texts(call, "group_ids", group_ids):
-            node_id = await self._requester.find_group_coordinator(group_id)
-            for group in await ask(group_id, node_id):
+            at = self._requester.group_coordinator(group_id)
+            for group in await ask(group_id, at):
                 error = error_of(group.error_code, group.error_message)
                 if error is None:
-                    found[group_id] = describe(group, node_id)
+                    found[group_id] = describe(group, at.node_id)
                 else:
                     failures[group_id] = error
         raise_failures(failures, found)
         return found
 
-    async def _describe_consumers(self, group_id: str, node_id: int, with_operations: bool) -> GroupDescription | None:
+    async def _describe_consumers(self, group_id: str, at: Located, with_operations: bool) -> GroupDescription | None:
         """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
         try:
             response = await self._requester.ask(
                 ConsumerGroupDescribeResponse,
                 ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
-                node_id=node_id,
+                at=at,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
         except UnsupportedApiError:
@@ -173,7 +174,7 @@ class Groups:
                 state=group.group_state,
                 protocol_type="consumer",
                 protocol=group.assignor_name,
-                coordinator=node_id,
+                coordinator=at.node_id,
                 members=tuple(_consumer_member(member) for member in group.members),
                 type="consumer",
                 epoch=group.group_epoch,
@@ -189,7 +190,8 @@ class Groups:
             response = await self._requester.ask(
                 DeleteGroupsResponse,
                 DeleteGroupsRequest(groups_names=[group_id]),
-                node_id=await self._requester.find_group_coordinator(group_id),
+                at=self._requester.group_coordinator(group_id),
+                code_of=lambda each: first_retriable(result.error_code for result in each.results),
             )
             for result in response.results:
                 code = ErrorCode.of(result.error_code)
@@ -246,7 +248,7 @@ class Groups:
         response = await self._requester.ask(
             OffsetDeleteResponse,
             OffsetDeleteRequest(group_id=group_id, topics=topics),
-            node_id=await self._requester.find_group_coordinator(group_id),
+            at=self._requester.group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id)
@@ -281,7 +283,7 @@ class Groups:
         response = await self._requester.ask(
             LeaveGroupResponse,
             LeaveGroupRequest(group_id=group_id, members=members),
-            node_id=await self._requester.find_group_coordinator(group_id),
+            at=self._requester.group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.admin.calls.groups import Groups
-    from moldau.admin.requester import Requester
+    from moldau.admin.requester import Located, Requester
 
 _SHARE = "share"
 _NOT_ANSWERED = (
@@ -61,11 +61,11 @@ class ShareGroups:
         ask = partial(self._ask, with_operations=include_authorized_operations)
         return await self._groups.describe_each("describe_share_groups", group_ids, ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int, *, with_operations: bool) -> Sequence[DescribedGroup]:
+    async def _ask(self, group_id: str, at: Located, *, with_operations: bool) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             ShareGroupDescribeResponse,
             ShareGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
-            node_id=node_id,
+            at=at,
             code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
         return response.groups
@@ -85,7 +85,7 @@ class ShareGroups:
         response = await self._requester.ask(
             DescribeShareGroupOffsetsResponse,
             request,
-            node_id=await self._requester.find_group_coordinator(group_id),
+            at=self._requester.group_coordinator(group_id),
             code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
         found: dict[TopicPartition, ShareOffset] = {}
@@ -127,7 +127,7 @@ class ShareGroups:
         response = await self._requester.ask(
             AlterShareGroupOffsetsResponse,
             AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics),
-            node_id=await self._requester.find_group_coordinator(group_id),
+            at=self._requester.group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id, response.error_message)
@@ -152,7 +152,7 @@ class ShareGroups:
             DeleteShareGroupOffsetsRequest(
                 group_id=group_id, topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
             ),
-            node_id=await self._requester.find_group_coordinator(group_id),
+            at=self._requester.group_coordinator(group_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id, response.error_message)

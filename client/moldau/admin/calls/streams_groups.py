@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.admin.calls.groups import Groups
-    from moldau.admin.requester import Requester
+    from moldau.admin.requester import Located, Requester
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
 
@@ -41,11 +41,11 @@ class StreamsGroups:
         ask = partial(self._ask, with_operations=include_authorized_operations)
         return await self._groups.describe_each("describe_streams_groups", group_ids, ask, _description)
 
-    async def _ask(self, group_id: str, node_id: int, *, with_operations: bool) -> Sequence[DescribedGroup]:
+    async def _ask(self, group_id: str, at: Located, *, with_operations: bool) -> Sequence[DescribedGroup]:
         response = await self._requester.ask(
             StreamsGroupDescribeResponse,
             StreamsGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
-            node_id=node_id,
+            at=at,
             code_of=lambda each: first_retriable(group.error_code for group in each.groups),
         )
         return response.groups

@@ -18,6 +18,7 @@ from moldau.admin.values import (
     TopicListing,
 )
 from moldau.cluster import arguments
+from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, TopicPartition
 from moldau.cluster.offsets import list_offsets
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -237,6 +238,48 @@ class Topics:
             partition: arguments.integer("delete_records", f"the offset of {partition}", offset)
             for partition, offset in arguments.by_partition("delete_records", "before", before, "42")
         }
+        found: dict[TopicPartition, int] = {}
+        failures: dict[str, KafkaError] = {}
+        client, deadline_ms = self._requester.client, self._requester.client.now_ms + self._requester.timeout_ms
+        left, rounds = list(wanted), 0
+        while left:
+            passing: dict[TopicPartition, KafkaError] = {}  # another leader may delete these records
+            for leader, partitions in (await self._by_leader(left)).items():
+                request = _deletion({one: wanted[one] for one in partitions}, self._requester.request_timeout_ms)
+                try:
+                    with trio.fail_after(self._requester.limit_s()):
+                        response = await client.request(leader, DeleteRecordsResponse, request)
+                except TRANSPORT_ERRORS as fault:
+                    text = str(fault) or "no answer in time"
+                    passing.update(dict.fromkeys(partitions, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text)))
+                    continue
+                for topic in response.topics:
+                    for part in topic.partitions:
+                        partition = TopicPartition(topic.name, part.partition_index)
+                        error = error_of(part.error_code)
+                        if error is None:
+                            found[partition] = part.low_watermark
+                        elif error.retriable:
+                            passing[partition] = error
+                        else:
+                            failures[str(partition)] = error
+            left, rounds = list(passing), rounds + 1
+            if left and client.now_ms >= deadline_ms:
+                failures |= {str(partition): error for partition, error in passing.items()}
+                break
+            if left:
+                client.request_update()
+                await client.backoff(rounds)
+        raise_failures(failures, found)
+        return found
+
+    async def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Groups partitions by their leaders; -1 stands for none.
+
+        Raises:
+            AdminError: a topic or a partition does not exist.
+        """
+        wanted = list(partitions)
         topics = await self.describe_topics(by_topic(wanted))
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in wanted:
@@ -244,34 +287,25 @@ class Topics:
             if not 0 <= partition.partition < len(parts):
                 raise AdminError({str(partition): KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
             by_leader.setdefault(parts[partition.partition].leader, []).append(partition)
-        found: dict[TopicPartition, int] = {}
-        failures: dict[str, KafkaError] = {}
-        for leader, partitions in by_leader.items():
-            await self._requester.ensure_broker_known(leader)
-            request = DeleteRecordsRequest(
-                topics=[
-                    DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[
-                            DeleteRecordsPartition(partition_index=number, offset=wanted[TopicPartition(topic, number)])
-                            for number in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic(partitions).items()
+        if any(leader not in self._requester.client.cluster_metadata.brokers for leader in by_leader):
+            await self._requester.fetch_brokers()
+        return by_leader
+
+
+def _deletion(before: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:
+    return DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    DeleteRecordsPartition(partition_index=number, offset=before[TopicPartition(topic, number)])
+                    for number in numbers
                 ],
-                timeout_ms=self._requester.request_timeout_ms,
             )
-            response = await self._requester.ask(DeleteRecordsResponse, request, node_id=leader)
-            for topic in response.topics:
-                for part in topic.partitions:
-                    partition = TopicPartition(topic.name, part.partition_index)
-                    code = ErrorCode.of(part.error_code)
-                    if code is ErrorCode.NONE:
-                        found[partition] = part.low_watermark
-                    else:
-                        failures[str(partition)] = KafkaError(code)
-        raise_failures(failures, found)
-        return found
+            for topic, numbers in by_topic(before).items()
+        ],
+        timeout_ms=timeout_ms,
+    )
 
 
 def _names_or_ids(call: str, given: Iterable[str | UUID]) -> list[str | UUID]:

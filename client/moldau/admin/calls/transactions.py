@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import raise_failures
+from moldau.admin.failures import first_retriable, raise_failures
+from moldau.admin.requester import Located
 from moldau.cluster import arguments
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
@@ -142,11 +143,11 @@ class Transactions:
         failures: dict[str, KafkaError] = {}
         names = arguments.texts("describe_transactions", "transactional_ids", transactional_ids)
         for name in dict.fromkeys(names):
-            node_id = await self._requester.find_transaction_coordinator(name)
+            at = self._requester.transaction_coordinator(name)
             response = await self._requester.ask(
                 DescribeTransactionsResponse,
                 DescribeTransactionsRequest(transactional_ids=[name]),
-                node_id=node_id,
+                at=at,
                 code_of=lambda each: next((ErrorCode.of(state.error_code) for state in each.transaction_states), None),
             )
             for state in response.transaction_states:
@@ -157,7 +158,7 @@ class Transactions:
                 found[name] = TransactionDescription(
                     transactional_id=state.transactional_id,
                     state=state.transaction_state,
-                    coordinator=node_id,
+                    coordinator=at.node_id,
                     producer_id=state.producer_id,
                     producer_epoch=state.producer_epoch,
                     timeout_ms=state.transaction_timeout_ms,
@@ -177,7 +178,8 @@ class Transactions:
         response = await self._requester.ask(
             DescribeProducersResponse,
             DescribeProducersRequest(topics=[TopicRequest(name=wanted.topic, partition_indexes=[wanted.partition])]),
-            node_id=await self._leader(wanted),
+            at=self._at_leader(wanted),
+            code_of=lambda each: first_retriable(part.error_code for topic in each.topics for part in topic.partitions),
         )
         found: list[ProducerDescription] = []
         for topic in response.topics:
@@ -196,6 +198,12 @@ class Transactions:
                     for each in part.active_producers
                 ]
         return sorted(found, key=lambda each: each.producer_id)
+
+    def _at_leader(self, partition: TopicPartition) -> Located:
+        async def find(_: float) -> int:
+            return await self._leader(partition)
+
+        return Located(find)
 
     async def _leader(self, partition: TopicPartition) -> int:
         described = (await self._topics.describe_topics([partition.topic]))[partition.topic]
@@ -227,7 +235,12 @@ class Transactions:
             coordinator_epoch=coordinator_epoch,
         )
         response = await self._requester.ask(
-            WriteTxnMarkersResponse, WriteTxnMarkersRequest(markers=[marker]), node_id=await self._leader(wanted)
+            WriteTxnMarkersResponse,
+            WriteTxnMarkersRequest(markers=[marker]),
+            at=self._at_leader(wanted),
+            code_of=lambda each: first_retriable(
+                part.error_code for result in each.markers for topic in result.topics for part in topic.partitions
+            ),
         )
         for result in response.markers:
             for topic in result.topics:
@@ -260,7 +273,7 @@ class Transactions:
         response = await self._requester.ask(
             InitProducerIdResponse,
             request,
-            node_id=await self._requester.find_transaction_coordinator(transactional_id),
+            at=self._requester.transaction_coordinator(transactional_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         code = ErrorCode.of(response.error_code)

@@ -1,0 +1,68 @@
+"""Goal: calls about a group, a transactional id or a partition go to the broker that took over from a dead one.
+
+Method: real brokers on virtual time; the broker that a call is about is killed just before the call, so that the others
+still name it.
+"""
+
+import pytest
+import trio
+
+from moldau import Admin, Producer
+from support.cluster.broker_cluster import run_cluster
+
+LIMIT_S = 15
+"""A broker's session ends after some seconds; calls give up after 60."""
+
+
+async def prepared(cluster, admin):
+    """Makes a topic, a group that has read it, and a producer with an open transaction in it."""
+    await cluster.client(1).create_topic("t", replicas=3)
+    await cluster.leader("t")
+    await admin.alter_group_offsets("g", {("t", 0): 0})
+    given = {"bootstrap.servers": servers(cluster), "transactional.id": "x"}
+    async with Producer(given, environment=cluster.client_environment) as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await (await producer.send("t", b"1"))
+        producer.abandon()
+
+
+def servers(cluster):
+    return ",".join(f"b{broker}:9092" for broker in cluster.broker_ids)
+
+
+async def group(admin):
+    return (await admin.describe_groups(["g"]))["g"].coordinator
+
+
+async def transaction(admin):
+    return (await admin.describe_transactions(["x"]))["x"].coordinator
+
+
+async def leader(admin):
+    return (await admin.describe_topics(["t"]))["t"].partitions[0].leader
+
+
+CALLS = [
+    (group, lambda admin: admin.describe_groups(["g"])),
+    (group, lambda admin: admin.delete_group_offsets("g", [("t", 0)])),
+    (group, lambda admin: admin.delete_groups(["g"])),
+    (transaction, lambda admin: admin.describe_transactions(["x"])),
+    (transaction, lambda admin: admin.terminate_transaction("x")),
+    (leader, lambda admin: admin.describe_producers(("t", 0))),
+    (leader, lambda admin: admin.delete_records({("t", 0): -1})),
+]
+NAMES = ["describe-group", "delete-offsets", "delete-group", "transaction", "terminate", "producers", "delete-records"]
+
+
+@pytest.mark.parametrize(("place", "call"), CALLS, ids=NAMES)
+def test_a_call_finds_the_successor_of_a_dead_broker(place, call):
+    async def scenario(cluster):
+        async with Admin({"bootstrap.servers": servers(cluster)}, environment=cluster.client_environment) as admin:
+            await prepared(cluster, admin)
+            cluster.kill(await place(admin))
+            began = trio.current_time()
+            await call(admin)
+            assert trio.current_time() - began < LIMIT_S
+
+    run_cluster(scenario, brokers=3)
