@@ -251,13 +251,14 @@ def test_unread_records_hold_their_positions_back():
     """Records that a loop has not read yet must not be committed: each partition counts from its first one."""
     unread = Unread()
     assert (unread.take(), len(unread), unread.starts()) == (None, 0, {})
-    unread.fill([records(A, 5, b"a", b"b", epoch=3), records(B, 2, b"c", epoch=4)])
+    unread.fill([records(A, 5, b"a", b"b", epoch=3), records(B, 2, b"c", epoch=4)], cluster=1)
+    assert unread.cluster == 1
     assert unread.starts() == {A: (5, 3), B: (2, 4)}
     assert unread.take().value == b"a"
     assert (unread.starts(), len(unread)) == ({A: (6, 3), B: (2, 4)}, 2)
     assert [unread.take().value for _ in range(2)] == [b"b", b"c"]
-    unread.fill([records(B, 3, b"d", epoch=6)])
-    assert unread.starts() == {B: (3, 6)}
+    unread.fill([records(B, 3, b"d", epoch=6)], cluster=2)
+    assert (unread.starts(), unread.cluster) == ({B: (3, 6)}, 2)
     unread.clear()
     assert (unread.take(), unread.starts()) == (None, {})
 
