@@ -151,6 +151,18 @@ def test_a_session_ends_with_its_token(limit_ms, lifetime_ms):
     assert session.expires_ms == 500 + lifetime_ms
 
 
+@pytest.mark.parametrize("limit_ms", [0, 4_000])
+@pytest.mark.parametrize("wall_ms", [10_000, 12_000])
+def test_a_token_that_expires_in_the_exchange_ends_at_once(limit_ms, wall_ms):
+    """Its remaining life of 0 must not be taken for a session without an end."""
+    session = SaslSession(rules(limit_ms))
+    send(session, Event.HANDSHAKE, mechanism="TOKEN")
+    effect = send(session, Event.AUTHENTICATE, now_ms=500, wall_ms=wall_ms)
+    assert effect.response.session_lifetime_ms == 1
+    assert isinstance(send(session, Event.OTHER, now_ms=500), PassOn)
+    assert isinstance(send(session, Event.OTHER, now_ms=501), Refuse)
+
+
 def test_sessions_without_an_end():
     assert in_state(S.AUTHENTICATED).expires_ms == math.inf
 
