@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from moldau.protocol.errors import KafkaError
 from moldau_cli import output
 from moldau_cli.client import with_admin
 from moldau_cli.errors import CommandError, UsageError
@@ -81,7 +83,7 @@ async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], optio
     if unknown:
         raise UsageError(f"no broker {unknown[0]}; registered brokers are {','.join(map(str, registered))}")
     live = [node for node in registered if node not in cluster.fenced]
-    sizes = _largest(sizes_of(await admin.describe_log_dirs(live)))
+    sizes = _largest(await _sizes(admin, live))
     first, watch = None, _StallWatch(options.stall_s)
     limited: set[Partition] = set()
     with progress("partitions", len(plan)) as shown:
@@ -172,8 +174,17 @@ async def _copied(admin: Admin, moving: Mapping[Partition, RunningMove]) -> int:
     """Returns the bytes that the new replicas of all moves have."""
     receivers = sorted({node for move in moving.values() for node in move.adding})
     live = {one.node_id for one in (await admin.describe_cluster()).brokers}
-    sizes = sizes_of(await admin.describe_log_dirs([node for node in receivers if node in live]))
+    sizes = await _sizes(admin, [node for node in receivers if node in live])
     return sum(sizes.get((*where, node), 0) for where, move in moving.items() for node in move.adding)
+
+
+async def _sizes(admin: Admin, brokers: Iterable[int]) -> dict[tuple[str, int, int], int]:
+    """Returns the bytes of the replicas on brokers; one that has just died does not end the moves of the others."""
+    found: dict[tuple[str, int, int], int] = {}
+    for node in brokers:
+        with suppress(KafkaError):
+            found.update(sizes_of(await admin.describe_log_dirs([node])))
+    return found
 
 
 def _largest(sizes: Mapping[tuple[str, int, int], int]) -> dict[Partition, int]:

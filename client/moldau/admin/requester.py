@@ -147,8 +147,8 @@ class Requester:
         """Returns the first response without a retriable error, from any broker, from ``node_id``, or the one ``at``.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up; UNSUPPORTED_VERSION where no
-                broker serves the ``needed`` version of the request.
+            KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up; BROKER_NOT_AVAILABLE when
+                ``node_id`` is gone; UNSUPPORTED_VERSION where no broker serves the ``needed`` version of the request.
         """
         client = self.client
         deadline_ms = client.now_ms + self.timeout_ms
@@ -179,6 +179,8 @@ class Requester:
                     return response
                 problem = reason_of(response, code)
             failures += 1
+            if at is None and node_id is not None and node_id not in client.cluster_metadata.brokers:
+                raise _not_available(node_id)
             if failures > self._retries or client.now_ms >= deadline_ms:
                 name = type(request).__name__.removesuffix("Request")
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {problem}")
@@ -193,7 +195,33 @@ class Requester:
         """
         client = self.client
         if node_id not in client.cluster_metadata.brokers and node_id not in await self.fetch_brokers():
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no live broker {node_id}")
+            raise _not_available(node_id)
+
+    async def ask_each(
+        self,
+        response_class: type[R],
+        request: Request,
+        *,
+        code_of: Callable[[R], ErrorCode | None],
+        needed: NeededVersion | None = None,
+    ) -> list[tuple[int, R]]:
+        """Returns the brokers with their responses, as ``ask``.
+
+        If one of them is gone meanwhile, all are asked again, because others have taken its part over.
+        """
+        client = self.client
+        deadline_ms = client.now_ms + self.timeout_ms
+        while True:
+            answers: list[tuple[int, R]] = []
+            try:
+                for node_id in await self.fetch_brokers():
+                    answer = await self.ask(response_class, request, node_id=node_id, code_of=code_of, needed=needed)
+                    answers.append((node_id, answer))
+            except KafkaError as error:
+                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or client.now_ms >= deadline_ms:
+                    raise
+            else:
+                return answers
 
     async def fetch_brokers(self) -> list[int]:
         """Updates the cluster metadata and returns the ids of the live brokers, ascending."""
@@ -242,6 +270,10 @@ class Requester:
                 await client.backoff(failures)
 
         return Located(find)
+
+
+def _not_available(node_id: int) -> KafkaError:
+    return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no live broker {node_id}")
 
 
 NOT_ASKED = -2147483648

@@ -7,7 +7,7 @@ still name it.
 import pytest
 import trio
 
-from moldau import Admin, Producer
+from moldau import Admin, KafkaError, Producer
 from support.cluster.broker_cluster import run_cluster
 
 LIMIT_S = 15
@@ -49,10 +49,26 @@ CALLS = [
     (group, lambda admin: admin.delete_groups(["g"])),
     (transaction, lambda admin: admin.describe_transactions(["x"])),
     (transaction, lambda admin: admin.terminate_transaction("x")),
+    (group, lambda admin: admin.list_groups()),
+    (transaction, lambda admin: admin.list_transactions()),
     (leader, lambda admin: admin.describe_producers(("t", 0))),
     (leader, lambda admin: admin.delete_records({("t", 0): -1})),
 ]
-NAMES = ["describe-group", "delete-offsets", "delete-group", "transaction", "terminate", "producers", "delete-records"]
+NAMES = ["describe-group", "delete-offsets", "delete-group", "transaction", "terminate", "groups", "transactions"]
+NAMES += ["producers", "delete-records"]
+
+
+def test_a_broker_that_is_gone_is_not_waited_for():
+    async def scenario(cluster):
+        async with Admin({"bootstrap.servers": servers(cluster)}, environment=cluster.client_environment) as admin:
+            await admin.describe_log_dirs(cluster.broker_ids)
+            cluster.kill(3)
+            began = trio.current_time()
+            with pytest.raises(KafkaError, match="BROKER_NOT_AVAILABLE: there is no live broker 3"):
+                await admin.describe_log_dirs([3])
+            assert trio.current_time() - began < LIMIT_S
+
+    run_cluster(scenario, brokers=3)
 
 
 @pytest.mark.parametrize(("place", "call"), CALLS, ids=NAMES)
@@ -62,7 +78,8 @@ def test_a_call_finds_the_successor_of_a_dead_broker(place, call):
             await prepared(cluster, admin)
             cluster.kill(await place(admin))
             began = trio.current_time()
-            await call(admin)
+            found = await call(admin)
+            assert found != [], "nothing of a list is missing"
             assert trio.current_time() - began < LIMIT_S
 
     run_cluster(scenario, brokers=3)

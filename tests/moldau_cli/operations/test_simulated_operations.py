@@ -267,6 +267,28 @@ def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
     run_cluster(scenario, brokers=4)
 
 
+def test_the_death_of_one_receiver_does_not_end_the_other_moves():
+    """The broker dies after its move has begun; the plan goes on, and ends when the broker is back."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("orders", partitions=2, replicas=1)
+        async with admin_of(cluster) as admin:
+            parts = (await admin.describe_topics(["orders"]))["orders"].partitions
+            first, second = (part.replicas[0] for part in parts)
+            dying, other = [node for node in cluster.broker_ids if node not in (1, first, second)][:2]
+            cluster.kill(dying)
+            plan = {("orders", 0): (dying,), ("orders", 1): (other,)}
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(carry_out, admin, plan, options(stall_s=200.0, elects=False))
+                await trio.sleep(100)
+                described = (await admin.describe_topics(["orders"]))["orders"].partitions
+                assert described[1].replicas == (other,)
+                cluster.start_broker(dying)
+
+    run_cluster(scenario, brokers=5)
+
+
 def test_a_plan_that_copies_nothing_is_given_up():
     """The receiver of the replicas is down: the error names the first partition, and how to go on."""
 

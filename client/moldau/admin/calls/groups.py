@@ -73,10 +73,9 @@ class Groups:
             types_filter=arguments.texts("list_groups", "types", types),
         )
         found: dict[str, GroupListing] = {}
-        for node_id in await self._requester.fetch_brokers():
-            response = await self._requester.ask(
-                ListGroupsResponse, request, node_id=node_id, code_of=lambda each: ErrorCode.of(each.error_code)
-            )
+        for node_id, response in await self._requester.ask_each(
+            ListGroupsResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+        ):
             code = ErrorCode.of(response.error_code)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, f"broker {node_id}: {code.message}")

@@ -114,14 +114,12 @@ class Transactions:
             else arguments.text("list_transactions", "id_pattern", id_pattern),
         )
         found: dict[str, TransactionListing] = {}
-        for node_id in await self._requester.fetch_brokers():
-            response = await self._requester.ask(
-                ListTransactionsResponse,
-                request,
-                node_id=node_id,
-                code_of=lambda each: ErrorCode.of(each.error_code),
-                needed=None if id_pattern is None else _PATTERN_VERSION,
-            )
+        for node_id, response in await self._requester.ask_each(
+            ListTransactionsResponse,
+            request,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=None if id_pattern is None else _PATTERN_VERSION,
+        ):
             code = ErrorCode.of(response.error_code)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, f"broker {node_id}: {code.message}")
