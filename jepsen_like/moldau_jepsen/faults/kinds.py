@@ -49,6 +49,7 @@ class FaultKind(enum.Enum):
     POWER_TRUNCATED = "power-truncated"  # a node loses power just after it has cut a log, before it appends
     DISK_HANGS = "disk-hangs"  # a disk, or that of one log directory, answers no sync
     HELD_CALL = "held-call"  # single requests or answers stay in the network, and what follows on their connections
+    CORDON = "cordon"  # a log directory of a broker takes no new replicas
 
 
 CHAOS_KINDS = (

@@ -23,6 +23,11 @@ class Cordons:
     def __contains__(self, path: object) -> bool:
         return path in self._paths
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The cordoned directories."""
+        return self._paths
+
     def follow(self, paths: Collection[str]) -> bool:
         """Replaces the cordoned directories; returns whether they changed."""
         wanted = frozenset(paths)

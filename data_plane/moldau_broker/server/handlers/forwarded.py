@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
+    from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -78,6 +79,8 @@ class ForwardingContext(LoggersContext, Protocol):
     def controller(self) -> ControllerClient: ...
     @property
     def follower(self) -> MetadataFollower: ...
+    @property
+    def directories(self) -> ReplicaDirectories: ...
     @property
     def metadata(self) -> MetadataCache: ...
 
@@ -254,9 +257,13 @@ async def handle_alter_configs(
 
 
 async def _configs_visible(context: ForwardingContext, before: MetadataImage) -> None:
-    """Waits 200 ms for a change of configuration; equal values change nothing."""
+    """Waits 200 ms for a change of configuration; equal values change nothing.
+
+    If this broker's cordoned log directories have changed, it also waits until the controller places replicas by them.
+    """
     with trio.move_on_after(0.2):
         await context.follower.wait_until(lambda image: image.configs is not before.configs)
+    await until_visible(context, context.directories.is_recorded)
 
 
 async def handle_update_features(

@@ -129,6 +129,11 @@ class ReplicaDirectories:
         cordoned = (d.directory_id for d in self._logs.directories if d.path in cordons and d.directory_id is not None)
         return DirectoryReport(offline=self.offline_ids(), cordoned=tuple(cordoned) if self._cordons_known else None)
 
+    def is_recorded(self, image: MetadataImage) -> bool:
+        """Returns whether the metadata name the cordoned directories of this broker as it reports them."""
+        broker, cordoned = image.brokers.get(self._broker_id), self.report().cordoned
+        return broker is None or cordoned is None or set(broker.cordoned_log_dirs) == set(cordoned)
+
     def _id_of(self, path: str) -> uuid.UUID | None:
         return next((d.directory_id for d in self._logs.directories if d.path == path), None)
 

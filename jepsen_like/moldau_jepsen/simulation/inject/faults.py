@@ -33,7 +33,7 @@ class FaultScope(enum.Enum):
     BROKERS = "brokers"
 
 
-NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY)
+NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY, FaultKind.CORDON)
 """Kinds that do nothing to brokers with one log directory."""
 
 STREAMS: Final = {
@@ -42,6 +42,7 @@ STREAMS: Final = {
     "since": (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED),
     "newly": (FaultKind.DISK_HANGS,),
     "calls": (FaultKind.HELD_CALL,),
+    "cordons": (FaultKind.CORDON,),
 }
 """Kinds that came later, in the order in which they came, by the stream that they are drawn from.
 

@@ -71,6 +71,7 @@ class FaultInjector:
             FaultKind.REASSIGN: self.moves.reassign,
             FaultKind.MOVE_DIRECTORY: self.moves.move_directories,
             FaultKind.ELECT: self.moves.elect,
+            FaultKind.CORDON: self.moves.cordon,
             FaultKind.HELD_CALL: self.held_calls.strike,
         }
         assert len(self._actions) == len(SIMULATED_KINDS), "every kind has its action"

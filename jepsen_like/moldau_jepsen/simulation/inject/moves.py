@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.admin import Admin
+from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -18,6 +18,7 @@ from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
 )
+from moldau.runtime.config import CORDONED_LOG_DIRS
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.cluster.simulated import BROKER_PORT, CONTROLLER_PORT, ClusterNotReadyError
 
@@ -223,6 +224,29 @@ class Moves:
 
         begin()
         return begin
+
+    def cordon(self, draw: random.Random) -> Callable[[], None]:
+        """Cordons a drawn log directory of a drawn broker; returns a function that uncordons it.
+
+        The other directories stay, so that topics can be created meanwhile.
+        """
+        node_id = draw.choice(self._cluster.broker_ids)
+        directories = self._cluster.log_directories(node_id)
+        if len(directories) < 2:
+            return lambda: None
+        mark = self._marker()
+
+        def begin(path: str) -> None:
+            change = ConfigAlteration(name=CORDONED_LOG_DIRS, value=path)
+
+            async def move(admin: Admin) -> str:
+                await admin.alter_configs({ConfigResource(type=ResourceType.BROKER, name=str(node_id)): [change]})
+                return f"{self._cluster.host(node_id)} cordons {path or 'nothing'}"
+
+            self.start("cordon", move, mark)
+
+        begin(draw.choice(directories))
+        return lambda: begin("")
 
     async def _move_directories(
         self, node_id: int, targets: list[tuple[str, int, str]], mark: Callable[[], None]

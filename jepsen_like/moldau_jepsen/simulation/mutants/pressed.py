@@ -278,6 +278,15 @@ ROLLED = replace(
     kinds=(FaultKind.RESTART, FaultKind.RESTART, FaultKind.ROLL, FaultKind.SLOW, FaultKind.LINK),
 )
 
+CORDONED = Profile(
+    name="cordoned",
+    text="log directories are cordoned while partitions move to other brokers and between directories",
+    options=replace(REPLICATION.options, directories=2, fault_seconds=20.0),
+    kinds=(FaultKind.CORDON, FaultKind.CORDON, FaultKind.REASSIGN, FaultKind.MOVE_DIRECTORY, FaultKind.KILL),
+    strikes=(8, 14),
+    lengths=(1.0, 6.0),
+)
+
 HANGING_DISKS = Profile(
     name="hanging-disks",
     text="one disk at a time answers no sync, for longer than its broker waits; writes must go on",

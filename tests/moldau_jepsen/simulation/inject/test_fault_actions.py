@@ -66,6 +66,7 @@ NOTED = {
     FaultKind.REASSIGN: "move",
     FaultKind.MOVE_DIRECTORY: "move",
     FaultKind.ELECT: "move",
+    FaultKind.CORDON: "move",
     FaultKind.BIT_ROT: "stop",
     FaultKind.LOST_LOG: "log-loss",
 }

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.records import decode_records
+from moldau.values import BrokerId
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.producers.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.committed import CommittedReader, committed_batches
+from moldau_jepsen.simulation.judge.rules.cordons import CordonRules, CordonsSeen
 from moldau_jepsen.simulation.judge.rules.disks import DiskRules
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
 from moldau_jepsen.simulation.judge.rules.epochs import EpochRules
@@ -86,6 +88,7 @@ class RuleWatcher:
         self._committed = CommittedReader(violated)
         self._retention = RetentionRules(violated)
         self._disks = DiskRules(violated, float(settings.get("log.dir.sync.timeout.ms", SYNC_TIMEOUT_MS)))
+        self._cordons = CordonRules(violated)
         session_ms = float(settings.get("broker.session.timeout.ms", SESSION_MS))
         self._sessions = SessionRules(violated, session_ms / 1000)
         self._voters: dict[int, _Voter] = {}
@@ -212,6 +215,7 @@ class RuleWatcher:
         if broker.is_built:
             self._waits.look(node_id, broker.context.replicas.waits, self._now())
             self._look_at_disks(node_id, broker)
+            self._look_at_cordons(node_id, broker)
         if broker.is_built and node_id not in self._incarnations:
             self._incarnations[node_id] = (broker, broker.context.incarnation_id)
 
@@ -223,6 +227,32 @@ class RuleWatcher:
         else:
             partitions = broker.context.replicas.partitions.values()
             self._disks.look(node_id, machine.clock.monotonic_ms(), partitions, profile.is_hanging)
+
+    def _look_at_cordons(self, node_id: int, broker: Broker) -> None:
+        logs = broker.context.logs
+        cordoned = logs.cordons.paths
+        if not cordoned:
+            self._cordons.calm(node_id)
+            return
+        image, own = broker.metadata.image, BrokerId(node_id)
+        ids = {each.directory_id for each in logs.directories if each.path in cordoned}
+
+        def is_recorded(replica: Hashable) -> bool:
+            assert isinstance(replica, tuple)
+            topic = image.topics_by_name.get(replica[0])
+            partition = None if topic is None else topic.partitions.get(replica[1])
+            return partition is not None and partition.directory(own) in ids
+
+        self._cordons.look(
+            node_id,
+            CordonsSeen(
+                process=broker,
+                cordoned=cordoned,
+                has_choice=any(path not in cordoned for path in logs.online_directories),
+                held=frozenset(log.topic_partition for log in logs._table.all() if log.parent_directory in cordoned),
+                is_recorded=is_recorded,
+            ),
+        )
 
     def replica_changed(self, node_id: int, key: PartitionKey, partition: Partition, log_end_before: int) -> None:
         """A replica's state, high watermark or log end is not what it was."""

@@ -10,6 +10,7 @@ from moldau.producer.core import accumulator
 from moldau.producer.core.accumulator import Accumulator
 from moldau.values import Offset
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
+from moldau_broker.log.directories.cordons import Cordons
 from moldau_broker.log.directories.disk_patience import DiskPatience, Verdicts
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
@@ -18,6 +19,8 @@ from moldau_broker.server.replicas.replica_waits import ReplicaWaits
 from moldau_jepsen.coverage.situations import met_by_late_end
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau.producer.core.accumulator import PartitionQueue
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.end_txn import EndTxnRequest
@@ -113,6 +116,15 @@ def hanging_disk_kept() -> list[Patch]:
         return Verdicts(probe=original(self, now_ms).probe, hung=())
 
     return [(DiskPatience, "look", look)]
+
+
+def cordon_ignored() -> list[Patch]:
+    """A new replica goes to the directory with the fewest logs, cordoned or not."""
+
+    def choose(self: Cordons, logs: Mapping[str, int]) -> str:
+        return min(logs, key=lambda path: logs[path])
+
+    return [(Cordons, "choose", choose)]
 
 
 def slow_disk_given_up() -> list[Patch]:

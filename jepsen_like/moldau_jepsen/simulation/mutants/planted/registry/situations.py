@@ -7,6 +7,7 @@ from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import administration, overtaken, situations
 from moldau_jepsen.simulation.mutants.pressed import (
     ADMINISTRATION,
+    CORDONED,
     HANGING_DISKS,
     HELD_QUESTIONS,
     LATE_PACKETS,
@@ -115,6 +116,13 @@ SITUATIONS = (
         text="a broker keeps a log directory whose disk answers no sync",
         patches=situations.hanging_disk_kept,
         profile=HANGING_DISKS,
+    ),
+    Mutant(
+        name="cordon-ignored",
+        area="log",
+        text="a new replica starts in a cordoned log directory",
+        patches=situations.cordon_ignored,
+        profile=CORDONED,
     ),
     Mutant(
         name="slow-disk-given-up",
