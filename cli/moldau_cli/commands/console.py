@@ -70,9 +70,9 @@ def console(
     inherited = os.environ.pop(TOKEN_VARIABLE, None)  # nodes that the console starts must not get it
     secret = token or inherited or None
     _check_access(host, secret)
-    given = {**connection_config(), **_checked_settings(settings or [])}
     local = _local_nodes(directory, bootstrap_server)
     address = local.bootstrap if local is not None else bootstrap_of(bootstrap_server)
+    given = {**connection_config(), **_checked_settings(settings or [])}  # those of a profile are known by now
     options = Options(
         bootstrap=address,
         settings=given,

@@ -5,8 +5,11 @@ import os
 import socket
 
 import pytest
+import trio
 
 from moldau.runtime.config import parse_server_config
+from moldau_cli.commands import console
+from moldau_cli.console import serving
 from moldau_cli.console.certificate import paired
 from moldau_cli.console.serving import Options, listen, url_of
 from moldau_cli.errors import CommandError, UsageError
@@ -106,3 +109,19 @@ def test_the_token_is_not_handed_to_nodes(monkeypatch, capsys):
     text = "process.roles=controller\nnode.id=101\ncontroller.quorum.voters=101@127.0.0.1:9093\n"
     text += "controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://127.0.0.1:9093\nlog.dirs=/nowhere\n"
     parse_server_config(text, "server.properties", {"MOLDAU_CONSOLE_TOKEN": "a token for the tests"})
+
+
+def test_the_profile_in_use_brings_its_settings(tmp_path, monkeypatch):
+    seen = []
+
+    async def run_console(options, announce):
+        seen.append(options)
+
+    monkeypatch.setattr(serving, "run_console", run_console)
+    monkeypatch.setattr(console, "run", lambda work, address: trio.run(work))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("MOLDAU_PROFILE", raising=False)
+    assert main(["profile", "add", "prod", "-b", "b1:9092", "-X", "security.protocol=SSL"]) == 0
+    assert main(["console", "--no-browser"]) == 0
+    (options,) = seen
+    assert (options.bootstrap, options.settings) == ("b1:9092", {"security.protocol": "SSL"})
