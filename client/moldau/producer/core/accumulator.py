@@ -425,6 +425,7 @@ class Accumulator:
                 self.limits.retry_backoff_ms * 2 ** min(batch.attempts - 1, 20), self.limits.retry_backoff_max_ms
             )
             batch.retry_at_ms = now_ms + delay_ms * jitter
+            batch.last_code = code
             self._requeue(queue, batch)
             return Verdict.RETRY
         self._fail(queue, batch, KafkaError(code, message))
@@ -544,12 +545,7 @@ class Accumulator:
                 break
             expired.append(batch)
         for batch in expired:
-            waited = (
-                "its answer did not come"
-                if batch.is_in_flight
-                else f"{batch.attempts} attempts failed or none was made"
-            )
-            message = f"{batch.partition}: not delivered within {limit_ms:g} ms of send ({waited})"
+            message = f"{batch.partition}: not delivered within {limit_ms:g} ms of send ({batch.progress()})"
             self._discard(batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
         return expired
 

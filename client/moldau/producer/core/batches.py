@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from moldau.protocol.errors import ErrorCode
 from moldau.records import set_producer_state
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class ProducerBatch:
         "is_in_flight",
         "is_settled",
         "is_uncertain",
+        "last_code",
         "leader",
         "ordinal",
         "partition",
@@ -71,6 +73,7 @@ class ProducerBatch:
         self.is_in_flight = False
         self.is_settled = False
         self.is_uncertain = False  # the broker may have written it although no answer confirmed it
+        self.last_code = ErrorCode.NONE  # of the last attempt that failed and is repeated
         self.leader: tuple[int, int] | None = None  # broker and leader epoch of the last attempt that is answered
         self.base_offset = -1
         self.append_timestamp = -1
@@ -85,6 +88,14 @@ class ProducerBatch:
             f"ProducerBatch({self.partition}, records={self.builder.record_count}, attempts={self.attempts}, "
             f"sequence={self.base_sequence}, settled={self.is_settled}, error={self.error})"
         )
+
+    def progress(self) -> str:
+        """Returns what became of the attempts to deliver the batch, for an error text."""
+        if self.is_in_flight:
+            return "its answer did not come"
+        if self.last_code is ErrorCode.NONE:
+            return "no attempt could be made" if self.attempts == 0 else f"attempts: {self.attempts}"
+        return f"attempts: {self.attempts}, the last failed with {self.last_code.name}"
 
     @property
     def has_sequence(self) -> bool:

@@ -553,7 +553,7 @@ class TransactionManager:
             self.fail(code, detail)
 
     def _text(self, code: ErrorCode, detail: str) -> str:
-        where = f"{detail}: " if detail else ""
+        where = f"{detail}: " if detail and detail != code.message else ""  # a broker may send the code's own text
         return f"transactional id {self.transactional_id!r}: {where}{code.message}"
 
     def _abortable(self, code: ErrorCode, detail: str = "") -> None:

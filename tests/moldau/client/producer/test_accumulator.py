@@ -284,6 +284,18 @@ def test_delivery_timeout_fails_queued_and_flying_batches():
     assert sequence(queued) == (7, 1, 0), "the lost batch may still arrive: the new epoch fences it"
 
 
+def test_an_expired_batch_says_why_it_was_not_delivered():
+    core = accumulator(linger_ms=0, delivery_timeout_ms=1_000)
+    add(core)
+    (batch,) = sent(core)
+    assert core.settle(batch, ErrorCode.NOT_ENOUGH_REPLICAS, 10) is Verdict.RETRY
+    assert core.expire(1_000) == [batch]
+    assert "(attempts: 1, the last failed with NOT_ENOUGH_REPLICAS)" in str(batch.error)
+    add(core, now=1_000)
+    (unsent,) = core.expire(2_000)
+    assert "(no attempt could be made)" in str(unsent.error)
+
+
 def test_retries_end():
     core = accumulator(linger_ms=0, retries=1)
     add(core)

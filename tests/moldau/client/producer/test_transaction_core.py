@@ -199,6 +199,13 @@ def test_the_cause_is_named_not_its_consequences():
     assert "t-0" not in str(manager.error)
 
 
+def test_a_brokers_text_that_says_nothing_more_is_not_repeated():
+    manager = make()
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    manager.fail(code, code.message)
+    assert str(manager.error).count(code.message) == 1
+
+
 def test_a_lost_record_asks_for_a_new_epoch_with_the_abort():
     manager = ready()
     manager.begin()
