@@ -81,6 +81,8 @@ class SimulatedCluster:
         self.controllers: dict[int, ControllerNode] = {}
         self.lost_logs: dict[int, None] = {}
         """Voters whose metadata log a fault has lost, until they are replaced."""
+        self.full_disks: dict[int, None] = {}
+        """Nodes whose disk was filled at some time, so that they may have ended because of it."""
         self._stops: dict[int, trio.Event] = {}
         self._kept_down: tuple[int, ...] = ()
 

@@ -109,6 +109,19 @@ class TestCluster(LocalCluster):
             self._power_losses += 1
             self.lose_power(node_id, self._power_losses)
 
+    def fill_disk(self, node_id: int) -> None:
+        """Leaves no room on the node's disk. A broker ends at its next write, because its log directory has failed.
+
+        Raises:
+            LauncherUsageError: The cluster was not started ``hostile``.
+        """
+        self.touched = True
+        self.control(node_id, lambda control: replace(control, disk_full=1.0))
+
+    def free_disk(self, node_id: int) -> None:
+        """Ends ``fill_disk``. A node that ended because of it stays down until it is started."""
+        self.control(node_id, lambda control: replace(control, disk_full=0.0))
+
     def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
         """See ``LocalCluster.wait_ready``; the error also names the faults that still hold."""
         try:

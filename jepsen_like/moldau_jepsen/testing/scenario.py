@@ -22,6 +22,7 @@ from moldau_jepsen.launcher.spec import no_such_node
 from moldau_jepsen.testing.local import in_force
 from moldau_jepsen.testing.pipeline import PipelineHistory
 from moldau_jepsen.testing.simulated import run_reported
+from moldau_jepsen.world.disk.disk_profile import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -113,6 +114,14 @@ class Cluster(abc.ABC):
         """Lifts every cut."""
 
     @abc.abstractmethod
+    async def fill_disk(self, node_id: int) -> None:
+        """Leaves no room on the node's disk. A broker ends at its next write, because its log directory has failed."""
+
+    @abc.abstractmethod
+    async def free_disk(self, node_id: int) -> None:
+        """Ends ``fill_disk``. A node that ended because of it stays down until it is started."""
+
+    @abc.abstractmethod
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
         """Starts stopped nodes and waits until every broker serves; it does not resume paused nodes.
 
@@ -160,6 +169,18 @@ class ProcessCluster(Cluster):
     async def heal(self) -> None:
         """See ``Cluster``."""
         await trio.to_thread.run_sync(self._local.heal)
+
+    async def fill_disk(self, node_id: int) -> None:
+        """See ``Cluster``.
+
+        Raises:
+            LauncherUsageError: The cluster was not started ``hostile``.
+        """
+        await trio.to_thread.run_sync(self._local.fill_disk, node_id)
+
+    async def free_disk(self, node_id: int) -> None:
+        """See ``Cluster``."""
+        await trio.to_thread.run_sync(self._local.free_disk, node_id)
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
         """See ``Cluster``."""
@@ -233,6 +254,16 @@ class SimulatedProcesses(Cluster):
         self.simulated.world.network.heal_all()
         self._cuts.clear()
 
+    async def fill_disk(self, node_id: int) -> None:
+        """See ``Cluster``."""
+        machine = self._machine(node_id)
+        self.simulated.full_disks[node_id] = None
+        machine.disk.profile.begin(Trouble(on_effect=_nothing, capacity_bytes=machine.disk.used_bytes()))
+
+    async def free_disk(self, node_id: int) -> None:
+        """See ``Cluster``."""
+        self._machine(node_id).disk.profile.end_all()
+
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
         """See ``Cluster``; the seconds are virtual.
 
@@ -244,6 +275,10 @@ class SimulatedProcesses(Cluster):
         except ClusterNotReadyError as error:
             paused = [node_id for node_id, machine in sorted(self.simulated.machines.items()) if machine.is_paused]
             raise ClusterNotReadyError(f"{error}{in_force(self._cuts, paused)}") from error
+
+
+def _nothing() -> None:
+    """Takes note of no effect of a fault: the test knows which disk it filled."""
 
 
 def run_on_processes(scenario: Scenario, local: TestCluster) -> None:

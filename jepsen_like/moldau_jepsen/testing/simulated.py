@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
+from moldau.runtime.tasks.exceptions import leaves
+from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.launcher import ClusterSpec
 from moldau_jepsen.launcher.cluster import refuse_wrong
@@ -75,10 +77,15 @@ class _Watched:
 
     def found(self) -> list[str]:
         """Returns the violations found so far."""
+        full = {self.cluster.host(node_id) for node_id in self.cluster.full_disks}
         found = [str(violation) for violation in self._judge.violations]
         found += [f"failed request: {line}" for line in self._logs.failures]
         found += [self._guard.found] if self._guard.found is not None else []
-        found += [f"{name} ended with {place_of(error)}" for name, error in self._world.failures]
+        found += [
+            f"{name} ended with {place_of(error)}"
+            for name, error in self._world.failures
+            if name not in full or not all(isinstance(leaf, OSError | LogStorageError) for leaf in leaves(error))
+        ]
         return found
 
 
