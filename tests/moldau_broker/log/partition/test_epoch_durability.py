@@ -154,6 +154,31 @@ def test_an_older_write_of_epochs_does_not_replace_a_newer_one() -> None:
     assert not log.epochs.is_dirty
 
 
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_late_write_of_epochs_does_not_remove_a_newer_one(power_lost: bool) -> None:
+    """The file equals the entries again after truncations, but an older write without the last epoch is under way."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 3, count=5)
+    put(log, 5)
+    log.flush()
+    log.truncate_to(5)
+    put(log, 3)
+    late = log.flush_work()  # in a thread that does not get on
+    log.truncate_to(5)
+    put(log, 5, count=5)
+    log.storage.roll(10, START_MS)  # after a crash, the batches before it are not read
+    put(log, 5)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    assert manager.directories[0].recovery_points.offsets[A] == 11
+    late.run()
+    assert not late.complete()
+    again = crash(machine, manager, power_lost=power_lost).logs[A]
+    assert (again.log_end_offset, entries(again)) == (11, [(3, 0), (5, 5)])
+
+
 def test_a_flushed_new_log_survives_a_power_loss() -> None:
     """The flush, and not the creation, makes the name of the log's directory durable."""
     machine = VirtualMachine(1)
@@ -255,6 +280,24 @@ def test_a_second_flush_does_not_trust_the_first_one(seed: int) -> None:
     log.storage.roll(log.log_end_offset, START_MS)
     put(log, 2)
     assert log.flush_work() is not None  # in a thread that does not get on
+    log.flush()
+    assert log.recovery_point == 2
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_segment_that_begins_during_a_flush_is_not_durable(seed: int) -> None:
+    """The flush synced the directory before the segment was in it, so the next flush must sync it too."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 2)
+    work = log.flush_work()
+    work.run()
+    log.storage.roll(log.log_end_offset, START_MS)
+    put(log, 2)
+    work.complete()
     log.flush()
     assert log.recovery_point == 2
     again = crash(machine, manager, power_lost=True)
