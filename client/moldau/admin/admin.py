@@ -562,7 +562,8 @@ class Admin(AsyncOnly):
         A replica is (topic, partition, broker), a directory one of the broker's ``log.dirs``.
 
         Raises:
-            AdminError: LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE for a replica, among others.
+            AdminError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE, or INVALID_REPLICA_ASSIGNMENT where the directory is
+                cordoned, for a replica, among others.
             KafkaError: a broker is not alive.
         """
         await self._calls.replicas.alter_replica_log_dirs(moves)

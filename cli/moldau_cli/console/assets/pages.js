@@ -46,7 +46,7 @@ function brokers(seen) {
       ["Address", (row) => h("code", {}, row.address ?? "–")], ["Rack", (row) => row.rack ?? "–", "wide"],
       ["Leads", (row) => share(row.leads, most, number(row.leads))], ["Preferred", (row) => number(row.preferred), "num wide"], ["Replicas", (row) => number(row.replicas), "num"],
       ["Out of sync", (row) => row.out_of_sync ? badge(number(row.out_of_sync), "warn") : "0", "num"], ["Bytes", (row) => bytes(row.bytes), "num"],
-      ["Log directories", (row) => (row.log_dirs ?? []).map((each) => h("div", {}, h("code", {}, each.path), each.state !== "online" ? badge(each.state, "bad") : each.is_nearly_full ? badge(`${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`, "warn") : h("div", { class: "quiet" }, `${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`))), "wide paths"],
+      ["Log directories", (row) => (row.log_dirs ?? []).map((each) => h("div", {}, h("code", {}, each.path), ...(each.is_cordoned ? [badge("cordoned", "warn")] : []), each.state !== "online" ? badge(each.state, "bad") : each.is_nearly_full ? badge(`${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`, "warn") : h("div", { class: "quiet" }, `${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`))), "wide paths"],
     ], seen.rows, "No broker is registered.")];
 }
 

@@ -91,6 +91,7 @@ async def brokers(admin: Admin) -> dict[str, Json]:
                         "total_bytes": each.total_bytes,
                         "usable_bytes": each.usable_bytes,
                         "is_nearly_full": is_nearly_full(each),
+                        "is_cordoned": each.is_cordoned,
                     }
                     for each in dirs
                 ],
