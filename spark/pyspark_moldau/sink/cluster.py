@@ -94,6 +94,7 @@ _MISSING_RIGHTS = {
     ),
 }
 
+_TASK = "-task-"
 _ADMIN_KEYS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 
 
@@ -114,7 +115,11 @@ class Names:
 
     def task(self, run: str, partition: int, attempt: int) -> str:
         """Returns the transactional id of one attempt; the next batch uses it again."""
-        return f"{self.prefix}-task-{run}-{partition}-{attempt}"
+        return f"{self.prefix}{_TASK}{run}-{partition}-{attempt}"
+
+    def is_task(self, transactional_id: str) -> bool:
+        """Returns whether an id is of a task of this query, not of one whose ``txnAppId`` merely begins alike."""
+        return transactional_id.rpartition(_TASK)[0] == self.prefix
 
     def decision_group(self, part: int) -> str:
         """Returns the group whose offset holds a part of the last decision."""
@@ -428,15 +433,14 @@ class _Driver:
 
 async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> None:
     """Aborts what readers would wait for until its time-out. A failure delays readers, and nothing else."""
-    prefix = f"{names.prefix}-task-"
     try:
         for listed in await admin.list_transactions(states=["Ongoing"]):
             name = listed.transactional_id
-            if name.startswith(prefix) and name not in kept:
+            if names.is_task(name) and name not in kept:
                 logger.info("orphan-aborted id=%s", name)
                 await admin.terminate_transaction(name)
     except (KafkaError, OSError) as error:
-        logger.warning("orphans-stay prefix=%s error=%s", prefix, error)
+        logger.warning("orphans-stay prefix=%s error=%s", names.prefix, error)
 
 
 def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:

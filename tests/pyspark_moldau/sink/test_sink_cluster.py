@@ -63,8 +63,12 @@ def test_a_replay_before_the_decision_may_have_other_partitions(brokers):
     job = Job(brokers, "replayed", 0)
     job.task(0, 0, attempt=0)
     job.task(0, 1, attempt=0)  # the driver dies here
+    other = Job(brokers, "replayed-task-2", 500)
+    other.task(0, 0)
     reports = [job.task(0, 0, 1, run="again")]
     job.commit(0, reports, "again")
+    assert job.open_ids() == other.open_ids() == [other.names.task("r", 0, 0)], "the id of another query begins alike"
+    sink.abort_batch(other.options, other.names, 0)
     assert job.open_ids() == []
     assert job.found() == dict.fromkeys(range(20), 1)
 
