@@ -147,7 +147,7 @@ def _encryption(node: NewNode) -> Iterator[tuple[str, str, bool]]:
     is_off = not node.keystore
     names = "CONTROLLER:SSL,PLAINTEXT:SSL" if is_off else "CONTROLLER:SSL,SSL:SSL"
     yield "listener.security.protocol.map", names, is_off
-    if not is_off and BROKER in node.roles:
+    if not is_off and BROKER in node.roles and "inter.broker.listener.name" not in node.more:  # Kafka takes one of them
         yield "security.inter.broker.protocol", "SSL", False
     if node.truststore and CONTROLLER in node.roles:
         yield f"{CONTROLLER_PREFIX}ssl.client.auth", "required", False

@@ -82,6 +82,31 @@ def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host, 
     assert config.get_int("min.insync.replicas") == (1 if "min.insync.replicas" in more else 2)
 
 
+def test_a_named_listener_between_brokers_needs_no_protocol():
+    """Kafka refuses a file that has both keys."""
+    more = {"listeners": "INSIDE://:9092", "listener.security.protocol.map": "INSIDE:SASL_SSL,CONTROLLER:SSL"}
+
+    def text(**named):
+        voters = parse_voters("101@c1:9093")
+        return configuration_text(
+            NewNode(
+                roles=("broker",),
+                node_id=1,
+                voters=voters,
+                host="b1",
+                port=9092,
+                directories=("/data",),
+                keystore="node.pem",
+                more=more | named,
+            )
+        ).splitlines()
+
+    assert "security.inter.broker.protocol=SSL" in text()
+    named = text(**{"inter.broker.listener.name": "INSIDE"})
+    assert "inter.broker.listener.name=INSIDE" in named
+    assert not any(line.startswith("security.inter.broker.protocol") for line in named)
+
+
 def test_contradictions_are_named(tmp_path):
     for voters, said in (
         ("101", "expected id@host:port"),
