@@ -47,6 +47,7 @@ WELL = {
     'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
     'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "200+0x60",
     'moldau_log_directory_total_bytes{instance="a",directory="/d"}': "1000+0x60",
+    'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "2000000+0x60",  # time() begins at 0
     'moldau_broker_fenced{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
     'moldau_event_loop_lag_ms_bucket{instance="a",le="200"}': "0+100x60",
@@ -79,6 +80,9 @@ FAULTS = {
     "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
     "MoldauLogDirectoryFillsUp": {
         'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "90+0x60",
+    },
+    "MoldauCertificateExpires": {
+        'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "1000000+0x60",
     },
     "MoldauBrokerStartsLong": {'kafka_server_kafkaserver_brokerstate{instance="a"}': "2+0x60"},
     "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 
 from moldau.blocking import Consumer, ShareConsumer
 from moldau_jepsen.launcher.ports import take_free_ports
+from support.certificates import authority
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
 from support.started import STDOUT, Command
 
@@ -30,13 +31,17 @@ LABELS = re.compile(r"\{[^}]*\}")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     home = tmp_path_factory.mktemp("node")
-    broker, controller, metrics = take_free_ports(3)
+    broker, secured, controller, metrics = take_free_ports(4)
+    chain, key = authority().issue("127.0.0.1")
+    (home / "node.pem").write_text(key + chain)
     config = home / "server.properties"
     config.write_text(
         f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},SSL://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{controller}
+ssl.keystore.type=PEM
+ssl.keystore.location={home}/node.pem
 metrics.listener=127.0.0.1:{metrics}
 log.dirs={home}/data
 offsets.topic.replication.factor=1

@@ -87,6 +87,7 @@ class ControllerNode:
         machine: MetadataStateMachine,
         active: ActiveController,
         addresses: Sequence[tuple[str, int]],
+        certificates: Mapping[str, ListenerTls],
     ) -> None:
         """Made by ``run_controller``."""
         self.log = log
@@ -94,6 +95,8 @@ class ControllerNode:
         self.active = active
         self.addresses = tuple(addresses)
         """Host and port of each controller listener, as bound."""
+        self.certificates = certificates
+        """The listeners with TLS, by name."""
 
 
 async def run_controller(
@@ -197,6 +200,10 @@ async def _run(
     machine.on_image(functools.partial(_learn_cluster_id, directory, logger))
     service = _service(environment, config, settings, active, machine, features, bound[0][0].listener_name)
     known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
+    secured = {
+        endpoint.listener_name: listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+        for endpoint, _ in bound
+    }
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         nursery.start_soon(active.run)
@@ -205,6 +212,7 @@ async def _run(
             environment,
             config,
             bound,
+            secured,
             lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, logger),
             logger,
             requests,
@@ -218,7 +226,10 @@ async def _run(
             listener_name=bound[0][0].listener_name,
         )
         nursery.start_soon(search.run)
-        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=served))
+        certificates = {name: tls for name, tls in secured.items() if tls is not None}
+        task_status.started(
+            ControllerNode(log=log, machine=machine, active=active, addresses=served, certificates=certificates)
+        )
 
 
 def _endpoints(bound: Sequence[tuple[ListenerEndpoint, Listener]], voter_host: str) -> tuple[Endpoint, ...]:
@@ -346,6 +357,7 @@ async def _serve_listeners(
     environment: Environment,
     config: Config,
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
+    secured: Mapping[str, ListenerTls | None],
     handlers: Callable[[ListenerEndpoint], HandlerFactory],
     logger: EventLogger,
     requests: RequestTimes | None,
@@ -356,7 +368,6 @@ async def _serve_listeners(
     """
     limits, tally = _limits(config), ConnectionTally()
     for endpoint, listener in bound:
-        secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
         await nursery.start(
             _serve,
             environment,
@@ -364,7 +375,7 @@ async def _serve_listeners(
             handlers(endpoint),
             limits,
             tally,
-            secure,
+            secured[endpoint.listener_name],
             logger,
             requests,
             endpoint.listener_name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from cryptography import x509
 
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.tls.context import ListenerTls, client_context, server_context
@@ -95,6 +96,7 @@ def test_a_listener_shows_its_new_certificate() -> None:
         write(disk, "/node.pem", pem(1) + "\n" * 99)  # of another size, because no time passes here
         clock.now_ms += CHECK_MS
         assert listener._context.current() is not before
+        assert listener.expires_s() == x509.load_pem_x509_certificate(pem(1).encode()).not_valid_after_utc.timestamp()
         assert ListenerTls(settings, disk)._context.current() is not None
 
     on_a_disk(scenario)

@@ -28,6 +28,7 @@ from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import with_login
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
 from moldau.runtime.tls.errors import TlsHandshakeError
+from moldau.runtime.tls.expiry import expires_s
 from moldau.runtime.tls.reloading import ReloadingContext
 from moldau.runtime.tls.stores import read_pkcs12
 
@@ -50,18 +51,25 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-def server_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
+class ListenerContext(ssl.SSLContext):
+    """The context of a listener."""
+
+    expires_s: float | None = None
+    """When the first certificate of its chain expires, in seconds since 1970."""
+
+
+def server_context(settings: TlsSettings, disk: Disk) -> ListenerContext:
     """Returns the context of a listener.
 
     Raises:
         ConfigError: a file or text is no PEM, or key and certificate do not match.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     # Kafka's connections live long, and its clients do not resume sessions; tickets would cost each connection two
     # encryptions and some 500 bytes for nothing.
     context.num_tickets = 0
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
-    _configure(context, settings, disk, is_server=True)
+    context.expires_s = expires_s(_configure(context, settings, disk, is_server=True))
     return context
 
 
@@ -81,7 +89,8 @@ def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
     return context
 
 
-def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is_server: bool) -> None:
+def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is_server: bool) -> str:
+    """Returns the text that holds the context's own certificates; empty without."""
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # an end without close_notify is a cut: see ``tls``
     context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: a peer could have keys computed without end
     versions = [_VERSIONS[protocol] for protocol in settings.negotiable(is_server=is_server)]
@@ -90,7 +99,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is
     if suites:  # those of TLS 1.3 stay enabled; ``negotiable`` rules that version out where none of them is named
         context.set_ciphers(":".join(suites))
     _load_trust(context, settings, disk)
-    _load_certificate(context, settings, disk)
+    return _load_certificate(context, settings, disk)
 
 
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
@@ -109,7 +118,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
         raise ConfigError([f"{key}: holds no certificates in PEM form ({_reason(error)})"]) from error
 
 
-def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> str:
     key = f"{settings.prefix}ssl.keystore." + ("key" if settings.keystore_location is None else "location")
     password = settings.key_password or ""
     if settings.keystore_location is not None and settings.keystore_type == "PKCS12":
@@ -123,7 +132,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
     elif settings.certificate_chain is not None and settings.key is not None:
         text = f"{settings.certificate_chain}\n{settings.key}\n"
     else:
-        return
+        return ""
     try:
         with private_file(text) as path:
             # Without a password OpenSSL would ask for one on the terminal.
@@ -135,6 +144,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
                 f"does not open it ({_reason(error)})"
             ]
         ) from error
+    return text
 
 
 def _reason(error: Exception) -> str:
@@ -283,6 +293,11 @@ class ListenerTls:
     def __call__(self, connection: Connection) -> TlsConnection:
         """Wraps an accepted connection."""
         return TlsConnection(connection, self._context.current(), server_side=True, scratch=self._scratch)
+
+    def expires_s(self) -> float | None:
+        """Returns when the first certificate of the chain in use expires, in seconds since 1970."""
+        context = self._context.current()
+        return context.expires_s if isinstance(context, ListenerContext) else None
 
     def reload(self, config: Config, listener_name: str) -> None:
         """Reads certificates and keys again; open connections keep theirs.

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.metrics import Histogram
+    from moldau.runtime.tls.context import ListenerTls
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.server.lifecycle.phases import Phase
     from moldau_broker.server.replicas.isr import IsrStatistics
@@ -167,6 +168,11 @@ class Broker:
     def is_unfenced(self) -> bool:
         """Whether the last heartbeat's answer counted this broker among those that may lead."""
         return self._session is not None and not self._session.fenced
+
+    @property
+    def certificates(self) -> dict[str, ListenerTls]:
+        """The listeners with TLS, by name."""
+        return self._listening.certificates
 
     def servers(self) -> list[tuple[str, Server]]:
         """Returns the listeners that serve, by name."""

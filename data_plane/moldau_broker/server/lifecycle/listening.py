@@ -15,7 +15,7 @@ from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import serve
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import listener_tls
+from moldau.runtime.tls.context import ListenerTls, listener_tls
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.startup import bind, connection_rate_limits, listener_limits
@@ -71,6 +71,11 @@ class BrokerListeners:
     def is_serving(self) -> bool:
         """Whether a listener serves."""
         return bool(self._servers)
+
+    @property
+    def certificates(self) -> dict[str, ListenerTls]:
+        """The listeners with TLS, by name."""
+        return {name: tls for name, tls in self._tls.items() if tls is not None}
 
     def servers(self) -> list[tuple[str, Server]]:
         """Returns the listeners that serve, by name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.tls.expiry import register_expiry
 from moldau_broker.server.metrics.clients import register_client_metrics
 from moldau_broker.server.metrics.groups import register_groups
 from moldau_broker.server.metrics.quotas import register_quotas
@@ -42,6 +43,7 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     _register_purgatories(registry, broker)
     _register_listeners(registry, broker)
     _register_logs(registry, broker)
+    register_expiry(registry, broker.certificates)
     register_groups(registry, broker)
     register_quotas(registry, broker)
     register_fetch_sessions(registry, broker)
