@@ -16,6 +16,7 @@ import trio
 from moldau.runtime.net.serving.request_times import RequestTimes, register_request_times
 from moldau.runtime.telemetry.endpoint import PROMETHEUS_TYPE, Page, serve_pages
 from moldau.runtime.telemetry.metrics import Histogram, Registry
+from moldau.runtime.tls.expiry import register_expiry
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class NodeTelemetry:
         from moldau_quorum.node.metrics import register_metrics
 
         register_metrics(self.registry, node)
+        register_expiry(self.registry, node.certificates)
         self._checks["controller"] = lambda: None if node.log.leadership.leader_id >= 0 else "knows no quorum leader"
 
     def broker_created(self, broker: Broker) -> None:
@@ -79,6 +81,7 @@ class NodeTelemetry:
         from moldau_broker.server.metrics.export import register_metrics
 
         register_metrics(self.registry, broker)
+        register_expiry(self.registry, broker.listening.certificates)
         self._checks["broker"] = lambda: None if broker.is_unfenced else "is fenced"
 
     def _metrics(self) -> Page:

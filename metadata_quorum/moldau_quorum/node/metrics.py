@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.runtime.telemetry.metrics import Histogram
-from moldau.runtime.tls.expiry import register_expiry
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
         lambda: float(active.statistics().queue_length),
     )
     _register_elections(registry, active)
-    register_expiry(registry, node.certificates)
     gauge(_RAFT + "current_leader", "Id of the leader; -1 unknown.", lambda: float(log.leadership.leader_id))
     gauge(_RAFT + "current_epoch", "Epoch of the quorum.", lambda: float(log.leadership.epoch))
     gauge(_RAFT + "high_watermark", "Last committed offset known here.", lambda: float(log.high_watermark))

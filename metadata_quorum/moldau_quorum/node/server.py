@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import trio
@@ -77,6 +77,15 @@ HANDOVER_TIMEOUT_MS: Final = 2_000
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
+class ServedListeners(NamedTuple):
+    """The listeners of a controller."""
+
+    addresses: tuple[tuple[str, int], ...]
+    """Host and port of each, as bound."""
+    certificates: Mapping[str, ListenerTls]
+    """Those with TLS, by name."""
+
+
 class ControllerNode:
     """The parts of a running controller, for shells that export metrics and for simulations that look inside."""
 
@@ -86,16 +95,15 @@ class ControllerNode:
         log: MetadataLog,
         machine: MetadataStateMachine,
         active: ActiveController,
-        addresses: Sequence[tuple[str, int]],
-        certificates: Mapping[str, ListenerTls],
+        served: ServedListeners,
     ) -> None:
         """Made by ``run_controller``."""
         self.log = log
         self.machine = machine
         self.active = active
-        self.addresses = tuple(addresses)
+        self.addresses = served.addresses
         """Host and port of each controller listener, as bound."""
-        self.certificates = certificates
+        self.certificates = served.certificates
         """The listeners with TLS, by name."""
 
 
@@ -200,10 +208,6 @@ async def _run(
     machine.on_image(functools.partial(_learn_cluster_id, directory, logger))
     service = _service(environment, config, settings, active, machine, features, bound[0][0].listener_name)
     known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
-    secured = {
-        endpoint.listener_name: listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-        for endpoint, _ in bound
-    }
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         nursery.start_soon(active.run)
@@ -212,7 +216,6 @@ async def _run(
             environment,
             config,
             bound,
-            secured,
             lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, logger),
             logger,
             requests,
@@ -226,10 +229,7 @@ async def _run(
             listener_name=bound[0][0].listener_name,
         )
         nursery.start_soon(search.run)
-        certificates = {name: tls for name, tls in secured.items() if tls is not None}
-        task_status.started(
-            ControllerNode(log=log, machine=machine, active=active, addresses=served, certificates=certificates)
-        )
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, served=served))
 
 
 def _endpoints(bound: Sequence[tuple[ListenerEndpoint, Listener]], voter_host: str) -> tuple[Endpoint, ...]:
@@ -357,17 +357,17 @@ async def _serve_listeners(
     environment: Environment,
     config: Config,
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
-    secured: Mapping[str, ListenerTls | None],
     handlers: Callable[[ListenerEndpoint], HandlerFactory],
     logger: EventLogger,
     requests: RequestTimes | None,
-) -> list[tuple[str, int]]:
-    """Starts a server for each listener in ``nursery``; together they keep to the limits of connections.
-
-    Returns their addresses.
-    """
+) -> ServedListeners:
+    """Starts a server for each listener in ``nursery``; together they keep to the limits of connections."""
     limits, tally = _limits(config), ConnectionTally()
+    certificates: dict[str, ListenerTls] = {}
     for endpoint, listener in bound:
+        secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+        if secure is not None:
+            certificates[endpoint.listener_name] = secure
         await nursery.start(
             _serve,
             environment,
@@ -375,14 +375,14 @@ async def _serve_listeners(
             handlers(endpoint),
             limits,
             tally,
-            secured[endpoint.listener_name],
+            secure,
             logger,
             requests,
             endpoint.listener_name,
         )
-    found = [listener.address for _, listener in bound]
+    found = tuple(listener.address for _, listener in bound)
     logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
-    return found
+    return ServedListeners(found, certificates)
 
 
 async def _serve(

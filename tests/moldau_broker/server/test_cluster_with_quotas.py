@@ -310,7 +310,7 @@ def test_connections_of_a_busy_address_are_closed():
         network = cluster.client_environment.network
         opened_now = [await network.connect("b1", 9092) for _ in range(30)]
         await trio.sleep(1.5)
-        (_, server), *_ = cluster.running[1].servers()
+        (_, server), *_ = cluster.running[1].listening.servers()
         assert server.throttled > 0
         assert server.throttled + len(server.connections) == 31
         for each in opened_now:
@@ -329,7 +329,7 @@ def test_connections_of_a_busy_broker_are_accepted_later():
         resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
         await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
         await cluster.until(lambda: cluster.running[1].context.config.get_int(change.name) == 2)
-        (_, server), *_ = cluster.running[1].servers()
+        (_, server), *_ = cluster.running[1].listening.servers()
         network = cluster.client_environment.network
         opened_now = [await network.connect("b1", 9092) for _ in range(20)]
         await trio.sleep(1)
@@ -437,7 +437,7 @@ def test_own_clients_wait_for_a_pause_on_one_connection():
 
 def connections_of(cluster):
     """Counts the connections that the broker has accepted from clients."""
-    return sum(server.statistics().accepted for _, server in cluster.running[1].servers())
+    return sum(server.statistics().accepted for _, server in cluster.running[1].listening.servers())
 
 
 def test_metrics_show_groups_and_pauses():

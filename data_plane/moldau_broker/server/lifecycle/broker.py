@@ -82,10 +82,8 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config
     from moldau.runtime.net.serving.request_times import RequestTimes
-    from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.metrics import Histogram
-    from moldau.runtime.tls.context import ListenerTls
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.server.lifecycle.phases import Phase
     from moldau_broker.server.replicas.isr import IsrStatistics
@@ -120,7 +118,7 @@ class Broker:
         self._inter_broker_listener = inter_broker_listener_name(config)
         self._to_brokers = brokers_environment(environment, config)
         self._to_controllers = controllers_environment(environment, config)
-        self._listening = BrokerListeners(environment, config, self.broker_id, self._inter_broker_listener, requests)
+        self.listening = BrokerListeners(environment, config, self.broker_id, self._inter_broker_listener, requests)
         self.metadata = MetadataCache(
             self.broker_id,
             self._inter_broker_listener,
@@ -137,7 +135,7 @@ class Broker:
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and real port of each listener, by name; known once the broker has started."""
-        return self._listening.addresses
+        return self.listening.addresses
 
     @property
     def context(self) -> BrokerContext:
@@ -157,7 +155,7 @@ class Broker:
     @property
     def is_serving(self) -> bool:
         """Whether the broker serves clients: it has been unfenced at least once."""
-        return self._listening.is_serving
+        return self.listening.is_serving
 
     @property
     def state(self) -> BrokerState:
@@ -168,15 +166,6 @@ class Broker:
     def is_unfenced(self) -> bool:
         """Whether the last heartbeat's answer counted this broker among those that may lead."""
         return self._session is not None and not self._session.fenced
-
-    @property
-    def certificates(self) -> dict[str, ListenerTls]:
-        """The listeners with TLS, by name."""
-        return self._listening.certificates
-
-    def servers(self) -> list[tuple[str, Server]]:
-        """Returns the listeners that serve, by name."""
-        return self._listening.servers()
 
     def isr_statistics(self) -> IsrStatistics:
         """Returns how often ISRs changed; only when ``is_built``."""
@@ -221,7 +210,7 @@ class Broker:
             if isinstance(self._phase, Built):
                 self._phase.peers.close()
                 self._phase.context.controller.close()
-            self._listening.close()
+            self.listening.close()
             if self._phase is not None:
                 for directory in self._phase.logs.directories:
                     directory.release()
@@ -267,11 +256,11 @@ class Broker:
             logs = self._open_logs(follower.image.cluster_id)
         logs.know_configs(*known_log_configs(self._config, follower.image, self.broker_id))
         await self._recover(logs)
-        await self._listening.bind()
+        await self.listening.bind()
         self._phase = built = self._build(logs, controller, follower)
         await self._start_tasks(nursery, built)
         await self._register(nursery, built)
-        await self._listening.serve(nursery, built.context, self._authentication)
+        await self.listening.serve(nursery, built.context, self._authentication)
 
     async def _recover(self, logs: LogManager) -> None:
         self._phase = Recovering(logs=logs)
@@ -529,7 +518,7 @@ class Broker:
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         config = self.context.config = self._dynamic.follow(image)
-        self._listening.follow(self.context)
+        self.listening.follow(self.context)
         self._authentication.reload(config)
         self.context.replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),

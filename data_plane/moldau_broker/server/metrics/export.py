@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.tls.expiry import register_expiry
 from moldau_broker.server.metrics.clients import register_client_metrics
 from moldau_broker.server.metrics.groups import register_groups
 from moldau_broker.server.metrics.quotas import register_quotas
@@ -43,7 +42,6 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     _register_purgatories(registry, broker)
     _register_listeners(registry, broker)
     _register_logs(registry, broker)
-    register_expiry(registry, broker.certificates)
     register_groups(registry, broker)
     register_quotas(registry, broker)
     register_fetch_sessions(registry, broker)
@@ -141,7 +139,7 @@ def _register_listeners(registry: Registry, broker: Broker) -> None:
     buffered = registry.gauge("moldau_request_buffer_bytes", "Bytes of received requests and waiting answers.").labels()
 
     def update() -> None:
-        for name, server in broker.servers():
+        for name, server in broker.listening.servers():
             statistics = server.statistics()
             open_now.labels(name).set(statistics.connections)
             for field, family in counters.items():

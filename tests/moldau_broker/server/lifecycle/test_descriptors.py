@@ -80,8 +80,8 @@ def test_connections_are_refused_before_files_are_short() -> None:
         assert (await client.produce("t", batch(b"v"))).error_code == ErrorCode.NONE
         opened = [await client.raw() for _ in range(LIMIT)]
         broker = cluster.running[1]
-        await cluster.until(lambda: sum(server.refused for _, server in broker.servers()) > LIMIT // 4)
-        assert LIMIT // 4 < broker.servers()[0][1].tally.total < LIMIT - broker.context.logs.files.kept
+        await cluster.until(lambda: sum(server.refused for _, server in broker.listening.servers()) > LIMIT // 4)
+        assert LIMIT // 4 < broker.listening.servers()[0][1].tally.total < LIMIT - broker.context.logs.files.kept
         await client.create_topic("later")
         assert (await client.produce("later", batch(b"v"))).error_code == ErrorCode.NONE
         for connection in opened:

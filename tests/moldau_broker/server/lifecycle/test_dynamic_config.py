@@ -146,10 +146,10 @@ def test_limits_that_were_set_before_a_start_apply_too() -> None:
         await cluster.stop(1)
         cluster.start_broker(1)
         await cluster.until(lambda: 1 in cluster.running)
-        assert [server.limits.connections_max for _, server in cluster.running[1].servers()] == [3]
+        assert [server.limits.connections_max for _, server in cluster.running[1].listening.servers()] == [3]
         client.close()
         assert (await alter(client, BROKER, "1", listener_name_plaintext_max_connections="5"))[0] == ErrorCode.NONE
-        ((_, server),) = cluster.running[1].servers()
+        ((_, server),) = cluster.running[1].listening.servers()
         await cluster.until(lambda: server.limits.listener_connections_max == 5)
         assert server.limits.connections_max == 3
 
