@@ -80,7 +80,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "balance": Entry("operations.balance", "commands", "Even out replicas, bytes, racks and leaders over the brokers."),
     "brokers": Entry("operations.brokers", "commands", "List, drain and unregister brokers."),
     "logdirs": Entry(
-        "administration.logdirs", "commands", "Inspect log directories, and move replicas between those of a broker."
+        "administration.logdirs",
+        "commands",
+        "Inspect and cordon log directories, and move replicas between those of a broker.",
     ),
     "quorum": Entry(
         "administration.quorum", "commands", "Inspect the metadata quorum, and change its voters and its leader."

@@ -6,6 +6,7 @@ Method: brokers with two directories each, changed as an operator would change t
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,6 +30,8 @@ from support.cluster.directory_stories import TWO, directory_id, log_dirs_of, mo
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
 
+LOGGER = logging.getLogger("moldau.test.cordons")
+"""Of this file alone: its level stays changed."""
 STATIC = {**TWO, "cordoned_log_dirs": "*"}
 
 
@@ -132,7 +135,7 @@ def test_only_the_broker_itself_checks_its_directories() -> None:
             resources=[
                 changes(RESOURCE_BROKER, "2", CORDONED_LOG_DIRS, "/d1"),
                 changes(RESOURCE_BROKER, "1", CORDONED_LOG_DIRS, "/d2"),
-                changes(RESOURCE_BROKER_LOGGER, "1", "moldau", "INFO"),
+                changes(RESOURCE_BROKER_LOGGER, "1", LOGGER.name, "INFO"),
             ]
         )
         answer = await client.request(request)
