@@ -98,16 +98,19 @@ def draw(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
+    counts = sorted({row.partitions for row in rows})
     for panel, keys, title in (
         (panels[0], ("idle_broker_cores", "idle_controller_cores"), "cores at rest"),
         (panels[1], ("create_broker_cpu_s", "create_controller_cpu_s"), "processor seconds of a creation"),
     ):
         for factor in sorted({row.factor for row in rows}):
+            copies = "1 replica" if factor == 1 else f"{factor} replicas"
             for key, style in zip(keys, ("-o", "--s"), strict=True):
                 found = [(row.partitions, row.figures[key]) for row in rows if row.factor == factor]
                 role = "brokers" if "broker" in key else "controllers"
-                panel.plot(*zip(*found, strict=True), style, label=f"{role}, {factor} replicas", markersize=4)
+                panel.plot(*zip(*found, strict=True), style, label=f"{role}, {copies}", markersize=4)
         panel.set_xlabel("partitions")
+        panel.set_xticks(counts, [f"{count:,}" for count in counts])
         panel.set_title(title)
         panel.set_ylim(bottom=0)
         panel.legend(fontsize=7)
