@@ -17,18 +17,24 @@ import os
 import statistics
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 from benchmarks.broker.peers import KafkaPeer, kafka_libraries
 
 from moldau.admin import Admin, NewTopic
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from moldau.protocol.messages.end_txn import EndTxnRequest
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
-from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
-from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from moldau.protocol.schema import Request, Response
 from moldau.records import encode_batch
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.ports.real import real_environment
@@ -38,6 +44,16 @@ TOPIC = "completion"
 PARTITIONS = 3
 ASK_SECONDS = 0.002
 ENVIRONMENT = real_environment()
+
+
+R = TypeVar("R", bound=Response)
+
+
+async def ask(connection: RpcConnection, kind: type[R], request: Request, version: int) -> R:
+    """Returns the response to a request, which is of this kind."""
+    response = await connection.request(request, version)
+    assert isinstance(response, kind)
+    return response
 
 
 class Producer:
@@ -54,19 +70,22 @@ class Producer:
         any_broker = await RpcConnection.open(ENVIRONMENT, host, int(port), "completion")
         find = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
         while True:
-            (found,) = (await any_broker.request(find, 4)).coordinators
+            (found,) = (await ask(any_broker, FindCoordinatorResponse, find, 4)).coordinators
             if found.error_code == ErrorCode.NONE:
                 break
             await trio.sleep(0.1)
         self._coordinator = await RpcConnection.open(ENVIRONMENT, found.host, found.port, "completion")
         init = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=60_000)
-        answer = await self._coordinator.request(init, 4)
+        answer = await ask(self._coordinator, InitProducerIdResponse, init, 4)
         while answer.error_code != ErrorCode.NONE:
             await trio.sleep(0.1)
-            answer = await self._coordinator.request(init, 4)
+            answer = await ask(self._coordinator, InitProducerIdResponse, init, 4)
         self._identity = answer.producer_id, answer.producer_epoch
-        metadata = await any_broker.request(
-            MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False), 12
+        metadata = await ask(
+            any_broker,
+            MetadataResponse,
+            MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False),
+            12,
         )
         addresses = {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
         self._leaders = {
@@ -82,7 +101,7 @@ class Producer:
             v3_and_below_producer_epoch=epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=list(range(PARTITIONS)))],
         )
-        answer = await self._coordinator.request(request, 3)
+        answer = await ask(self._coordinator, AddPartitionsToTxnResponse, request, 3)
         return ErrorCode(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     async def _write(self, partition: int) -> None:
@@ -98,7 +117,7 @@ class Producer:
         request = ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=30_000, topic_data=[data])
         code = ErrorCode.NOT_ENOUGH_REPLICAS
         while code is ErrorCode.NOT_ENOUGH_REPLICAS:  # also where the coordinator could not be asked yet
-            answer = await self._leaders[partition].request(request, 9)
+            answer = await ask(self._leaders[partition], ProduceResponse, request, 9)
             code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         assert code is ErrorCode.NONE, code
 
@@ -113,7 +132,9 @@ class Producer:
             self._sequence += 1
             producer_id, epoch = self._identity
             began = trio.current_time()
-            answer = await self._coordinator.request(
+            answer = await ask(
+                self._coordinator,
+                EndTxnResponse,
                 EndTxnRequest(
                     transactional_id=self.transactional_id,
                     producer_id=producer_id,

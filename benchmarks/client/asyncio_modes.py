@@ -23,6 +23,8 @@ from moldau_jepsen.testing import cluster
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from outcome import Outcome
+
 R = TypeVar("R")
 ROUND_TRIPS = 500
 BURST = 50_000
@@ -33,7 +35,7 @@ TICK_S = 0.05
 async def guest(main: Callable[[], Awaitable[R]]) -> R:
     """Runs a trio function in trio's guest mode inside the running event loop."""
     loop = asyncio.get_running_loop()
-    ended = loop.create_future()
+    ended: asyncio.Future[Outcome[R]] = loop.create_future()
     trio.lowlevel.start_guest_run(
         main,
         run_sync_soon_threadsafe=loop.call_soon_threadsafe,
@@ -100,7 +102,7 @@ def show(name: str, seconds: tuple[float, float]) -> None:
 
 def main() -> None:
     with cluster(brokers=1) as local:
-        config = {"bootstrap.servers": local.bootstrap}
+        config: dict[str, object] = {"bootstrap.servers": local.bootstrap}
         with moldau.blocking.Admin(config) as admin:
             admin.create_topics([moldau.NewTopic(name="t", partitions=1, replication_factor=1)])
         for _ in range(3):

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.broker.unavailability import unavailable_ms
 
@@ -70,7 +71,7 @@ def main() -> None:
             finally:
                 cluster.shut_down()
         sys.stderr.write(f"round {number + 1}: ready {ready_ms[-1]:.0f} ms, failover {failover_ms[-1]:.0f} ms\n")
-    figures = {
+    figures: dict[str, Any] = {
         "ready_ms": {"median": round(statistics.median(ready_ms)), "worst": round(max(ready_ms))},
         "failover_ms": {"median": round(statistics.median(failover_ms)), "worst": round(max(failover_ms))},
         "idle": idle,

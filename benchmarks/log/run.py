@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from moldau.records import BatchBuilder
 from moldau.runtime.ports.real import RealDisk
+from moldau.values import LeaderEpoch
 from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner.manager import STEP_BYTES
 from moldau_broker.log.cleaner.offset_map import OffsetMap
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PARTS = ["append", "recovery", "cleaning", "growth"]
 PARTITION = TopicPartition("bench", 0)
+EPOCH = LeaderEpoch(1)
 DISK = RealDisk()
 
 
@@ -68,6 +70,11 @@ def open_log(directory: str, config: LogConfig | None = None, **request: object)
         ),
     )
     return log
+
+
+def close(log: PartitionLog) -> None:
+    """Closes the files of a log."""
+    log.storage.segments.close()
 
 
 def make_batch(size: int, record_bytes: int = 1000) -> bytearray:
@@ -119,7 +126,7 @@ def log_appends(directory: str, batch: bytearray, count: int, staged: int) -> fl
     def run() -> None:
         for _ in range(count // staged):
             for copy in copies:
-                log.stage_as_leader(copy, leader_epoch=1, now_ms=1)
+                log.stage_as_leader(copy, leader_epoch=EPOCH, now_ms=1)
             log.flush_staged()
 
     seconds = processor(run) * count / (count // staged * staged)
@@ -170,7 +177,7 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
     rnd = random.Random(1)
     for size in sizes:
         while log.size_bytes < size:
-            log.append_as_leader(large if size - log.size_bytes > 2 * MIB else batch, leader_epoch=1, now_ms=1)
+            log.append_as_leader(large if size - log.size_bytes > 2 * MIB else batch, leader_epoch=EPOCH, now_ms=1)
         log.flush()  # else the kernel's writing back of what came before is charged to what is measured
         appended = min(processor(lambda: append_some(log, batch)) for _ in range(5)) / 500 * 1e6
         # What the kernel asks for pages of its cache depends on how full memory is: the bare loop pays it, too.
@@ -197,7 +204,7 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
 def append_some(log: PartitionLog, batch: memoryview) -> None:
     """500 appends."""
     for _ in range(500):
-        log.append_as_leader(batch, leader_epoch=1, now_ms=1)
+        log.append_as_leader(batch, leader_epoch=EPOCH, now_ms=1)
 
 
 def measure_serving(log: PartitionLog, rows: list[dict[str, object]]) -> None:
@@ -244,13 +251,13 @@ def measure_recovery(root: str, rows: list[dict[str, object]], total: int) -> No
     log = open_log(directory)
     batch = memoryview(make_batch(64 * KIB))
     while log.size_bytes < total:
-        log.append_as_leader(batch, leader_epoch=1, now_ms=1)
+        log.append_as_leader(batch, leader_epoch=EPOCH, now_ms=1)
     size, end = log.size_bytes, log.log_end_offset
     log.storage.seal()
-    log.storage.segments.close()
-    used = processor(lambda: open_log(directory).close())
-    crashed = timed(lambda: open_log(directory).close())
-    clean = timed(lambda: open_log(directory, clean=True, recovery_point=end).close())
+    close(log)
+    used = processor(lambda: close(open_log(directory)))
+    crashed = timed(lambda: close(open_log(directory)))
+    clean = timed(lambda: close(open_log(directory, clean=True, recovery_point=end)))
     target = f"{root}/copy"
     os.makedirs(target)
 
@@ -293,7 +300,7 @@ def measure_cleaning(root: str, rows: list[dict[str, object]], record_bytes: int
         builder = BatchBuilder(MIB, initial_capacity=300 * KIB)
         while builder.size_bytes < 256 * KIB:
             builder.append(1, b"key-%08d" % rnd.randrange(keys), value)
-        log.append_as_leader(memoryview(builder.build()), leader_epoch=1, now_ms=1)
+        log.append_as_leader(memoryview(builder.build()), leader_epoch=EPOCH, now_ms=1)
     log.storage.roll(log.log_end_offset, 1)
     log.update_high_watermark(log.log_end_offset)
     log.flush()
@@ -343,7 +350,7 @@ def measure_many(root: str, rows: list[dict[str, object]], count: int) -> None:
     batch = memoryview(make_batch(16 * KIB))
     for number in range(count):
         log = first.get_or_create(TopicPartition("many", number), topic_id=uuid.UUID(int=1), now_ms=1)
-        log.append_as_leader(batch, leader_epoch=1, now_ms=1)
+        log.append_as_leader(batch, leader_epoch=EPOCH, now_ms=1)
     closing = timed(first.close)
     starting: list[float] = []
     second = manager()
@@ -385,6 +392,8 @@ def main() -> int:
     parser.add_argument("--note", help="remark for the report, e.g. what else ran on the machine", default="")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure these, keep the others")
     arguments = parser.parse_args()
+    if arguments.directory is not None:
+        Path(arguments.directory).mkdir(parents=True, exist_ok=True)
     root = tempfile.mkdtemp(prefix="moldau-bench-", dir=arguments.directory)
     sizes = (10**6, 10**9) if arguments.quick else (10**6, 10**9, 10**10)
     scale = 10 if arguments.quick else 1

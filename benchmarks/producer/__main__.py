@@ -157,7 +157,7 @@ def measure(bootstrap: str, pids: Sequence[int], case: str, count: int, rounds: 
     settings, keys = CASES[case]
     costs: dict[str, list[Cost]] = {name: [] for name in CLIENTS}
     for number in range(rounds):
-        names = list(CLIENTS) if number % 2 == 0 else list(reversed(CLIENTS))
+        names = list(CLIENTS) if number % 2 == 0 else list(CLIENTS)[::-1]
         for name in names:
             broker, client, wall = sum(map(cpu_ms, pids)), time.process_time(), time.perf_counter()
             CLIENTS[name](bootstrap, settings, keys, count)

@@ -18,6 +18,7 @@ import tracemalloc
 from uuid import UUID
 
 from moldau.runtime.config import BROKER_CONFIG
+from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.metadata import records as r
@@ -45,7 +46,7 @@ def build(partitions: int) -> MetadataImage:
     image = MetadataImage(offset=0)
     brokers = [
         r.RegisterBrokerRecord(
-            broker_id=n,
+            broker_id=BrokerId(n),
             incarnation_id=UUID(int=n + 1),
             broker_epoch=n + 1,
             endpoints=(r.Endpoint(name="PLAINTEXT", host=f"b{n}", port=9092),),
@@ -62,7 +63,7 @@ def build(partitions: int) -> MetadataImage:
         records.append(r.TopicRecord(name=f"topic-{number}", topic_id=topic_id))
         for partition in range(PARTITIONS_PER_TOPIC):
             first = (number * PARTITIONS_PER_TOPIC + partition) % BROKERS
-            replicas = (first, (first + 1) % BROKERS, (first + 2) % BROKERS)
+            replicas = tuple(BrokerId((first + after) % BROKERS) for after in range(3))
             records.append(
                 r.PartitionRecord(
                     topic_id=topic_id, partition_id=partition, replicas=replicas, isr=replicas, leader=replicas[0]
@@ -90,16 +91,13 @@ def measure(partitions: int) -> dict[str, object]:
 
     gc.freeze()  # as a node does when it has started
     started = time.process_time()
-    pieces = []
+    pieces: list[bytes] = []
     longest = 0.0
-    iterator = snapshot_pieces(image)
-    while True:
-        began = time.process_time()
-        piece = next(iterator, None)
+    began = time.process_time()
+    for piece in snapshot_pieces(image):
         longest = max(longest, time.process_time() - began)
-        if piece is None:
-            break
         pieces.append(piece)
+        began = time.process_time()
     written = time.process_time() - started
 
     started = time.process_time()
@@ -113,7 +111,7 @@ def measure(partitions: int) -> dict[str, object]:
     context = Context(settings=settings(), now_ms=0.0, new_uuid=lambda: UUID(int=2), draw_below=lambda bound: 0)
     led = sum(partition.leader == 0 for topic in image.topics_by_id.values() for partition in topic.partitions.values())
     view = DecisionView(image, context)
-    slices = fence(view, {0: None})
+    slices = fence(view, {BrokerId(0): None})
     records = 0
     commands: list[bytes] = []
     decided = encoded = applied = longest_turn = 0.0

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -177,25 +177,29 @@ class Cluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        os.set_blocking(self.processes[number].stdout.fileno(), False)
+        output = self.processes[number].stdout
+        assert output is not None
+        os.set_blocking(output.fileno(), False)
 
-    def wait_event(self, kind: str, seconds: float = 30.0) -> dict:
+    def wait_event(self, kind: str, seconds: float = 30.0) -> dict[str, Any]:
         """The next event of a kind from any node."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for process in self.processes.values():
+                assert process.stdout is not None
                 line = process.stdout.readline()
                 if line:
-                    event = json.loads(line)
+                    event: dict[str, Any] = json.loads(line)
                     if event["event"] == kind:
                         return event
             time.sleep(0.001)
         raise TimeoutError(f"no {kind} event within {seconds} s")
 
-    def load(self, leader: int, in_flight: int, count: int) -> dict:
-        process = self.processes[leader]
-        process.stdin.write(b"load %d %d\n" % (in_flight, count))
-        process.stdin.flush()
+    def load(self, leader: int, in_flight: int, count: int) -> dict[str, Any]:
+        commands = self.processes[leader].stdin
+        assert commands is not None
+        commands.write(b"load %d %d\n" % (in_flight, count))
+        commands.flush()
         return self.wait_event("load", 120.0)
 
     def stop(self) -> None:
@@ -218,7 +222,7 @@ def fdatasync_ms(directory: str) -> float:
     return round(statistics.median(times) * 1000, 3)
 
 
-def measure(directory: str, engine: str, kills: int, base_port: int) -> dict:
+def measure(directory: str, engine: str, kills: int, base_port: int) -> dict[str, Any]:
     cluster = Cluster(directory, engine, base_port)
     try:
         for number in cluster.voters:
