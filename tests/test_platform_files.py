@@ -34,4 +34,5 @@ def test_system_calls_are_checked_and_most_sources_are_not():
     assert "client/moldau/runtime/ports/real.py" in found
     assert "client/moldau/runtime/ports/system_calls.py" in found
     assert "client/moldau/values.py" not in found
+    assert not [path for path in found if path.startswith("benchmarks/")], "they are for Linux"
     assert 50 < len(found) < 200
