@@ -11,6 +11,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.commands.groups.positions import (
+    CREATES,
     AllTopics,
     ByDuration,
     Create,
@@ -21,6 +22,7 @@ from moldau_cli.commands.groups.positions import (
     held_offsets,
     named_partitions,
     offsets_since,
+    refuse_members,
 )
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
@@ -37,9 +39,6 @@ commands = typer.Typer(help="List, describe, reset and delete consumer groups.",
 DEAD = "Dead"
 CONSUMER = "consumer"
 """The type of groups whose assignments the coordinator computes (KIP-848)."""
-
-
-CREATES = "; --create makes it"
 
 
 class ResetTo(enum.StrEnum):
@@ -255,8 +254,7 @@ def reset(
 
     async def work(admin: Admin) -> tuple[dict[TopicPartition, plans.Held], dict[TopicPartition, int]]:
         found = (await admin.describe_groups([group]))[group] if create else await _existing(admin, group, CREATES)
-        if found.members:
-            raise UsageError(f"group {group} has {len(found.members)} members: stop them first")
+        refuse_members(f"group {group}", found.members)
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
         partitions = await _living(admin, committed) if all_topics else await named_partitions(admin, wanted)
         held = await held_offsets(admin, partitions, committed)

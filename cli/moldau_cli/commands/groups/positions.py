@@ -10,7 +10,7 @@ import typer
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sized
 
     from moldau import Admin, TopicPartition
     from moldau_cli.plans.offsets import Held
@@ -25,6 +25,18 @@ ByDuration = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")]
+CREATES = "; --create makes it"
+"""Follows the message that there is no such group."""
+
+
+def refuse_members(group: str, members: Sized, *, whom: str = "them") -> None:
+    """Checks that a group has no members, which would overwrite new offsets; ``whom`` names what to stop.
+
+    Raises:
+        UsageError: it has members.
+    """
+    if members:
+        raise UsageError(f"{group} has {len(members)} members: stop {whom} first")
 
 
 def earliest_ms(to_datetime: str | None, by_duration: str | None) -> int | None:

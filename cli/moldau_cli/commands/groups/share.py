@@ -10,6 +10,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.commands.groups.positions import (
+    CREATES,
     AllTopics,
     ByDuration,
     Create,
@@ -20,6 +21,7 @@ from moldau_cli.commands.groups.positions import (
     held_offsets,
     named_partitions,
     offsets_since,
+    refuse_members,
 )
 from moldau_cli.errors import UsageError
 from moldau_cli.group_types import GroupType
@@ -134,9 +136,8 @@ def reset_offsets(
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
         if not create or group in {each.group_id for each in await admin.list_groups(types=[SHARE.name])}:
-            found = await SHARE.existing(admin, group, "; --create makes it")
-            if found.members:
-                raise UsageError(f"share group {group} has {len(found.members)} members: stop them first")
+            found = await SHARE.existing(admin, group, CREATES)
+            refuse_members(f"share group {group}", found.members)
         if all_topics:
             partitions = sorted(await admin.list_share_group_offsets(group))
         else:

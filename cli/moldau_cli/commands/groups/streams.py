@@ -8,8 +8,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
-from moldau_cli.commands.groups.positions import DryRun, held_offsets, named_partitions
-from moldau_cli.errors import UsageError
+from moldau_cli.commands.groups.positions import DryRun, held_offsets, named_partitions, refuse_members
 from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ def reset(
 
     async def work(admin: Admin) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
         found = await STREAMS.existing(admin, group)
-        if found.members:
-            raise UsageError(f"streams group {group} has {len(found.members)} members: stop the application first")
+        refuse_members(f"streams group {group}", found.members, whom="the application")
         partitions = await named_partitions(admin, wanted)
         held = await held_offsets(admin, partitions, {})
         if to_offset is None:

@@ -6,12 +6,17 @@ value before it forwards them, and refuses those of other brokers: clients send 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
 from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
-from moldau.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource
+from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullAnswer
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+)
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS, cordon_problem
 from moldau_quorum.controller.entities.configs import APPEND, SET
 from moldau_quorum.metadata.image import RESOURCE_BROKER
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
 
 Resource = TypeVar("Resource", FullResource, AlterConfigsResource)
+Answer = TypeVar("Answer", FullAnswer, AlterConfigsResourceResponse)
 
 
 class CordonsContext(Protocol):
@@ -33,25 +39,26 @@ class CordonsContext(Protocol):
     def config(self) -> Config: ...
 
 
-class Refused(NamedTuple):
-    """A resource whose change this broker refuses."""
-
-    resource_type: int
-    resource_name: str
-    code: ErrorCode
-    message: str
-
-
-def without_refused(context: CordonsContext, resources: Sequence[Resource]) -> tuple[list[Resource], list[Refused]]:
-    """Divides resources into those to forward and those to refuse."""
+def without_refused(
+    context: CordonsContext, resources: Sequence[Resource], answer: type[Answer]
+) -> tuple[list[Resource], list[Answer]]:
+    """Returns the resources to forward, and the answers for those whose change this broker refuses."""
     forwarded: list[Resource] = []
-    refused: list[Refused] = []
+    refused: list[Answer] = []
     for resource in resources:
         refusal = _refusal(context, resource)
         if refusal is None:
             forwarded.append(resource)
         else:
-            refused.append(Refused(resource.resource_type, resource.resource_name, *refusal))
+            code, message = refusal
+            refused.append(
+                answer(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+            )
     return forwarded, refused
 
 

@@ -206,17 +206,14 @@ async def handle_incremental_alter_configs(
         )
     own = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
     request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
-    request.resources, refused = without_refused(context, request.resources)
+    request.resources, refused = without_refused(context, request.resources, IncrementalResource)
     response = IncrementalAlterConfigsResponse(responses=[])
     if request.resources or not (own or refused):
         response = await _alter_in_metadata(context, request, call)
     twice = len({each.resource_name for each in own}) < len(own)
     response.responses = [
         *response.responses,
-        *(
-            IncrementalResource(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-            for kind, name, code, message in refused
-        ),
+        *refused,
         *(alter_loggers(context, each, validate_only=request.validate_only, repeated=twice) for each in own),
     ]
     return response
@@ -240,19 +237,13 @@ async def handle_alter_configs(
     if too_many is not None:
         return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     before = context.metadata.image
-    request.resources, refused = without_refused(context, request.resources)
+    request.resources, refused = without_refused(context, request.resources, FullResource)
     response, answered = AlterConfigsResponse(responses=[]), False
     if request.resources or not refused:
         response, answered = await forward(context, request, AlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
-    response.responses = [
-        *response.responses,
-        *(
-            FullResource(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-            for kind, name, code, message in refused
-        ),
-    ]
+    response.responses = [*response.responses, *refused]
     return response
 
 
