@@ -125,7 +125,8 @@ class OutsideProcesses(NoCluster):
     def stop_node(self, node_id: int) -> bool:
         """Sends SIGTERM, and SIGKILL after a while. Returns whether SIGTERM sufficed."""
         self._signal(node_id, signal.SIGTERM)
-        self._signal(node_id, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # a paused node must run to end; another may have ended already
+            os.killpg(self._children[node_id].pid, signal.SIGCONT)
         try:
             self._wait_ended(node_id, STOP_S)
         except LauncherError:

@@ -5,6 +5,7 @@ Method: shell commands that sleep; the metadata that they would answer is made u
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
@@ -77,6 +78,22 @@ def test_a_node_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
         cluster.pause(5)
     with pytest.raises(LauncherUsageError, match="no node 6 in this cluster; its nodes are 5"):
         cluster.launch(6)
+
+
+def test_a_node_that_ends_at_once_is_stopped(tmp_path, monkeypatch):
+    """It has ended by SIGTERM before SIGCONT, which a paused node needs, is sent."""
+    cluster = OutsideProcesses([OutsideNode(node_id=5, command=SLEEPER)], ("127.0.0.1", 1), tmp_path)
+    cluster.launch(5)
+    send = os.killpg
+
+    def wait_for_end(group, number):
+        send(group, number)
+        if number == signal.SIGTERM:
+            cluster._children[5].wait(60)
+
+    monkeypatch.setattr(os, "killpg", wait_for_end)
+    assert cluster.stop_node(5)
+    assert cluster.state(5) is ProcessState.STOPPED
 
 
 def test_a_node_that_ends_just_after_its_time_is_stopped(tmp_path, monkeypatch):
