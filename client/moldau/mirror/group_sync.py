@@ -8,7 +8,7 @@ from moldau.consumer import CommitFailedError
 from moldau.mirror.core.checkpoints import IDLE_STATES, CheckpointBook, offsets_to_sync
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
 from moldau.mirror.core.offset_syncs import SyncStore
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.admin import Admin
@@ -62,8 +62,11 @@ class GroupSync:
     async def write_checkpoints(self, syncs: TopicReader) -> int:
         """Reads new offset syncs and writes the checkpoints that are due; returns how many.
 
+        A group whose offsets the source refuses is logged and left out, as MirrorMaker does: the mirror may list more
+        groups than it may describe, and a group may be deleted between both.
+
         Raises:
-            KafkaError: groups cannot be read, or a checkpoint cannot be written.
+            KafkaError: the groups cannot be listed, or a checkpoint cannot be written.
         """
 
         def take(record: Record) -> None:
@@ -79,9 +82,18 @@ class GroupSync:
         return written
 
     async def _write_group(self, group: str) -> int:
+        try:
+            offsets = await self._source.list_group_offsets(group)
+        except KafkaError as error:
+            if error.code is ErrorCode.NETWORK_EXCEPTION:
+                raise  # the source cannot be reached: the other groups would wait as long
+            self._statistics.failures += 1
+            self._statistics.last_error = f"group {group}: {error}"
+            self._logger.warning("group-not-read", group=group, error=error)
+            return 0
         committed = {
             partition: offset
-            for partition, offset in (await self._source.list_group_offsets(group)).items()
+            for partition, offset in offsets.items()
             if self._rules.names.accepts(partition.topic) and not self._policy.is_internal_topic(partition.topic)
         }
         due = self.book.due(group, committed, self._syncs.translate, self._local)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 BROKER_QUOTAS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 """The quotas that a broker counts for itself: a client has the allowance on each broker."""
+BURST_MAX: Final = 2**53
+"""Largest allowance at once, in bytes: a quota may be any number, and no number of bytes is infinite."""
 PERCENT_PER_MS: Final = 0.1
 """One millisecond of a handler, in percent of a second."""
 
@@ -97,8 +99,8 @@ class ClientQuotas:
         self._ledger.sensor(limit.group, now_ms).rate.record(-amount, now_ms)
 
     def burst(self, limit: Limit) -> int:
-        """Returns what an idle group may use at once, at least 1."""
-        return max(1, int(limit.value * self.windows.burst_ms / 1_000.0))
+        """Returns what an idle group may use at once, from 1 to ``BURST_MAX``."""
+        return max(1, int(min(limit.value * self.windows.burst_ms / 1_000.0, BURST_MAX)))
 
     def _note(self, limit: Limit, sensor: ClientSensor, pause_ms: int, now_ms: float) -> int:
         if pause_ms:

@@ -23,16 +23,17 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
+from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.serving.apis import CONTROLLER_APIS
-from support.cluster.broker_cluster import decode_response, frame, read_frame, run_cluster
+from support.cluster.broker_cluster import batch, decode_response, frame, read_frame, run_cluster
 from support.proof import all_examples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from moldau.protocol.field import FieldSpec
     from moldau.protocol.schema import Struct
@@ -52,6 +53,7 @@ ORDINARY = {"timeout_ms": 1_000, "acks": -1}
 SCANS = ("count", "index", "remove", "insert")
 """Methods of sequences that walk over their elements."""
 MANY_GROUPS = [f"group-{number % 3_900}" for number in range(4_000)]
+PARTITIONS = 60
 Path = tuple[str, ...]
 
 
@@ -262,6 +264,40 @@ def test_long_strings_count_as_several_entries() -> None:
     assert decode(OffsetFetchRequest, 9, data, entries_max=2_550) == request
     with pytest.raises(TooManyEntriesError, match="OffsetFetch"):
         decode(OffsetFetchRequest, 9, data, entries_max=2_549)
+
+
+def test_searches_by_time_take_turns() -> None:
+    """A search reads a batch: many partitions take many turns, and a repeated one is refused without a search."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=PARTITIONS)
+        await cluster.until(lambda: cluster.partition_image("t", PARTITIONS - 1) is not None)
+        for number in range(PARTITIONS):
+            answer = await client.produce("t", batch(b"x", timestamp=1_000 + number), partition=number)
+            assert answer.error_code == ErrorCode.NONE
+        counter = WorkCounter()
+        trio.lowlevel.add_instrument(counter)
+        try:
+            counter.start()
+            found = await client.request(times_of(range(PARTITIONS)), 8)
+        finally:
+            trio.lowlevel.remove_instrument(counter)
+        assert [each.timestamp for each in found.topics[0].partitions] == [1_000 + n for n in range(PARTITIONS)]
+        assert counter.largest * 3 < counter.total, f"{counter.largest} of {counter.total} calls in one turn"
+        answer = await client.request(times_of([3, 0, 0, 0]), 8)
+        assert [(each.partition_index, each.error_code) for each in answer.topics[0].partitions] == [
+            (3, ErrorCode.NONE),
+            (0, ErrorCode.INVALID_REQUEST),
+        ]
+        client.close()
+
+    run_cluster(scenario)
+
+
+def times_of(partitions: Iterable[int]) -> ListOffsetsRequest:
+    wanted = [ListOffsetsPartition(partition_index=number, timestamp=1_000) for number in partitions]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)])
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,8 @@ def test_quotas_are_set_found_and_removed(controller) -> None:
         ({"user": "a"}, rate(0.0)),
         ({"user": "a"}, rate(float("nan"))),
         ({"user": "a"}, rate(1.5)),
+        ({"user": "a"}, rate(1.0e19)),
+        ({"client-id": "a"}, rate(1.7976931348623157e308, "consumer_byte_rate")),
         ({"user": "a"}, rate(1.0, "nonsense")),
         ({"ip": "1.2.3.4"}, rate(1.0)),
     ],

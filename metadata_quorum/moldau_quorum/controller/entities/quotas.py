@@ -40,6 +40,8 @@ CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
 }
 """Quotas of users and client ids; the value says whether the quota is a whole number."""
 IP_QUOTAS: Final[Mapping[str, bool]] = {"connection_creation_rate": True}
+WHOLE_MAX: Final = 2.0**63
+"""Largest quota that is a whole number: Kafka compares with the largest int64 as a double, which is 2^63."""
 
 MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
 
@@ -131,6 +133,8 @@ def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataI
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be above 0, not {value}")
         if valid[operation.key] and abs(value - round(value)) > 1e-6:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be a whole number, not {value}")
+        if valid[operation.key] and value > WHOLE_MAX:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be below 2^63, not {value}")
         if present.get(operation.key) != value:
             records.append(ClientQuotaRecord(entity=entity, key=operation.key, value=float(value)))
     return records

@@ -532,6 +532,29 @@ def test_listing_and_describing() -> None:
     assert [(topic.topic, list(topic.partitions)) for topic in state.topics] == [("t", [5, 6])]
 
 
+class Looked(int):
+    """A producer id that counts how often it is compared."""
+
+    times = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Looked.times += 1
+        return int(self) == other
+
+
+def test_filters_of_a_list_are_not_searched_for_each_transaction() -> None:
+    """Thousands of ids as a filter of thousands of transactions would stop the event loop for seconds."""
+    driver = TransactionDriver()
+    for number in range(20):
+        Producer(driver, f"p{number}").init()
+    wanted = [Looked(1_000_000 + number) for number in range(500)]
+    answer = driver.ask(ListTransactionsRequest(producer_id_filters=wanted), 1)
+    assert isinstance(answer, ListTransactionsResponse)
+    assert not answer.transaction_states
+    assert Looked.times < 500
+
+
 def test_pending_writes_are_bounded() -> None:
     driver = TransactionDriver(TransactionConfig(appends_pending_max=1), automatic=False)
     driver.send(init_request("a"), 4)

@@ -66,6 +66,14 @@ def test_only_the_time_in_which_a_handler_runs_is_charged():
     assert used_percent(quotas) == pytest.approx(0.8)
 
 
+def test_any_quota_that_was_ever_stored_has_a_burst():
+    """A quota near the largest double gives no infinite number of bytes, with which each fetch would fail."""
+    for value in (5e-324, 1.0, 1e19, 1.7976931348623157e308):
+        toll = ClientAccount(quotas_with(consumer_byte_rate=value), Throttle()).toll(ALICE, b"app")
+        assert 1 <= toll.fetch_bytes_max <= 2**53
+        assert toll.due_for_fetch(1) == 0
+
+
 def test_errors_and_cancellations_pass_through():
     quotas = quotas_with(request_percentage=1e6)
     ended = []

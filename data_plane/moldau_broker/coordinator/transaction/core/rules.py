@@ -59,10 +59,11 @@ def listed(
 ) -> ListTransactionsResponse:
     """Returns the transactions that pass the filters of a ListTransactions request."""
     found: list[ListedTransaction] = []
+    states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     for name, transaction in sorted(transactions.items()):
-        if request.state_filters and transaction.status.label not in request.state_filters:
+        if states and transaction.status.label not in states:
             continue
-        if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+        if producer_ids and transaction.producer_id not in producer_ids:
             continue
         if request.duration_filter >= 0 and (
             transaction.start_ms < 0 or moment.wall_ms - transaction.start_ms <= request.duration_filter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -55,6 +56,8 @@ _KNOWN_FROM: Final = {
 }
 """The timestamps with a meaning of their own, with the versions of ListOffsets that know them."""
 _READ_COMMITTED = 1
+SEARCHES_PER_TURN: Final = 4
+"""Searches by time before other tasks may run. One reads a batch of up to a megabyte, which takes some milliseconds."""
 
 
 class OffsetsContext(Protocol):
@@ -74,15 +77,33 @@ def handle_list_offsets(
 ) -> ListOffsetsResponse | LongAnswer:
     """Returns offsets by time, or of the log start, the log end and the largest timestamp.
 
-    A search through compressed batches runs later, in short steps, when the answers before have left.
+    A search through compressed batches runs later, in short steps, when the answers before have left. So do searches
+    beyond ``SEARCHES_PER_TURN``. A partition that is named more than once is refused once, as in Kafka.
     """
     topics: list[ListOffsetsTopicResponse] = []
     later: list[_Later] = []
+    named = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+    searches = 0
     for topic in request.topics:
         partitions: list[ListOffsetsPartitionResponse] = []
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
         for wanted in topic.partitions:
+            index = wanted.partition_index
+            times = named[topic.name, index]
+            if times != 1:
+                if times:
+                    named[topic.name, index] = 0
+                    partitions.append(
+                        ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+                    )
+                continue
             search = _offset(context, request, call, topic.name, wanted)
+            if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+                searches += 1
+                if searches > SEARCHES_PER_TURN:
+                    later.append((partitions, len(partitions), search, None))
+                    partitions.append(ListOffsetsPartitionResponse())  # ``finish`` replaces it
+                    continue
             try:
                 step = next(search)
             except StopIteration as end:

@@ -1,0 +1,66 @@
+"""A group that the mirror cannot read leaves the other groups of its source alone.
+
+Goal: checkpoints of all readable groups, in each round. Method: a scripted source that refuses the offsets of one
+group, and a producer that keeps what it is given.
+"""
+
+import pytest
+import trio
+
+from moldau import CommittedOffset, TopicPartition
+from moldau.admin import GroupListing
+from moldau.mirror.core.formats import Checkpoint, OffsetSync
+from moldau.mirror.core.settings import parse_settings
+from moldau.mirror.group_sync import GroupSync
+from moldau.mirror.statistics import SourceStatistics
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.telemetry.log import EventLogger
+
+ORDERS = TopicPartition("orders", 0)
+SETTINGS = (
+    'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n[sources.e]'
+)
+
+
+class Source:
+    """Groups a, b and c at offset 5; the offsets of b are refused."""
+
+    def __init__(self, code):
+        self.code = code
+
+    async def list_groups(self):
+        return [GroupListing(group_id=name, protocol_type="consumer", state="Stable", type="Classic") for name in "abc"]
+
+    async def list_group_offsets(self, group):
+        if group == "b":
+            raise KafkaError(self.code)
+        return {ORDERS: CommittedOffset(5)}
+
+
+class Kept:
+    """A producer, and the reader of a topic of offset syncs."""
+
+    def __init__(self):
+        self.checkpoints = []
+
+    async def send(self, topic, value, *, key, partition):
+        self.checkpoints.append(Checkpoint.parse(key, value))
+        return self.delivered()
+
+    async def delivered(self):
+        await trio.lowlevel.checkpoint()
+
+    async def read_to_end(self, take):
+        sync = OffsetSync(ORDERS, 5, 50)
+        take(type("Record", (), {"key": sync.key(), "value": sync.value()}))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND])
+def test_a_group_that_is_refused_does_not_stop_the_others(code, caplog):
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    kept, statistics = Kept(), SourceStatistics(alias="e")
+    sync = GroupSync(settings, Source(code), None, kept, statistics, EventLogger("moldau.mirror"))
+    assert trio.run(sync.write_checkpoints, kept) == 2
+    assert [(each.group, each.downstream) for each in kept.checkpoints] == [("a", 50), ("c", 50)]
+    assert statistics.failures == 1
+    assert any(line.startswith("group-not-read") and "group=b" in line for line in caplog.messages)
