@@ -88,6 +88,41 @@ def test_a_former_epoch_counts_without_foreign_partitions(epoch: int, reported: 
     assert fenced == (ErrorCode.FENCED_MEMBER_EPOCH if is_fenced else None)
 
 
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_a_known_member_can_join_again_at_once(instance: str | None) -> None:
+    """Its leave may have been lost, or a wrong epoch was fenced: it need not wait for the end of its former session."""
+    driver = world()
+    a = ConsumerClient(driver, "a", instance=instance)
+    rest(driver, [a])
+    for other in "bc":
+        rest(driver, [a, ConsumerClient(driver, other)])
+    assert a.epoch >= 3
+    a.epoch += 1
+    assert a.beat() is ErrorCode.FENCED_MEMBER_EPOCH
+    assert a.epoch == 0
+    assert a.beat() is ErrorCode.NONE
+    assert a.epoch == group_of(driver).epoch, "nothing has changed for the others"
+    assert len(a.numbers) == 2
+    driver.pass_time(SESSION_MS - 1)
+    assert a.beat() is ErrorCode.NONE, "its session has begun again"
+
+
+def test_a_member_that_joins_again_owns_nothing() -> None:
+    """What its target no longer has is free at once: a member that joins has given up everything."""
+    driver = world()
+    a, b = ConsumerClient(driver, "a"), ConsumerClient(driver, "b")
+    rest(driver, [a])
+    rest(driver, [a, b])
+    late = ConsumerClient(driver, "c")
+    rest(driver, [late])
+    assert late.numbers == [], "the others still own all partitions"
+    a.epoch = b.epoch = 0
+    assert b.beat() is ErrorCode.NONE
+    assert a.beat() is ErrorCode.NONE
+    assert late.beat() is ErrorCode.NONE
+    assert sorted(a.numbers + b.numbers + late.numbers) == list(range(6))
+
+
 @pytest.mark.parametrize("syncs", [True, False])
 def test_a_classic_member_must_fetch_what_it_was_assigned(syncs: bool) -> None:
     """It is removed if it sends no SyncGroup after its JoinGroup, even if its heartbeats go on."""

@@ -291,10 +291,11 @@ class HeartbeatDecisions:
                     ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
                 )
             return ConsumerMember(member_id=member_id), None
-        if found.classic is None:
+        # A member that has been fenced, or whose leave was lost, joins again with its id. Epoch 0 is never too old.
+        if not joins:
+            if found.classic is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} speaks the classic protocol.")
             check_epoch(found, request.member_epoch, reported)
-        elif not joins:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} speaks the classic protocol.")
         return found, None
 
     def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
