@@ -3,6 +3,7 @@
 They are byte buffers, the nil UUID, integers that must not be confused, and marks that brokers and tools share.
 """
 
+import re
 from typing import Final, NewType
 from uuid import UUID
 
@@ -25,8 +26,25 @@ LOW_BYTES_MAX: Final = 1 << 30
 """A disk with so many usable bytes is not nearly full, however large it is."""
 
 _LOW_SHARE: Final = 20
+_DURATION: Final = re.compile(
+    r"P(?:(?P<days>\d{1,12})D)?"
+    r"(?:T(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d+)?)S)?)?"
+)
 
 
 def low_mark_bytes(total_bytes: int) -> int:
     """Returns the usable bytes below which a disk is nearly full: a twentieth of it, and at most 1 GiB."""
     return min(LOW_BYTES_MAX, total_bytes // _LOW_SHARE)
+
+
+def duration_ms(text: str) -> int:
+    """Parses an ISO 8601 duration of days, hours, minutes and seconds.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

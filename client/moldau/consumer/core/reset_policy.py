@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from moldau.consumer.core.values import duration_ms
 from moldau.runtime.config import ConfigError
+from moldau.values import duration_ms
 
 _BY_DURATION = "by_duration:"
 

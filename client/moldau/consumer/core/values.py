@@ -1,9 +1,8 @@
-"""The results of the consumer, and helpers for its configuration. Pure."""
+"""The results of the consumer, and a helper for its callbacks. Pure."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 """A callback that receives the partitions that a rebalance assigns or revokes."""
-
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
 
 
 class ConsumedRecord(NamedTuple, Generic[KeyOut, ValueOut]):
@@ -161,16 +156,3 @@ def checked_callback(name: str, callback: RebalanceCallback | None) -> Rebalance
         await awaited
 
     return run
-
-
-def duration_ms(text: str) -> int:
-    """Parses an ISO 8601 duration of days, hours, minutes and seconds.
-
-    Raises:
-        ValueError: a value is not allowed.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.consumer.core.values import duration_ms
+from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.schemas import GROUP_CONFIG
+from moldau.values import duration_ms
 from moldau_broker.server.share.core.values import ShareLimits
 from moldau_quorum.metadata.image import RESOURCE_GROUP
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 KNOWN_MAX = 10_000
 """Bound of the groups whose settings are kept."""
 _BY_DURATION = "by_duration:"
+_RESET = "share.auto.offset.reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,11 @@ class ShareGroupSettings:
 def group_settings(broker: Config, image: MetadataImage, group_id: str) -> ShareGroupSettings:
     """Returns the settings of a group by the newest metadata."""
     given = image.config(RESOURCE_GROUP, group_id)
-    config = GROUP_CONFIG.parse({name: value for name, value in given.items() if name.startswith("share.")})
+    own = {name: value for name, value in given.items() if name.startswith("share.")}
+    try:
+        config = GROUP_CONFIG.parse(own)
+    except ConfigError:  # the metadata are older than a check of this value
+        config = GROUP_CONFIG.parse({name: value for name, value in own.items() if name != _RESET})
 
     def limit(name: str) -> int:
         return config.get_int(name) if config.is_set(name) else broker.get_int(f"group.{name}")
@@ -55,7 +61,7 @@ def group_settings(broker: Config, image: MetadataImage, group_id: str) -> Share
         ),
         reads_committed=config.get_str("share.isolation.level") == "read_committed",
         renew_allowed=config.get_bool("share.renew.acknowledge.enable"),
-        reset=config.get_str("share.auto.offset.reset"),
+        reset=config.get_str(_RESET),
     )
 
 

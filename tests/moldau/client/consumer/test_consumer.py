@@ -8,11 +8,11 @@ import trio
 
 from moldau import KafkaError, TopicPartition
 from moldau.consumer import LogTruncatedError, OffsetOutOfRangeError
-from moldau.consumer.core.values import duration_ms
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_batch, encode_end_txn_marker
 from moldau.runtime.config import ConfigError
+from moldau.values import duration_ms
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

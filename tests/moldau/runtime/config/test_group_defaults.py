@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.runtime.config import BROKER_CONFIG, ConfigError
+from moldau.runtime.config import BROKER_CONFIG, GROUP_CONFIG, ConfigError
 
 BROKER = {
     "process.roles": "broker",
@@ -64,3 +64,15 @@ def test_other_defaults_of_groups_are_checked():
         "group.streams.task.offset.interval.ms = 1000: must be at least 15000 "
         "(group.streams.min.task.offset.interval.ms)"
     ]
+
+
+@pytest.mark.parametrize(
+    "reset", ["by_duration:Pfoo", "by_duration:P", "by_duration:PT-1H", "PT1H", "by_duration:P1Y", "none"]
+)
+def test_a_share_group_needs_a_place_to_begin(reset):
+    """A duration that cannot be parsed must not wait for the first member of the group."""
+    with pytest.raises(ConfigError, match="must be earliest, latest or by_duration"):
+        GROUP_CONFIG.parse({"share.auto.offset.reset": reset})
+    with pytest.raises(ConfigError, match="must be earliest, latest or by_duration"):
+        GROUP_CONFIG.parse({"share.auto.offset.reset": f"by_duration:P{'9' * 400}D"})
+    GROUP_CONFIG.parse({"share.auto.offset.reset": "by_duration:P3DT1H30M2.5S"})

@@ -17,9 +17,10 @@ from moldau.consumer.core.positions import PartitionPosition, Phase
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.statistics import ConsumerCounters
 from moldau.consumer.core.unread import Unread
-from moldau.consumer.core.values import ConsumedBatch, RebalanceCallbacks, TopicPartition, duration_ms
+from moldau.consumer.core.values import ConsumedBatch, RebalanceCallbacks, TopicPartition
 from moldau.records import Record, encode_batch
 from moldau.runtime.config import ConfigError
+from moldau.values import duration_ms
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 LIMITS = FetchLimits(max_wait_ms=500, min_bytes=1, max_bytes=50_000, partition_bytes=2000, buffer_bytes=20_000)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import Synonym
 from moldau.runtime.config.declare import HOUR_MS, MINUTE_MS, SECOND_MS, boolean, integer, names, string
+from moldau.values import duration_ms
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, ConfigKey
@@ -35,7 +36,7 @@ BOUNDED_KEYS: Final = (
     "share.partition.max.record.locks",
 )
 """Keys of groups that brokers bound with keys of their own, ``group.KIND.min.KEY`` and ``group.KIND.max.KEY``."""
-_RESET_DURATION: Final = "by_duration:P"
+_RESET_DURATION: Final = "by_duration:"
 
 
 def _broker(name: str) -> tuple[Synonym, ...]:
@@ -191,11 +192,19 @@ def check_group(config: Config) -> list[str]:
                 f"{session} = {config.get_int(session)}: must be above {heartbeat} = {config.get_int(heartbeat)}"
             )
     reset = config.get_str("share.auto.offset.reset")
-    if reset not in ("earliest", "latest") and not reset.startswith(_RESET_DURATION):
+    if reset not in ("earliest", "latest") and not _is_duration(reset):
         problems.append(
             f"share.auto.offset.reset = {reset!r}: must be earliest, latest or by_duration:<ISO 8601 duration>"
         )
     return problems
+
+
+def _is_duration(reset: str) -> bool:
+    try:
+        duration_ms(reset.removeprefix(_RESET_DURATION))
+    except ValueError:
+        return False
+    return reset.startswith(_RESET_DURATION)
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
