@@ -1,7 +1,7 @@
 """A driver for the pure group core, and an in-memory log and topic catalogue for its shell."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -95,13 +95,15 @@ class CoreDriver:
             self.commit()
             self.answer_questions()
 
-    def answer_questions(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """Answers all questions to share coordinators with one code."""
+    def answer_questions(self, code: ErrorCode = ErrorCode.NONE, *, refused: Collection[int] | None = None) -> None:
+        """Answers all questions to share coordinators with one code, or only those about the partitions ``refused``."""
         while self.questions:
             question = self.questions.pop(0)
-            response = response_of(
-                type(question.request), dict.fromkeys(asks_of(question.request), KeyAnswer(code=code))
-            )
+            answers = {
+                key: KeyAnswer(code=code if refused is None or key.partition in refused else ErrorCode.NONE)
+                for key in asks_of(question.request)
+            }
+            response = response_of(type(question.request), answers)
             self.perform(self.core.share_state_answered(question.question_id, response, self.moment()))
 
     def create_topics(self, errors: Mapping[str, ErrorCode] | None = None) -> None:

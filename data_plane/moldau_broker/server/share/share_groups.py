@@ -23,6 +23,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError, storage_failure
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
+from moldau_broker.server.share.core.values import beginning
 from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Pending, Wanted
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import CachedSettings
@@ -171,6 +172,8 @@ class ShareGroups:
             start_offset = stored.start_offset
             if start_offset < 0:
                 start_offset = await self._first_offset(led.partition, self.settings(led.key.group_id))
+                # The next leader would choose again, behind records that were delivered or written meanwhile.
+                await self.persister.write(led.key, beginning(stored.state_epoch, led.leader_epoch, start_offset))
             core = SharePartition.restore(
                 self.settings(led.key.group_id).limits,
                 stored.batches,

@@ -107,6 +107,16 @@ def test_a_repeated_beginning_keeps_what_was_delivered() -> None:
     assert batches_of(driver.ask(Read(leader_epoch=0))) == [(0, 4, 2, 1)]
 
 
+def test_a_repeated_beginning_with_the_first_record_too() -> None:
+    driver = begun()
+    driver.ask(write((5, 9, 2, 1), start=5))
+    assert driver.code(Initialize(state_epoch=0, start_offset=0)) is ErrorCode.NONE
+    found = driver.ask(Read(leader_epoch=0))
+    assert (found.start_offset, batches_of(found)) == (5, [(5, 9, 2, 1)])
+    assert driver.code(Initialize(state_epoch=1, start_offset=0)) is ErrorCode.NONE, "an administrator's"
+    assert driver.ask(Read(leader_epoch=0)).start_offset == 0
+
+
 def test_unknown_and_malformed_partitions_are_refused() -> None:
     driver = begun()
     for ask in (BEGIN, Read(leader_epoch=0), write(), Delete(), Summarize()):

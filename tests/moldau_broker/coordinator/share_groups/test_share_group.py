@@ -95,6 +95,50 @@ def test_new_partitions_are_begun_and_assigned() -> None:
     assert numbers(client) == {0, 1, 2}
 
 
+def asked_offsets(driver: CoreDriver) -> dict[int, int]:
+    """Returns the start offsets of the states that share coordinators have been asked to begin, by partition."""
+    return {
+        key.partition: ask.start_offset
+        for question in driver.questions
+        for key, ask in asks_of(question.request).items()
+        if isinstance(ask, Initialize)
+    }
+
+
+def test_new_partitions_begin_with_their_first_record() -> None:
+    """Producers may have found them before the group did; with ``latest`` it would never read those records."""
+    driver = CoreDriver(auto_commit=False)
+    driver.topics.counts["t"] = 2
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    assert asked_offsets(driver) == {0: -1, 1: -1}, "the leader chooses, by the configuration of the group"
+    driver.answer_questions()
+    driver.commit()
+    driver.topics.counts["t"] = 4
+    driver.send(beat("m", 1), 1)
+    driver.commit()
+    assert asked_offsets(driver) == {2: 0, 3: 0}
+    driver.fail_over()
+    driver.send(beat("m", 1), 1)
+    driver.commit()
+    assert asked_offsets(driver) == {2: 0, 3: 0}, "asked by the next coordinator again"
+
+
+def test_a_repeated_question_keeps_its_offsets() -> None:
+    """One of the first partitions of a topic is refused: it begins where the group's configuration says, later too."""
+    driver = CoreDriver(auto_commit=False)
+    driver.topics.counts["t"] = 2
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    driver.answer_questions(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused={1})
+    driver.commit()
+    assert [topic.partitions for topic in group_of(driver).states.initialized.values()] == [{0}]
+    driver.pass_time(5_000)
+    driver.send(beat("m", 1), 1)
+    driver.commit()
+    assert asked_offsets(driver) == {1: -1}
+
+
 def test_a_changed_subscription_changes_the_assignment() -> None:
     driver = CoreDriver()
     client = ShareClient(driver, "m", ("t", "u"))

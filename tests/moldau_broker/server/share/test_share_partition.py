@@ -57,6 +57,58 @@ def restored(*batches, start=0, log_start=0):
     )
 
 
+def deliver_and_lose(share, now_ms):
+    """Lets a member acquire what it can, and its locks expire; returns the numbers of records, and the counts."""
+    found = share.acquire(
+        "m",
+        BATCHES,
+        fetch_offset=share.next_fetch_offset,
+        records_max=500,
+        batch_size=0,
+        mode=AcquireMode.BATCH_OPTIMIZED,
+        now_ms=now_ms,
+    )
+    share.on_timer(now_ms + share.limits.lock_duration_ms)
+    share.persisted(ErrorCode.NONE)
+    return [(each.last - each.first + 1, each.delivery_count) for each in found]
+
+
+def test_records_that_fail_again_and_again_come_alone():
+    """One record ends each member that gets it: the others of its batches are not given up with it."""
+    share = make()
+    rounds = [deliver_and_lose(share, 1000 * each) for each in range(4)]
+    assert rounds == [[(30, 1)], [(30, 2)], [(30, 3)], [(15, 4)]]
+    assert deliver_and_lose(share, 4000) == [(1, 5)], "the last delivery of the first record"
+    assert share.start_offset == 1, "it is given up"
+    (first,) = acquire(share, batches=((0, 30), (30, 40)))
+    assert (first.first, first.last, first.delivery_count) == (1, 1, 5)
+    (second,) = acquire(share, member="n", batches=((0, 30), (30, 40)))
+    assert (second.first, second.last) == (2, 2), "another member goes on with the next one"
+
+
+def test_suspected_records_end_an_acquisition():
+    """Records that are delivered for the first time do not come together with them."""
+    share = restored(StateBatch(2, 9, AVAILABLE, 3))
+    assert acquire(share, batches=((0, 10), (10, 20))) == (AcquiredRange(0, 1, 1),)
+    assert acquire(share, batches=((0, 10), (10, 20))) == (AcquiredRange(2, 5, 4),)
+    assert acquire(share, batches=((0, 10), (10, 20))) == (AcquiredRange(6, 7, 4),)
+
+
+@pytest.mark.parametrize(
+    ("most", "count", "numbers"), [(2, 1, 30), (3, 1, 30), (3, 2, 1), (10, 4, 30), (10, 5, 15), (10, 6, 7)]
+)
+def test_suspicion_begins_after_half_of_the_deliveries(most, count, numbers):
+    share = SharePartition.restore(
+        make(delivery_count_max=most).limits,
+        [StateBatch(0, 29, AVAILABLE, count)],
+        leader_epoch=1,
+        state_epoch=1,
+        start_offset=0,
+        log_start_offset=0,
+    )
+    assert acquire(share) == (AcquiredRange(0, numbers - 1, count + 1),)
+
+
 def test_each_range_holds_about_the_wanted_number_of_records():
     batches = tuple((first, first + 10) for first in range(0, 50, 10))
     ranges = acquire(make(), batches=batches, size=15)

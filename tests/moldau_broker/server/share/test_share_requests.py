@@ -5,10 +5,12 @@ Method: brokers on virtual time, bare members, and the durable state in memory.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -19,6 +21,7 @@ from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_broker.server.share.core.values import RecordState
 from moldau_broker.server.share.persister import ShareKey
+from moldau_broker.server.share.settings import group_settings
 from support.cluster.broker_cluster import batch, run_cluster
 from support.share.member import Member, acquired, codes, outcomes, values
 from support.share.memory_persister import MemoryPersister
@@ -337,6 +340,43 @@ def test_where_a_group_begins(reset, first):
         assert led.core.start_offset == first
 
     run(scenario, share_auto_offset_reset=reset)
+
+
+def test_the_place_where_a_group_begins_is_stored():
+    """A leader that takes over before the first acknowledgement delivers what the first one has delivered."""
+
+    async def scenario(cluster):
+        memory, producer = cluster.memory, cluster.client(1)
+        await producer.produce("t", batch(b"0"))
+        a = Member(cluster, 1, "a")
+        key, write = ShareKey("g", a.topic_id, 0), memory.write
+
+        async def refuse(*_):
+            memory.write = write
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        memory.write = refuse
+        assert outcomes(await a.fetch(0, max_wait_ms=1000)) == {0: (ErrorCode.COORDINATOR_NOT_AVAILABLE, OK)}
+        assert key not in memory.start_offsets
+        await a.fetch(0, max_wait_ms=100)
+        assert memory.start_offsets[key] == 1
+        await producer.produce("t", batch(b"1"))
+        assert acquired(await a.fetch(max_wait_ms=1000)) == {0: [(1, 1, 1)]}
+        led = cluster.running[1].context.share_groups.find("g", (a.topic_id, 0))
+        cluster.running[1].context.share_groups.leadership_changed(led.partition, False)
+        await producer.produce("t", batch(b"2"))
+        assert acquired(await a.fetch(max_wait_ms=1000)) == {0: [(1, 2, 1)]}
+
+    run(scenario, share_auto_offset_reset="latest")
+
+
+def test_an_unreadable_place_to_begin_counts_as_none():
+    """Metadata of older versions may hold a duration that cannot be parsed: it must not end the broker."""
+    given = {"share.auto.offset.reset": "by_duration:Pfoo", "share.delivery.count.limit": "3"}
+    image = SimpleNamespace(config=lambda *_: given)
+    settings = group_settings(SimpleNamespace(get_int=lambda _: 100), image, "g")
+    assert settings.reset_duration_ms is None
+    assert (settings.reset, settings.limits.delivery_count_max) == ("latest", 3)
 
 
 def test_deleted_records_are_forgotten():

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.coordinator.share.core.batches import ACKNOWLEDGED, ARCHIVED, UNCHANGED_OFFSET, StateBatch, combine
+from moldau_broker.coordinator.share.core.batches import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    FIRST_OFFSET,
+    UNCHANGED_OFFSET,
+    StateBatch,
+    combine,
+)
 from moldau_broker.coordinator.share.core.requests import Delete, Initialize, KeyAnswer, Read, Summarize
 from moldau_broker.coordinator.share.core.state import (
     NO_EPOCH,
@@ -70,7 +77,11 @@ def _initialize(
         return _refused(ErrorCode.INVALID_REQUEST, "neither a state epoch nor a start offset below -1 exists")
     if state is not None and ask.state_epoch < state.state_epoch:
         return _fenced(ask.state_epoch, state)
-    if state is not None and ask.state_epoch == state.state_epoch and ask.start_offset == UNCHANGED_OFFSET:
+    if (
+        state is not None
+        and ask.state_epoch == state.state_epoch
+        and ask.start_offset <= min(state.start_offset, FIRST_OFFSET)
+    ):
         # The group coordinator repeats a request whose answer it missed: what was delivered since must not be lost.
         return _DONE, None
     begun = ShareState(

@@ -196,9 +196,13 @@ class SharePartition:
             room = records_max - count
             if part_first >= self.end_offset:
                 room = min(room, self.limits.record_locks_max - (self.end_offset - self.start_offset))
+            suspects_max = self._suspects_max(part_first, part_end)
+            if suspects_max is not None:
+                room = min(room, suspects_max) if not found else 0
             if room <= 0:
                 break
-            end = _limit(part_first, part_end, room, fetched, mode)
+            whole_batches = mode is AcquireMode.BATCH_OPTIMIZED and suspects_max is None
+            end = _limit(part_first, part_end, room, fetched if whole_batches else ())
             self._extend(part_first, end)
             for piece_first, piece_end, unwanted in _pieces(part_first, end, useless):
                 for run in self._runs.cut(piece_first, piece_end):
@@ -209,6 +213,8 @@ class SharePartition:
                     run.delivery_count += 1
                     found.extend(_ranges(run, fetched, batch_size))
                     count += run.end - run.first
+            if suspects_max is not None and found:
+                break
         self._tidy()
         return tuple(found)
 
@@ -221,6 +227,20 @@ class SharePartition:
         if end > self.end_offset:
             parts.append((max(first, self.end_offset), end))
         return parts
+
+    def _suspects_max(self, first: int, end: int) -> int | None:
+        """Returns how many of the acquirable records of a part are delivered at a time; None if all of them.
+
+        Members may fail again and again because of one of them. The others must not be given up with it: after half of
+        the deliveries the records come in smaller and smaller parts, and for the last time each comes alone.
+        """
+        if first >= self.end_offset:
+            return None
+        count, most = self._runs.runs[self._runs.index_at(first)].delivery_count, self.limits.delivery_count_max
+        suspected_from = max(2, (most + 1) // 2)
+        if count < suspected_from:
+            return None
+        return 1 if count >= most - 1 else max(1, (end - first) >> (count - suspected_from + 1))
 
     def _extend(self, first: int, end: int) -> None:
         """Adds new offsets as available; does nothing for known ones."""
@@ -448,12 +468,15 @@ class SharePartition:
         return tuple((run.first, run.end, run.state, run.delivery_count, run.member) for run in self._runs.runs)
 
 
-def _limit(first: int, end: int, room: int, fetched: Sequence[tuple[int, int]], mode: AcquireMode) -> int:
-    """Returns where an acquisition of ``first`` to ``end`` ends if ``room`` records are wanted."""
+def _limit(first: int, end: int, room: int, batches: Sequence[tuple[int, int]]) -> int:
+    """Returns where an acquisition of ``first`` to ``end`` ends if ``room`` records are wanted.
+
+    The last of ``batches`` is acquired whole; without them the number of records is exact.
+    """
     limit = first + room
-    if limit >= end or mode is AcquireMode.RECORD_LIMIT:
-        return min(limit, end)
-    for base_offset, batch_end in fetched:
+    if limit >= end:
+        return end
+    for base_offset, batch_end in batches:
         if base_offset < limit < batch_end:
             return min(batch_end, end)
     return limit

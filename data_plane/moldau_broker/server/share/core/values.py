@@ -98,6 +98,17 @@ class Persist:
     batches: tuple[StateBatch, ...]
 
 
+def beginning(state_epoch: int, leader_epoch: int, start_offset: int) -> Persist:
+    """Returns the write that stores where a group begins to read a partition."""
+    return Persist(
+        state_epoch=state_epoch,
+        leader_epoch=leader_epoch,
+        start_offset=start_offset,
+        delivery_complete_count=0,
+        batches=(),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Effect: the operation that got ``token`` has ended; its changes hold if there is no error, else none of them."""

@@ -36,6 +36,7 @@ from moldau_broker.coordinator.group.share.core.state import (
     ShareSubscription,
 )
 from moldau_broker.coordinator.group.share.core.state_partitions import (
+    first_offsets,
     to_begin,
     topic_ids_of,
     with_beginning,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.share.core.administration import AdminRequest, Codes, Plan
     from moldau_broker.coordinator.group.share.core.heartbeat import ShareDecisions
     from moldau_broker.coordinator.group.share.core.state import ShareChange, ShareMember
-    from moldau_broker.coordinator.group.share.core.state_partitions import ByTopic
+    from moldau_broker.coordinator.group.share.core.state_partitions import ByTopic, FirstOffsets
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
 
 ASK_AGAIN_MS = 1_000
@@ -117,6 +118,8 @@ class ServedShareGroup(ServedGroup[ShareGroup, ShareDraft, ShareRequest, Operati
     expiries: list[Expiry] = field(default_factory=list)
     """Removals in the write; they are repeated if it fails."""
     looked_version: int | None = None
+    first_offsets: FirstOffsets = field(default_factory=dict)
+    """The start offsets of states that the share coordinator has been asked to begin, and has not."""
     is_beginning: bool = False
     """Whether the share coordinator has been asked to begin states, and has not answered."""
     ask_again_ms: int = 0
@@ -336,7 +339,8 @@ class ShareGroups:
             return
         states = with_beginning(group.states, partitions, self._catalogue)
         draft.add(ShareStates(group_id=group.group_id, partitions=states))
-        message = begin_request(group.group_id, partitions, group.epoch, {})
+        served.first_offsets = first_offsets(group.states, partitions, served.first_offsets)
+        message = begin_request(group.group_id, partitions, group.epoch, served.first_offsets)
         served.is_beginning = True
         served.questions.append(Question(group_id=group.group_id, message=message, partitions=partitions))
 
@@ -374,6 +378,8 @@ class ShareGroups:
             done = frozenset(n for n in numbers if answer.codes.get((topic_id, n)) is ErrorCode.NONE) & open_numbers
             if done and self._catalogue.topic_name(topic_id) is not None:
                 begun[topic_id] = done
+                for number in done:
+                    served.first_offsets.pop((topic_id, number), None)
         if any(code is not ErrorCode.NONE for code in answer.codes.values()):
             served.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
         states = with_begun(before, begun, self._catalogue)

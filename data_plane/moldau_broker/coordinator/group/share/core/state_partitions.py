@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_broker.coordinator.group.share.core.state import StatePartitions, TopicState
+from moldau_broker.coordinator.share.core.batches import FIRST_OFFSET, UNCHANGED_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 ByTopic = dict["UUID", frozenset[int]]
 """Partitions by topic id."""
+TopicPartitionId = tuple["UUID", int]
+FirstOffsets = dict[TopicPartitionId, int]
+"""Start offsets of states that begin; -1 where the leader of the partition chooses."""
 
 
 def to_begin(states: StatePartitions, topics: Iterable[str], catalogue: Catalogue) -> ByTopic:
@@ -30,6 +34,22 @@ def to_begin(states: StatePartitions, topics: Iterable[str], catalogue: Catalogu
         if missing:
             found[topic_id] = missing
     return found
+
+
+def first_offsets(states: StatePartitions, partitions: ByTopic, asked: Mapping[TopicPartitionId, int]) -> FirstOffsets:
+    """Returns the start offsets with which the states of partitions begin.
+
+    A topic that is new to the group begins where the group's configuration says. Partitions that it gets later begin
+    with their first record, whatever the configuration: producers may have found them before the group did. A question
+    that is asked again keeps its offsets (``asked``).
+    """
+    return {
+        (topic_id, number): asked.get(
+            (topic_id, number), FIRST_OFFSET if topic_id in states.initialized else UNCHANGED_OFFSET
+        )
+        for topic_id, numbers in partitions.items()
+        for number in sorted(numbers)
+    }
 
 
 def with_beginning(states: StatePartitions, partitions: ByTopic, topics: TopicNames) -> StatePartitions:
