@@ -108,7 +108,7 @@ def test_a_known_member_can_join_again_at_once(instance: str | None) -> None:
 
 
 def test_a_member_that_joins_again_owns_nothing() -> None:
-    """What its target no longer has is free at once: a member that joins has given up everything."""
+    """A member that joins has given up everything, so partitions outside its target are free at once."""
     driver = world()
     a, b = ConsumerClient(driver, "a"), ConsumerClient(driver, "b")
     rest(driver, [a])
