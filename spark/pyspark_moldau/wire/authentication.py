@@ -5,6 +5,7 @@ The states and mechanisms are those of Moldau's own clients; this module names t
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 TOKEN_KEYS: Final = ("sasl.oauthbearer.token", "sasl.oauthbearer.token.endpoint.url")
 SOFTWARE: Final = ("pyspark-moldau", VERSION)
+_FETCHING: Final = threading.Lock()
+"""Queries of several threads share a login, whose fetch of a token belongs to one event loop."""
 
 
 @lru_cache(maxsize=16)
@@ -77,11 +80,12 @@ def authenticate(
 
 
 def _exchange(login: Login) -> ClientExchange:
-    found = login.exchange_nowait()
-    if found is None:
-        import trio
+    with _FETCHING:
+        found = login.exchange_nowait()
+        if found is None:
+            import trio
 
-        found = trio.run(login.exchange)
+            found = trio.run(login.exchange)
     return found
 
 

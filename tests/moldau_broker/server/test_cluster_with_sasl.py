@@ -15,6 +15,7 @@ from moldau.admin import Admin
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
+from support import tokens
 from support.cluster.broker_cluster import run_cluster
 
 RECORDS = 60
@@ -169,6 +170,39 @@ def test_sessions_are_renewed_under_load(caplog):
         assert f"listener={listener}" in "\n".join(line for line in caplog.messages if line.startswith("re-auth"))
     assert "the authenticated session has expired" not in lines
     assert "re-authentication failed" not in lines
+
+
+def test_connections_outlive_their_tokens(caplog):
+    """A client with short-lived OAUTHBEARER tokens authenticates again on its connections, which are not replaced."""
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario(cluster):
+        clock = cluster.client_environment.clock
+        config = {
+            "bootstrap.servers": "b1:9092",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token": lambda: tokens.unsigned(clock.wall_ms() / 1000, life_s=10),
+            "retries": "0",
+        }
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            await (await producer.send("t", b"first"))
+            connections = sum(line.startswith("authenticated") and "OUTSIDE" in line for line in caplog.messages)
+            for number in range(400):
+                await (await producer.send("t", b"%03d" % number))
+                await trio.sleep(0.1)
+            lines = [line for line in caplog.messages if "OUTSIDE" in line]
+            assert sum(line.startswith("authenticated") for line in lines) == connections
+            assert sum(line.startswith("re-authenticated") for line in lines) >= 4
+            await trio.sleep(30)
+            await (await producer.send("t", b"after an idle time longer than a session"))
+
+    settings = {
+        "listener.name.outside.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.outside.oauthbearer.sasl.oauthbearer.unsecured.tokens.enable": "true",
+        "sasl.oauthbearer.clock.skew.seconds": "0",
+    }
+    run_secured(scenario, brokers=1, controllers=1, **settings)
 
 
 def test_links_between_controllers_authenticate_again(caplog):

@@ -98,7 +98,8 @@ class Link:
     @property
     def usable(self) -> RpcConnection | None:
         """Its connection while that is open."""
-        return self.connection if self.connection is not None and self.connection.is_open else None
+        connection = self.connection
+        return connection if connection is not None and connection.notice_lost_session() else None
 
 
 class Links:
@@ -200,7 +201,7 @@ class Links:
         client, link = self._client, self.link(node_id, purpose)
         link.used_at_ms = client.now_ms
         if link.connection is not None:
-            if link.connection.is_open:
+            if link.connection.notice_lost_session():
                 return link.connection
             link.connection = None
             # A connection that just died is reopened after the first back-off.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from moldau.runtime.sasl.core.client import Send
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
     from moldau.runtime.sasl.network import Authenticated
@@ -43,14 +44,22 @@ class Renewal(Generic[P]):
         """Whether the session has ended."""
         return self._authenticated.clock.monotonic_ms() >= self._authenticated.expires_at_ms
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session has ended, and no token for another one is at hand."""
+        return self.is_over and not self.is_under_way and self._authenticated.login.needs_fetch
+
     def begin(self, correlation_id: int) -> Send | None:
-        """Returns the first request; None if a token must be fetched first, which a new connection does.
+        """Returns the first request; None if a token must be fetched first. The fetch begins then.
 
         Raises:
             SaslAuthenticationError: the login cannot be used.
         """
         exchange = self._authenticated.login.exchange_nowait()
-        return None if exchange is None else self._authenticated.session.start_again(exchange, correlation_id)
+        if exchange is None:
+            self._authenticated.login.begin_fetch()
+            return None
+        return self._authenticated.session.start_again(exchange, correlation_id)
 
     def receive(self, frame: memoryview, correlation_id: int) -> Send | None:
         """Takes an answer; returns the next request, None at the end.
@@ -59,7 +68,11 @@ class Renewal(Generic[P]):
             SaslAuthenticationError: the server refused.
         """
         self.awaited = None
-        step = self._authenticated.session.receive(frame, correlation_id)
+        try:
+            step = self._authenticated.session.receive(frame, correlation_id)
+        except SaslAuthenticationError:
+            self._authenticated.login.refused()
+            raise
         if isinstance(step, Send):
             return step
         self._authenticated.done(step.lifetime_ms)

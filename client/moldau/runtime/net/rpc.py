@@ -63,6 +63,8 @@ RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 EXPECTED_PEER_VERSION = 5
 """From this version of ApiVersions on a client names the node that it expects (KIP-1242)."""
 
+SESSION_LOST = "the authenticated session has ended, and a new connection needs a new token"
+
 REQUESTS_IN_FLIGHT_MAX = 64
 DRAIN_BYTES_MAX = 1024 * 1024
 """Bytes received without a wait before other tasks get their turn."""
@@ -235,6 +237,15 @@ class RpcConnection:
         """Whether nothing has gone wrong yet."""
         return self._error is None
 
+    def notice_lost_session(self) -> bool:
+        """Returns whether the connection is still open; closes it if its session has ended, and it cannot get another.
+
+        The next request would find that out, and fail.
+        """
+        if self._renewal is not None and self._error is None and self._renewal.is_lost:
+            self.fail(SESSION_LOST)
+        return self._error is None
+
     def notice_end(self) -> bool:
         """Returns whether the connection is still open, after a check for a close by the peer.
 
@@ -397,7 +408,7 @@ class RpcConnection:
         if step is not None:
             self._send_renewal(renewal, step)
         elif renewal.is_over:
-            self.fail("the authenticated session ends, and a new connection needs a new token")
+            self.fail(SESSION_LOST)
             raise ConnectionAbortedError(f"{self.peer}: {self._error}")
 
     def _send_renewal(self, renewal: Renewal[PendingResponse[object]], step: Send) -> None:

@@ -1,4 +1,10 @@
-"""How this end authenticates itself: makes the client's side of an exchange for each connection."""
+"""How this end authenticates itself: makes the client's side of an exchange for each connection.
+
+A token of OAUTHBEARER serves all connections until ``REFRESH_AFTER`` of its life. From then on a fetch runs beside the
+connections, which go on with the token in use while it lives: it does not matter then that the identity provider is
+slow or down. One fetch runs at a time. It outlives the attempts to connect that wait for it, because these may be
+shorter than it is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import base64
 import inspect
 import json
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -20,13 +27,48 @@ from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, TOKEN_EXTENSION
 
 if TYPE_CHECKING:
     from moldau.runtime.config.sasl import LoginSettings
-    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.ports.environment import Clock, Environment
     from moldau.runtime.sasl.core.mechanism import ClientExchange
 
 SALTED_MAX: Final = 16
 """Salted passwords that are kept: a broker with another salt costs some milliseconds, the same one nothing."""
 REFRESH_AFTER: Final = 0.8
 """Part of a token's life after which a new one is fetched, as in Kafka (sasl.login.refresh.window.factor)."""
+WAIT_AFTER: Final = 0.9
+"""Part of a token's life after which connections wait for the new one: the old one might end on the way."""
+RETRY_MS: Final = 1_000.0
+"""Least time between a failed fetch and the next one. A token that was refused earlier than this is kept."""
+FETCHED_NOW_MS: Final = 10_000.0
+"""A re-authentication, which cannot wait for a fetch, takes a token of unknown life that came so recently."""
+FETCH_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldToken:
+    """A token, and when it came. Its life is infinite if it is fixed, and 0 if it does not say when it ends."""
+
+    text: str = field(repr=False)
+    life_ms: float
+    fetched_ms: float
+    fetched_wall_ms: float
+
+    def age_ms(self, clock: Clock) -> float:
+        """Returns the time since it came, by the clock that is ahead: the wall clock may jump either way."""
+        return max(clock.monotonic_ms() - self.fetched_ms, clock.wall_ms() - self.fetched_wall_ms)
+
+    def has_passed(self, part: float, clock: Clock) -> bool:
+        """Returns whether this part of its life is over."""
+        return self.age_ms(clock) >= part * self.life_ms
+
+
+class _Fetch:
+    """A fetch under way, or the last one."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.token: HeldToken | None = None
+        self.error: Exception | None = ConnectionError("the fetch of a token was ended")
+        self.ended_ms = math.inf
 
 
 class Login:
@@ -37,9 +79,8 @@ class Login:
         self._settings = settings
         self._environment = environment
         self._salted: dict[tuple[bytes, int], bytes] = {}
-        self._token: str | None = None
-        self._refresh_wall_ms = -math.inf
-        self._lock = trio.Lock()
+        self._token: HeldToken | None = None
+        self._fetch: _Fetch | None = None
 
     async def exchange(self) -> ClientExchange:
         """Returns the exchange for one authentication; may fetch a token.
@@ -49,17 +90,13 @@ class Login:
             OSError: the token could not be fetched this time.
         """
         if self.mechanism == "OAUTHBEARER":
-            async with self._lock:
-                if self._needs_token():
-                    self._keep_token(await self._fetch_token())
-                assert self._token is not None
-                return self._bearer(self._token)
+            return self._bearer(await self._usable_token())
         found = self.exchange_nowait()
         assert found is not None, "passwords are at hand"
         return found
 
     def exchange_nowait(self) -> ClientExchange | None:
-        """Returns the exchange for one authentication, None if a token must be fetched first."""
+        """Returns the exchange for one authentication, None if a token must be fetched first (``begin_fetch``)."""
         settings = self._settings
         if self.mechanism == "PLAIN":
             return PlainClient(settings.user, settings.password)
@@ -72,11 +109,21 @@ class Login:
                 base64.b64encode(nonce).decode().replace("=", ""),
                 TOKEN_EXTENSION if settings.is_token else "",
             )
-        return None if self._token is None or self._needs_token() else self._bearer(self._token)
+        return None if self._token is None or self.needs_fetch else self._bearer(self._token)
 
-    def _bearer(self, token: str) -> OauthClient:
+    @property
+    def needs_fetch(self) -> bool:
+        """Whether ``exchange_nowait`` returns None."""
+        if self.mechanism != "OAUTHBEARER":
+            return False
+        token, clock = self._token, self._environment.clock
+        if token is None:
+            return True
+        return token.has_passed(REFRESH_AFTER, clock) if token.life_ms else token.age_ms(clock) >= FETCHED_NOW_MS
+
+    def _bearer(self, token: HeldToken) -> OauthClient:
         try:
-            return OauthClient(token, self._settings.extensions)
+            return OauthClient(token.text, self._settings.extensions)
         except ValueError as error:
             raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"OAUTHBEARER: {error}") from error
 
@@ -91,20 +138,65 @@ class Login:
 
     # --- tokens
 
-    def _needs_token(self) -> bool:
-        return self._token is None or self._environment.clock.wall_ms() >= self._refresh_wall_ms
+    async def _usable_token(self) -> HeldToken:
+        """Returns the token for a new connection; waits for a fetch only if the present one is about to end.
 
-    def _keep_token(self, token: str) -> None:
-        now_ms = self._environment.clock.wall_ms()
-        expires_ms = _expiry_ms(token)
-        self._token = token
-        if expires_ms is None:
-            # Without a known end a configured token is kept, and a function or an endpoint is asked each time.
-            self._refresh_wall_ms = math.inf if isinstance(self._settings.token, str) else now_ms
+        Raises:
+            Exception: as ``exchange``.
+        """
+        clock = self._environment.clock
+        token = self._token
+        if token is None or token.has_passed(REFRESH_AFTER, clock):
+            fetch = self.begin_fetch()
+            if token is None or token.has_passed(WAIT_AFTER, clock):
+                await fetch.done.wait()
+                if fetch.error is None:
+                    token = fetch.token
+                elif token is None or token.has_passed(1.0, clock):
+                    raise fetch.error.with_traceback(None)
+        assert token is not None, "it was fetched"
+        return token
+
+    def begin_fetch(self) -> _Fetch:
+        """Starts a fetch unless one is under way or has just failed; returns that one then."""
+        fetch = self._fetch
+        if fetch is not None:
+            since_ms = self._environment.clock.monotonic_ms() - fetch.ended_ms
+            if not fetch.done.is_set() or (fetch.error is not None and since_ms < RETRY_MS):
+                return fetch
+        self._fetch = fetch = _Fetch()
+        trio.lowlevel.spawn_system_task(self._run_fetch, fetch)
+        return fetch
+
+    def refused(self) -> None:
+        """Drops the token, which a server has refused: it may have been revoked, or signed with a key that has gone."""
+        token = self._token
+        if token is not None and token.life_ms != math.inf and token.age_ms(self._environment.clock) >= RETRY_MS:
+            self._token = None
+
+    async def _run_fetch(self, fetch: _Fetch) -> None:
+        try:
+            with trio.fail_after(FETCH_TIMEOUT_S):
+                text = await self._fetch_token()
+            self._token = fetch.token = self._held(text)
+            fetch.error = None
+        except trio.TooSlowError:
+            fetch.error = ConnectionError(f"no token came within {FETCH_TIMEOUT_S:.0f} s")
+        except Exception as error:  # noqa: BLE001 - each task that waits for the token raises it
+            fetch.error = error
+        finally:
+            fetch.ended_ms = self._environment.clock.monotonic_ms()
+            fetch.done.set()
+
+    def _held(self, text: str) -> HeldToken:
+        clock = self._environment.clock
+        expires_ms = None if isinstance(self._settings.token, str) else _expiry_ms(text)
+        if expires_ms is not None:
+            life_ms: float = max(0, expires_ms - clock.wall_ms())
         else:
-            self._refresh_wall_ms = now_ms + REFRESH_AFTER * max(0, expires_ms - now_ms)
-        if isinstance(self._settings.token, str):
-            self._refresh_wall_ms = math.inf
+            # Without a known end a configured token is kept, and a function or an endpoint is asked each time.
+            life_ms = math.inf if isinstance(self._settings.token, str) else 0.0
+        return HeldToken(text=text, life_ms=life_ms, fetched_ms=clock.monotonic_ms(), fetched_wall_ms=clock.wall_ms())
 
     async def _fetch_token(self) -> str:
         source = self._settings.token
@@ -164,6 +256,6 @@ def _expiry_ms(token: str) -> int | None:
     try:
         text = token.split(".")[1]
         expires = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))["exp"]
-        return int(expires * 1000)
+        return int(float(expires) * 1000)
     except (IndexError, KeyError, ValueError, TypeError, OverflowError):
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS
 from moldau.runtime.sasl.core.client import ClientSession, Done, Send, reauthentication_at_ms
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.login import Login
 from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
 from moldau.version import VERSION
@@ -92,8 +93,10 @@ class SaslNetwork:
                 frame = await _receive_frame(connection)
                 number += 1
                 step = session.receive(memoryview(frame), number)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, SaslAuthenticationError):
+                self._login.refused()
             raise
         authenticated = Authenticated(
             session=session, login=self._login, clock=self._clock, again_at_ms=math.inf, expires_at_ms=math.inf

@@ -1,0 +1,171 @@
+"""Goal: a token serves as long as it lives, whatever its issuer does meanwhile, and one fetch serves all who wait.
+
+Method: an issuer on virtual time that is slow, fails, or issues tokens of any life.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import trio
+
+from moldau.runtime.config.sasl import LoginSettings
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.runtime.sasl.login import HeldToken, Login
+from moldau_jepsen.world.world import run_world
+from support import tokens
+
+
+class Issuer:
+    """The function of ``sasl.oauthbearer.token``."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.calls = 0
+        self.life_s = 600
+        self.delay_s = 0.1
+        self.fails = False
+
+    async def __call__(self):
+        self.calls += 1
+        await trio.sleep(self.delay_s)
+        if self.fails:
+            raise OSError("the issuer is down")
+        return tokens.unsigned(self.clock.wall_ms() / 1000, subject=f"token-{self.calls}", life_s=self.life_s)
+
+
+def with_login(test):
+    """Runs ``test(login, issuer)`` on virtual time."""
+
+    async def main(world):
+        environment = world.node("client").environment
+        issuer = Issuer(environment.clock)
+        await test(Login(LoginSettings(mechanism="OAUTHBEARER", token=issuer), environment), issuer)
+
+    run_world(main, seed=1)
+
+
+async def message(login):
+    return (await login.exchange()).first()
+
+
+def test_a_token_lives_on_while_its_issuer_is_down():
+    async def test(login, issuer):
+        first = await message(login)
+        issuer.fails = True
+        await trio.sleep(500)
+        begun = trio.current_time()
+        assert await message(login) == first
+        assert trio.current_time() == begun, "a connection does not wait for the issuer while the token lives"
+        assert login.exchange_nowait() is None, "a re-authentication needs a later token"
+        await trio.sleep(70)
+        assert await message(login) == first, "the last tenth of its life"
+        assert issuer.calls == 3
+        await trio.sleep(31)
+        with pytest.raises(ConnectionError, match="the function failed"):
+            await message(login)
+        issuer.fails = False
+        await trio.sleep(1)
+        assert await message(login) != first
+
+    with_login(test)
+
+
+def test_a_failing_issuer_is_not_asked_by_each_connection():
+    async def test(login, issuer):
+        issuer.fails = True
+        for _ in range(50):
+            with pytest.raises(ConnectionError):
+                await message(login)
+        assert issuer.calls == 1
+        await trio.sleep(1)
+        with pytest.raises(ConnectionError):
+            await message(login)
+        assert issuer.calls == 2
+
+    with_login(test)
+
+
+def test_a_slow_issuer_serves_impatient_connections():
+    """Nodes give a connection to a controller one second, which a fetch may exceed."""
+
+    async def test(login, issuer):
+        issuer.delay_s = 3.5
+        attempts = 0
+        with trio.fail_after(10):
+            while True:
+                attempts += 1
+                with trio.move_on_after(1):
+                    await message(login)
+                    break
+        assert (attempts, issuer.calls) == (4, 1)
+
+    with_login(test)
+
+
+def test_an_issuer_that_hangs_is_asked_again():
+    async def test(login, issuer):
+        issuer.delay_s = math.inf
+        with pytest.raises(ConnectionError, match="no token came within 30 s"):
+            await message(login)
+        issuer.delay_s = 0
+        await trio.sleep(1)
+        assert await message(login)
+
+    with_login(test)
+
+
+def test_a_token_that_a_server_refuses_is_replaced():
+    """Its key may have gone, or it was revoked: the next attempt has another one. A configured token stays."""
+
+    async def test(login, issuer):
+        first = await message(login)
+        login.refused()
+        assert await message(login) == first, "servers that refuse each token cause no load at the issuer"
+        await trio.sleep(2)
+        login.refused()
+        assert await message(login) != first
+        fixed = Login(LoginSettings(mechanism="OAUTHBEARER", token="a.b.c"), login._environment)
+        await message(fixed)
+        await trio.sleep(2)
+        fixed.refused()
+        assert fixed.exchange_nowait() is not None
+
+    with_login(test)
+
+
+def test_a_token_without_an_end_is_taken_while_it_is_new():
+    """A function of opaque tokens is asked for each connection; a re-authentication takes what has just come."""
+
+    async def test(login, issuer):
+        issuer.life_s = -5  # as for a client whose clock is ahead
+        assert await message(login) != await message(login)
+        assert login.exchange_nowait() is not None
+        await trio.sleep(11)
+        assert login.exchange_nowait() is None
+
+    with_login(test)
+
+
+def test_no_token_is_final():
+    async def test(login, issuer):
+        empty = Login(LoginSettings(mechanism="OAUTHBEARER", token=lambda: ""), login._environment)
+        with pytest.raises(SaslAuthenticationError, match="not a token"):
+            await message(empty)
+
+    with_login(test)
+
+
+@pytest.mark.parametrize(("monotonic", "wall"), [(0, 60_000), (60_000, 0), (60_000, -3_600_000), (0, 3_600_000)])
+def test_jumps_of_the_wall_clock_do_not_lengthen_a_life(monotonic, wall):
+    class Clock:
+        def monotonic_ms(self):
+            return 5_000.0 + monotonic
+
+        def wall_ms(self):
+            return 1_000_000 + wall
+
+    token = HeldToken(text="x", life_ms=60_000, fetched_ms=5_000, fetched_wall_ms=1_000_000)
+    assert token.has_passed(1.0, Clock())
+    assert "x" not in repr(token).partition("(")[2].partition("life")[0]
