@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
-from support.interop.word_count import WORDS, line, streams_jars, word_count
+from support.interop.word_count import NEWEST, VERSION, WORDS, line, streams_jars, word_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,9 @@ EXPECTED = Counter(word for number in range(LINES) for word in line(number).spli
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("protocol", ["streams", "classic"])
-def test_words_are_counted_once_while_a_broker_is_killed(protocol: str, tmp_path: Path) -> None:
-    jars, reason = streams_jars()
+@pytest.mark.parametrize(("protocol", "version"), [("streams", VERSION), ("streams", NEWEST), ("classic", VERSION)])
+def test_words_are_counted_once_while_a_broker_is_killed(protocol: str, version: str, tmp_path: Path) -> None:
+    jars, reason = streams_jars(version)
     if jars is None:
         pytest.skip(reason)
     with cluster(brokers=3) as brokers:

@@ -10,7 +10,7 @@ from support.interop.maven import kafka_jars_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERSION = "4.2.0"
+VERSION, NEWEST = "4.2.0", "4.4.0"
 ARTIFACTS = ("kafka-streams",)
 SOURCE = """import java.util.Arrays;
 import java.util.Properties;
@@ -61,9 +61,9 @@ public class WordCount {
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
-def streams_jars() -> tuple[Path | None, str]:
+def streams_jars(version: str = VERSION) -> tuple[Path | None, str]:
     """Returns the folder with the jars, or None and the reason why there are none."""
-    return kafka_jars_of(VERSION, ARTIFACTS, "kafka-streams")
+    return kafka_jars_of(version, ARTIFACTS, "kafka-streams")
 
 
 def word_count(jars: Path, bootstrap: str, protocol: str, folder: Path) -> subprocess.Popen[bytes]:

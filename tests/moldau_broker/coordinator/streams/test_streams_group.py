@@ -64,7 +64,6 @@ def wrong(change, *, epoch: int = 0) -> ErrorCode:
         (lambda r: setattr(r, "topology", None), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "standby_tasks", None), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "active_tasks", entries(frozenset([("0", 0)]))), ErrorCode.INVALID_REQUEST),
-        (lambda r: setattr(r, "task_offsets", [TaskOffset()]), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "member_epoch", -2), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "member_epoch", -9), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "member_epoch", 4), ErrorCode.INVALID_REQUEST),
@@ -96,6 +95,18 @@ def wrong(change, *, epoch: int = 0) -> ErrorCode:
 )
 def test_wrong_first_heartbeat_is_refused(change, code: ErrorCode) -> None:
     assert wrong(change) is code
+
+
+@pytest.mark.parametrize("offsets", [[], [TaskOffset(subtopology_id="0", partition=1, offset=7)]])
+def test_members_may_report_restored_offsets(offsets) -> None:
+    """Those of Kafka Streams 4.4 do so from their first heartbeat on; only warm-up tasks would depend on it."""
+    driver = streams_driver()
+    client = StreamsClient(driver, "m")
+    request = client.request()
+    request.task_offsets = request.task_end_offsets = offsets
+    answer = driver.ask(request, 1)
+    assert ErrorCode(answer.error_code) is ErrorCode.NONE  # type: ignore[attr-defined]
+    assert list(driver.core.streams.committed[GROUP].members) == ["m"]
 
 
 def test_unknown_groups_and_members_are_refused() -> None:

@@ -1,7 +1,8 @@
 """Checks what a StreamsGroupHeartbeat says on its own, before any group is looked at. Pure (KIP-1071).
 
-As in Kafka, static members, warm-up tasks, reports of restored offsets and regular expressions for source topics are
-refused. Stricter than Kafka is the check of indexes and names inside a topology, which later code relies on.
+Static members, warm-up tasks and regular expressions for source topics are refused. Reports of restored offsets, with
+which members of Kafka 4.4 join, are accepted and not used: they decide on warm-up tasks only. Stricter than Kafka is the
+check of indexes and names inside a topology, which later code relies on.
 """
 
 from __future__ import annotations
@@ -57,8 +58,6 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
 def _check_support(request: StreamsGroupHeartbeatRequest) -> None:
     if request.instance_id is not None:
         raise _invalid("Static membership is not yet supported.")
-    if request.task_offsets is not None or request.task_end_offsets is not None:
-        raise _invalid("TaskOffsets and TaskEndOffsets are not supported yet.")
     if request.warmup_tasks:
         raise _invalid("WarmupTasks are not supported yet.")
     if request.topology is not None and any(part.source_topic_regex for part in request.topology.subtopologies):
