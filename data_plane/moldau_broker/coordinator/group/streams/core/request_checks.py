@@ -1,8 +1,8 @@
 """Checks what a StreamsGroupHeartbeat says on its own, before any group is looked at. Pure (KIP-1071).
 
 Static members, warm-up tasks and regular expressions for source topics are refused. Reports of restored offsets, with
-which members of Kafka 4.4 join, are accepted and not used: they decide on warm-up tasks only. Stricter than Kafka is the
-check of indexes and names inside a topology, which later code relies on.
+which members of Kafka 4.4 join, are accepted and not used: they decide on warm-up tasks only. Stricter than Kafka is
+the check of indexes and names inside a topology, which later code relies on.
 """
 
 from __future__ import annotations
