@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from moldau.runtime.tasks.exceptions import leaves
+from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from moldau import Admin
     from moldau.runtime.ports.environment import Environment
     from moldau_cli.profiles.core.document import Profile
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 BootstrapServer = Annotated[
     str | None,
@@ -187,8 +191,9 @@ def bootstrap_of(given: str | None) -> str:
 
     These are the given ones (also by ``--command-config``), else those of MOLDAU_BOOTSTRAP or a profile
     (``moldau_cli.profiles.selection`` has the order), else those of the cluster in ./moldau-cluster, else Kafka's usual
-    address. The commands of this process use the settings of the chosen profile. If the cluster in ./moldau-cluster is
-    secured, they use its administrator's login, unless ``--command-config`` names another.
+    address. The commands of this process use the settings of the chosen profile. If the addresses are those of the
+    cluster in ./moldau-cluster, and it is secured, they use its administrator's login, unless ``--command-config``
+    names another.
 
     Raises:
         UsageError: the profile, or the file of the cluster in ./moldau-cluster, cannot be used.
@@ -202,6 +207,8 @@ def bootstrap_of(given: str | None) -> str:
         _apply(choice.profile)
     if choice.address is not None:
         _address_source = choice.source
+        if choice.profile is None:
+            _use_login_nearby(choice.address)
         return choice.address
     return _address_nearby()
 
@@ -232,10 +239,28 @@ def _address_nearby() -> str:
     found = document.get("bootstrap") if isinstance(document, dict) else None
     if not isinstance(found, str):
         raise UsageError(f"{CLUSTER_FILE} names no bootstrap addresses; give --bootstrap-server")
+    _use_login_of(document)
+    return found
+
+
+def _use_login_nearby(address: str) -> None:
+    """Uses the administrator's login of the cluster in ./moldau-cluster if all the addresses are of its brokers."""
+    try:
+        document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # no cluster is needed there: the address was given
+    bootstrap = document.get("bootstrap") if isinstance(document, dict) else None
+    wanted = {part.strip() for part in address.split(",") if part.strip()}
+    if isinstance(bootstrap, str) and wanted <= set(bootstrap.split(",")) and not _command_config:
+        _use_login_of(document)
+        _command_config.pop("bootstrap.servers", None)  # the user has named some of these addresses
+
+
+def _use_login_of(document: Mapping[str, object]) -> None:
+    """Uses the login that a ``cluster.json`` names, unless ``--command-config`` gives another."""
     login = document.get("client_config")
     if isinstance(login, str) and not _command_config:
         _add_config_file(login, str(CLUSTER_FILE))
-    return found
 
 
 def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True) -> R:
@@ -296,6 +321,45 @@ def _from_kafka(error: Exception) -> CommandError:
     )
     is_usage = error.code in usage_codes or isinstance(error, ControllerPeerError)
     return UsageError(reported) if is_usage else CommandError(reported)
+
+
+def refuse_repeated(what: str, names: Sequence[str]) -> None:
+    """Refuses a list of names in which one stands twice.
+
+    Raises:
+        UsageError: it does.
+    """
+    if len(set(names)) != len(names):
+        raise UsageError(f"a {what} is named twice")
+
+
+@contextmanager
+def answering_done(wanted: Sequence[T], answer: Callable[[Sequence[T]], None], failed: str) -> Iterator[None]:
+    """Answers with those of ``wanted`` for which the block's call succeeded, also if it failed for others.
+
+    Raises:
+        CommandError: it begins with ``failed`` and has the names of the others with the reasons.
+    """
+    from moldau import AdminError
+
+    try:
+        yield
+    except AdminError as error:
+        done = [one for one in wanted if str(one) not in error.failures]
+        if done:
+            answer(done)
+        reported = _from_kafka(error)
+        raise type(reported)(f"{failed}: {reported}") from error
+    answer(wanted)
+
+
+def deleting(names: Sequence[str]) -> AbstractContextManager[None]:
+    """Answers with those of ``names`` that the block's call has deleted; raises as ``answering_done``."""
+
+    def answer(deleted: Sequence[str]) -> None:
+        output.answer({"deleted": [*deleted]}, f"deleted {', '.join(deleted) or 'nothing'}")
+
+    return answering_done(names, answer, "not deleted")
 
 
 async def _check_reachable(bootstrap: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from moldau_cli import output
-from moldau_cli.client import with_admin
+from moldau_cli.client import deleting, refuse_repeated, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,15 +104,16 @@ class GroupType(Generic[D]):
         output.answer_rows("members", columns, members)
 
     def delete_all(self, bootstrap_server: str | None, groups: list[str]) -> None:
-        """Deletes groups that exist and have no members."""
+        """Deletes groups without members; none is deleted if one does not exist."""
+        refuse_repeated("group", groups)
 
         async def work(admin: Admin) -> None:
             for group in groups:
-                await self.existing(admin, group)
-            await self.delete(admin, groups)
+                await self.existing(admin, group, "; no group was deleted")
+            with deleting(groups):
+                await self.delete(admin, groups)
 
         with_admin(bootstrap_server, work)
-        output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
 
     async def existing(self, admin: Admin, group: str, hint: str = "") -> D:
         """Returns the description of a group.

@@ -31,7 +31,7 @@ def shell(local, tmp_path):
     def run_json(*arguments, **more):
         return json.loads(run(*arguments, "--json", **more).stdout)
 
-    run.json = run_json
+    run.json, run.home = run_json, tmp_path
     return run
 
 
@@ -201,3 +201,31 @@ def test_directories_are_filtered_by_topic(shell):
     )
     missing = shell("logdirs", "move", "kept", "--broker", "1", "--partition", "5", "--to", row["path"], code=2)
     assert "broker 1 has no replica of kept-5" in missing.stderr
+
+
+def test_a_deletion_says_what_was_deleted_and_what_not(shell):
+    """One of the names cannot be deleted: the answer has the others, the error this one."""
+    for name in ("gone-1", "gone-2"):
+        shell("topics", "create", name, "--partitions", "1")
+    done = shell("topics", "delete", "gone-1", "never-made", "gone-2", code=2)
+    assert done.stdout == "deleted gone-1, gone-2\n"
+    assert done.stderr.startswith("moldau: not deleted: never-made: ")
+    assert "a topic is named twice" in shell("topics", "delete", "x", "x", code=2).stderr
+
+    shell("topics", "create", "held", "--partitions", "2")
+    for group in ("gone-a", "gone-b"):
+        shell("groups", "reset", group, "--topic", "held", "--to", "latest", "--create")
+    done = shell("groups", "delete", "never-used", "gone-a", "gone-b", "--json", code=2)
+    assert json.loads(done.stdout) == {"deleted": ["gone-a", "gone-b"]}
+    assert "not deleted: never-used: " in done.stderr
+    for command in ("groups", "share-groups", "streams-groups"):
+        assert "a group is named twice" in shell(command, "delete", "x", "x", code=2).stderr
+    assert "no group was deleted" in shell("share-groups", "delete", "never-used", code=2).stderr
+
+    shell("produce", "held", "--partition", "0", given="a\nb\n")
+    (tmp_file := shell.home / "plan.json").write_text(
+        json.dumps({"partitions": [{"topic": "held", "partition": at, "offset": 1} for at in (0, 1)], "version": 1})
+    )
+    done = shell("topics", "delete-records", "--file", str(tmp_file), code=2)
+    assert done.stdout.split() == ["TOPIC", "PARTITION", "LOG", "START", "OFFSET", "held", "0", "1"]
+    assert "held-1: expected an offset from 0 to 0, not 1" in done.stderr

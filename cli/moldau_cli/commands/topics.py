@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau import Admin, TopicPartition
     from moldau.admin import CreatedTopic, TopicDescription, TopicListing
@@ -327,22 +327,24 @@ def alter(
     chosen = _chosen([name] if name is not None else [], include, if_exists=if_exists)
     placed = None if replica_assignment is None else list(parse_assignment(replica_assignment).values())
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: Admin) -> None:
         names = await _names(admin, chosen)
-        if names:
-            assignments = None if placed is None else dict.fromkeys(names, placed)
-            await admin.create_partitions(dict.fromkeys(names, partitions), assignments=assignments)
-        return names
+        assignments = None if placed is None else dict.fromkeys(names, placed)
+        with answering_done(names, answer, "not altered"):
+            if names:
+                await admin.create_partitions(dict.fromkeys(names, partitions), assignments=assignments)
 
-    changed = with_admin(bootstrap_server, work)
-    if include is not None:
-        output.answer_rows(
-            "topics", ["topic", "partitions"], [{"topic": one, "partitions": partitions} for one in changed]
-        )
-    elif not changed:
-        output.answer({"topic": name, "partitions": None}, f"there is no topic {name}")
-    else:
-        output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
+    def answer(changed: Sequence[str]) -> None:
+        if include is not None:
+            output.answer_rows(
+                "topics", ["topic", "partitions"], [{"topic": one, "partitions": partitions} for one in changed]
+            )
+        elif not changed:
+            output.answer({"topic": name, "partitions": None}, f"there is no topic {name}")
+        else:
+            output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
+
+    with_admin(bootstrap_server, work)
 
 
 @commands.command()
@@ -356,18 +358,16 @@ def delete(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete topics: those that are named, or all that match. Internal topics never match."""
-    if len(set(names or [])) != len(names or []):
-        raise UsageError("a topic is named twice")
+    refuse_repeated("topic", names or [])
     chosen = _chosen(names or [], include, if_exists=if_exists)
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: Admin) -> None:
         wanted = await _names(admin, chosen)
-        if wanted:
-            await admin.delete_topics(wanted)
-        return wanted
+        with deleting(wanted):
+            if wanted:
+                await admin.delete_topics(wanted)
 
-    deleted = with_admin(bootstrap_server, work)
-    output.answer({"deleted": [*deleted]}, f"deleted {', '.join(deleted) or 'nothing'}")
+    with_admin(bootstrap_server, work)
 
 
 @commands.command("delete-records")
@@ -404,7 +404,10 @@ def delete_records(
                 wanted[topic, number] = -1 if before in (None, "end") else int(before)
         return await _delete_below(admin, wanted)
 
-    starts = with_admin(bootstrap_server, work)
+    _answer_starts(with_admin(bootstrap_server, work))
+
+
+def _answer_starts(starts: Mapping[TopicPartition, int]) -> None:
     output.answer_rows(
         "partitions",
         ["topic", "partition", "log_start_offset"],
@@ -416,7 +419,10 @@ def delete_records(
 
 
 async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dict[TopicPartition, int]:
-    """Deletes records; an offset that is out of range is reported with the range."""
+    """Deletes records; an offset that is out of range is reported with the range.
+
+    If the deletion fails for some partitions, the answer has the others.
+    """
     from moldau import TopicPartition
     from moldau.admin import EARLIEST, LATEST, AdminError
     from moldau.protocol.errors import ErrorCode
@@ -424,6 +430,8 @@ async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dic
     try:
         return await admin.delete_records(wanted)
     except AdminError as error:
+        if isinstance(error.results, dict) and error.results:
+            _answer_starts(error.results)
         refused = [
             TopicPartition(*one)
             for one in sorted(wanted)
@@ -437,5 +445,4 @@ async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dic
         reasons = [
             f"{one}: expected an offset from {starts[one][0]} to {ends[one][0]}, not {wanted[one]}" for one in refused
         ]
-        done = f"; records of {len(wanted) - len(refused)} other partitions were deleted" * (len(wanted) > len(refused))
-        raise UsageError("; ".join(reasons) + done) from error
+        raise UsageError("; ".join(reasons)) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.admin.failures import reason_of
+from moldau.admin.failures import raise_failures, reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
 from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.served_versions import NeededVersion
 
 R = TypeVar("R", bound=Response)
+V = TypeVar("V")
 
 READ_ONLY_REQUESTS = (
     ApiVersionsRequest,
@@ -143,8 +144,11 @@ class Requester:
         at: Located | None = None,
         code_of: Callable[[R], ErrorCode | None] | None = None,
         needed: NeededVersion | None = None,
+        version_max: int | None = None,
     ) -> R:
         """Returns the first response without a retriable error, from any broker, from ``node_id``, or the one ``at``.
+
+        A request to a certain broker has no later version than ``version_max``.
 
         Raises:
             KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up; BROKER_NOT_AVAILABLE when
@@ -160,7 +164,9 @@ class Requester:
                     node_id = await at.find(deadline_ms)
                 with trio.fail_after(self.limit_s()):
                     if node_id is not None:
-                        response = await client.request(node_id, response_class, request, needed=needed)
+                        response = await client.request(
+                            node_id, response_class, request, needed=needed, version_max=version_max
+                        )
                     elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
                         response = await client.ask_any(response_class, request)
                     else:
@@ -223,24 +229,32 @@ class Requester:
             else:
                 return answers
 
+    async def each(self, names: Iterable[str], call: Callable[[Requester, str], Awaitable[V]]) -> dict[str, V]:
+        """Returns what ``call`` returns for each name; all of them together have the time of one call.
+
+        Raises:
+            AdminError: ``call`` failed for a name; it was made for the others.
+            SaslAuthenticationError: the login was refused.
+        """
+        bounded = self.within(self.timeout_ms)
+        found: dict[str, V] = {}
+        failures: dict[str, KafkaError] = {}
+        for name in dict.fromkeys(names):
+            try:
+                found[name] = await call(bounded, name)
+            except SaslAuthenticationError:
+                raise
+            except KafkaError as error:
+                failures[name] = error
+        raise_failures(failures, found)
+        return found
+
     async def fetch_brokers(self) -> list[int]:
         """Updates the cluster metadata and returns the ids of the live brokers, ascending."""
         response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
         client = self.client
         client.adopt(response)
         return sorted(client.cluster_metadata.brokers)
-
-    async def find_group_coordinator(self, group_id: str) -> int:
-        """Returns the broker that coordinates a group.
-
-        Raises:
-            KafkaError: COORDINATOR_NOT_AVAILABLE after the timeout, or an error that is not retriable.
-        """
-        return await self.group_coordinator(group_id).find(self.client.now_ms + self.timeout_ms)
-
-    async def find_transaction_coordinator(self, transactional_id: str) -> int:
-        """Returns the broker that coordinates a transactional id; raises as ``find_group_coordinator``."""
-        return await self.transaction_coordinator(transactional_id).find(self.client.now_ms + self.timeout_ms)
 
     def group_coordinator(self, group_id: str) -> Located:
         """Returns the place of requests about a group, for ``ask``."""

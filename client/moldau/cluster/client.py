@@ -202,12 +202,12 @@ class ClusterClient:
         response_class: type[R],
         message: Request,
         *,
-        version: int | None = None,
+        version_max: int | None = None,
         timeout_ms: float | None = None,
         purpose: str = "",
         needed: NeededVersion | None = None,
     ) -> R:
-        """Sends a request to a broker and returns the response.
+        """Sends a request, in no later version than ``version_max``, to a broker and returns the response.
 
         Raises:
             KafkaError: the broker does not support the API or the ``needed`` version of it; ``TRANSPORT_ERRORS`` may
@@ -216,6 +216,7 @@ class ClusterClient:
         connection = await self.connection(node_id, purpose)
         if needed is not None:
             connection.require(message, needed)
+        version = None if version_max is None else connection.version_for(message, version_max)
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         began_ms = self.now_ms
         response = await connection.request_as(response_class, message, version, limit_ms)

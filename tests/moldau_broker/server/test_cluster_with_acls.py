@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from moldau.admin import Admin, AdminError, NewTopic
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.access import AclOperation, AclResource, Listeners
@@ -561,3 +562,24 @@ def test_clients_work_with_their_rights_alone_through_failures():
 
     more = {"brokers": 3, "controllers": 3, "default.replication.factor": "3", "min.insync.replicas": "2"}
     run_secured(scenario, seed=7, **more)
+
+
+def test_a_refused_group_does_not_keep_the_others():
+    """One call deletes several groups: the coordinator of one of them is not shown to the user."""
+
+    async def scenario(cluster):
+        environment = cluster.client_environment
+        async with connected(cluster, "root") as root:
+            await allow(root, cluster, acl("alice", AclOperation.DELETE, AclResource.GROUP))
+        async with Admin(client_settings("root"), environment=environment) as admin:
+            await admin.create_topics([NewTopic("t", 1, 1)])
+            for group in ("g", "hidden"):
+                await admin.alter_group_offsets(group, {("t", 0): 0})
+            async with Admin(client_settings("alice"), environment=environment) as alice:
+                with pytest.raises(AdminError) as refused:
+                    await alice.delete_groups(["hidden", "g"])
+            failures = {name: error.code for name, error in refused.value.failures.items()}
+            assert failures == {"hidden": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+            assert [each.group_id for each in await admin.list_groups()] == ["hidden"]
+
+    run_secured(scenario)

@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from moldau_cli.client import bootstrap_of, command_config, use_command_config
 from moldau_cli.profiles.selection import choose
 from support.client.socket_cluster import cluster
 from support.commands import run_command
@@ -153,3 +154,29 @@ def test_a_profile_is_replaced_only_with_force(home):
     assert "--force replaces it" in run("profile", "add", "p", "-b", OPTION, code=2).stderr
     run("profile", "add", "p", "-b", OPTION, "--force")
     assert used().address == OPTION
+
+
+def test_the_login_nearby_goes_to_its_own_cluster_only(home, monkeypatch):
+    """The addresses of a secured cluster in ./moldau-cluster need no --command-config, as no address at all."""
+    (home / "moldau-cluster").mkdir()
+    login, own = home / "moldau-cluster" / "client.properties", home / "own.properties"
+    login.write_text(f"bootstrap.servers={OPTION},{ENVIRONMENT}\nsasl.username=admin\n")
+    own.write_text("sasl.username=shop\n")
+    document = {"bootstrap": f"{OPTION},{ENVIRONMENT}", "client_config": str(login)}
+    (home / "moldau-cluster" / "cluster.json").write_text(json.dumps(document))
+
+    def login_for(given, config=None):
+        use_command_config(None if config is None else str(config))
+        assert bootstrap_of(given) == given or given is None
+        return command_config("admin").get("sasl.username")
+
+    try:
+        assert login_for(OPTION) == login_for(f"{ENVIRONMENT}, {OPTION}") == login_for(None) == "admin"
+        assert login_for(PROFILE) is None
+        assert login_for(f"{OPTION},{PROFILE}") is None
+        assert login_for(OPTION, own) == "shop"
+        monkeypatch.setenv("MOLDAU_BOOTSTRAP", ENVIRONMENT)
+        use_command_config(None)
+        assert (bootstrap_of(None), command_config("admin")["sasl.username"]) == (ENVIRONMENT, "admin")
+    finally:
+        use_command_config(None)

@@ -217,9 +217,22 @@ def elect(
         wanted = [(topic, number) for number in numbers if partition in (None, number)]
         return await admin.elect_leaders(wanted, unclean=unclean)
 
-    changed = with_admin(bootstrap_server, work)
+    async def elect_and_answer(admin: Admin) -> None:
+        from moldau import AdminError
+
+        try:
+            _answer_elected(await work(admin))
+        except AdminError as error:  # some partitions have no replica that could lead
+            if isinstance(error.results, list) and error.results:
+                _answer_elected(error.results)
+            raise
+
+    with_admin(bootstrap_server, elect_and_answer)
+
+
+def _answer_elected(elected: list[TopicPartition]) -> None:
     output.answer_rows(
         "elected",
         ["topic", "partition"],
-        [{"topic": one.topic, "partition": one.partition} for one in sorted(changed)],
+        [{"topic": one.topic, "partition": one.partition} for one in sorted(elected)],
     )

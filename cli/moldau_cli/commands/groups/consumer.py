@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.commands.groups.positions import (
     CREATES,
     AllTopics,
@@ -28,7 +28,7 @@ from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from moldau import Admin, TopicPartition
     from moldau.admin import GroupDescription, GroupListing
@@ -308,7 +308,12 @@ def delete_offsets(
 
     wanted = [parse_topic(topic) for topic in topics]
 
-    async def work(admin: Admin) -> list[TopicPartition]:
+    def answer(deleted: Sequence[TopicPartition]) -> None:
+        output.answer_rows(
+            "deleted", ["topic", "partition"], [{"topic": one.topic, "partition": one.partition} for one in deleted]
+        )
+
+    async def work(admin: Admin) -> None:
         await _existing(admin, group)
         committed = await admin.list_group_offsets(group)
         found = [
@@ -318,13 +323,10 @@ def delete_offsets(
         ]
         if not found:
             raise UsageError(f"group {group} has no committed offsets of {', '.join(topics)}")
-        await admin.delete_group_offsets(group, found)
-        return found
+        with answering_done(found, answer, "not deleted"):
+            await admin.delete_group_offsets(group, found)
 
-    deleted = with_admin(bootstrap_server, work)
-    output.answer_rows(
-        "deleted", ["topic", "partition"], [{"topic": one.topic, "partition": one.partition} for one in deleted]
-    )
+    with_admin(bootstrap_server, work)
 
 
 @commands.command()
@@ -334,11 +336,13 @@ def delete(
 ) -> None:
     """Delete groups with their committed offsets."""
 
+    refuse_repeated("group", groups)
+
     async def work(admin: Admin) -> None:
-        await admin.delete_groups(groups)
+        with deleting(groups):
+            await admin.delete_groups(groups)
 
     with_admin(bootstrap_server, work)
-    output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
 
 
 async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescription:

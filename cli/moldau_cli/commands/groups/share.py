@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answering_done, with_admin
 from moldau_cli.commands.groups.positions import (
     CREATES,
     AllTopics,
@@ -27,7 +27,7 @@ from moldau_cli.errors import UsageError
 from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from moldau import Admin, TopicPartition
     from moldau.admin import GroupDescription, ShareOffset
@@ -177,7 +177,10 @@ def delete_offsets(
         missing = [topic for topic in topics if topic not in known]
         if missing:
             raise UsageError(f"share group {group} has no offsets of {', '.join(missing)}")
-        await admin.delete_share_group_offsets(group, topics)
+        with answering_done(topics, answer, "not deleted"):
+            await admin.delete_share_group_offsets(group, topics)
+
+    def answer(deleted: Sequence[str]) -> None:
+        output.answer({"deleted": [*deleted]}, f"deleted the offsets of {', '.join(deleted)}")
 
     with_admin(bootstrap_server, work)
-    output.answer({"deleted": list(topics)}, f"deleted the offsets of {', '.join(topics)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from moldau.admin.failures import error_of, first_retriable, raise_failures, raise_group_error
+from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures, raise_group_error
 from moldau.admin.requester import by_topic, operations_of
 from moldau.admin.values import (
     GroupDescription,
@@ -12,7 +12,6 @@ from moldau.admin.values import (
     GroupMember,
 )
 from moldau.cluster import arguments
-from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.group_bytes import decode_assignment
 from moldau.cluster.metadata import TopicPartition
@@ -184,55 +183,38 @@ class Groups:
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Implements ``Admin.delete_groups``."""
-        failures: dict[str, KafkaError] = {}
-        for group_id in arguments.texts("delete_groups", "group_ids", group_ids):
-            response = await self._requester.ask(
+
+        async def delete(requester: Requester, group_id: str) -> None:
+            response = await requester.ask(
                 DeleteGroupsResponse,
                 DeleteGroupsRequest(groups_names=[group_id]),
-                at=self._requester.group_coordinator(group_id),
+                at=requester.group_coordinator(group_id),
                 code_of=lambda each: first_retriable(result.error_code for result in each.results),
             )
             for result in response.results:
-                code = ErrorCode.of(result.error_code)
-                if code is not ErrorCode.NONE:
-                    failures[result.group_id] = KafkaError(code, result.error_message or "")
-        raise_failures(failures)
+                raise_error(result.error_code, result.error_message)
+
+        await self._requester.each(arguments.texts("delete_groups", "group_ids", group_ids), delete)
 
     async def list_group_offsets(
         self, group_id: str, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
         """Implements ``Admin.list_group_offsets``."""
         arguments.text("list_group_offsets", "group_id", group_id)
-        client = self._requester.client
-        deadline_ms = client.now_ms + self._requester.timeout_ms
-        failures = 0
-        while True:
-            node_id = await self._requester.find_group_coordinator(group_id)
-            try:
-                response = await self._fetch_offsets(node_id, group_id, require_stable=require_stable)
-            except TRANSPORT_ERRORS as error:
-                code, problem = ErrorCode.NETWORK_EXCEPTION, str(error)
-            else:
-                code = _offset_fetch_code(response, require_stable=require_stable)
-                problem = code.message
-                if code is ErrorCode.NONE:
-                    return _offsets_of(response)
-            failures += 1
-            if not code.retriable or client.now_ms >= deadline_ms:
-                raise KafkaError(code, f"group {group_id}: {problem}")
-            await client.backoff(failures)
-
-    async def _fetch_offsets(self, node_id: int, group_id: str, *, require_stable: bool) -> OffsetFetchResponse:
-        client = self._requester.client
-        connection = await client.connection(node_id)
-        request = OffsetFetchRequest(
-            group_id=group_id,
-            topics=None,
-            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)],
-            require_stable=require_stable,
+        response = await self._requester.ask(
+            OffsetFetchResponse,
+            OffsetFetchRequest(
+                group_id=group_id,
+                topics=None,
+                groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)],
+                require_stable=require_stable,
+            ),
+            at=self._requester.group_coordinator(group_id),
+            code_of=lambda each: _offset_fetch_code(each, require_stable=require_stable),
+            version_max=_OFFSET_FETCH_VERSION_MAX,
         )
-        version = connection.version_for(request, _OFFSET_FETCH_VERSION_MAX)
-        return await connection.request_as(OffsetFetchResponse, request, version, self._requester.request_timeout_ms)
+        raise_group_error(_offset_fetch_code(response, require_stable=require_stable), group_id)
+        return _offsets_of(response)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Implements ``Admin.delete_group_offsets``."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from moldau.admin.failures import first_retriable, raise_failures
 from moldau.admin.requester import Located
 from moldau.cluster import arguments
-from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import (
@@ -249,41 +248,33 @@ class Transactions:
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
         """Implements ``Admin.fence_producers``."""
-        found: dict[str, FencedProducer] = {}
-        failures: dict[str, KafkaError] = {}
-        for name in dict.fromkeys(arguments.texts("fence_producers", "transactional_ids", transactional_ids)):
-            try:
-                found[name] = await self._fence(name)
-            except KafkaError as error:
-                failures[name] = error
-        raise_failures(failures, found)
-        return found
+        names = arguments.texts("fence_producers", "transactional_ids", transactional_ids)
+        return await self._requester.each(names, self._fence)
 
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Implements ``Admin.terminate_transaction``."""
-        await self._fence(arguments.text("terminate_transaction", "transactional_id", transactional_id))
+        name = arguments.text("terminate_transaction", "transactional_id", transactional_id)
+        await self._fence(self._requester, name)
 
-    async def _fence(self, transactional_id: str) -> FencedProducer:
+    @staticmethod
+    async def _fence(requester: Requester, transactional_id: str) -> FencedProducer:
         """Takes the transactional id over, which fences its producer and aborts its open transaction."""
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=_TERMINATION_TIMEOUT_MS
         )
-        response = await self._requester.ask(
+        response = await requester.ask(
             InitProducerIdResponse,
             request,
-            at=self._requester.transaction_coordinator(transactional_id),
+            at=requester.transaction_coordinator(transactional_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
-        code = ErrorCode.of(response.error_code)
-        if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"transactional id {transactional_id}: {code.message}")
+        _raise_transactional_error(response.error_code, transactional_id)
         return FencedProducer(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
 
     async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
         """Implements ``Admin.end_transaction``."""
         if not prepared.is_open:
             return
-        client = self._requester.client
         name = prepared.transactional_id
         request = EndTxnRequest(
             transactional_id=name,
@@ -291,27 +282,18 @@ class Transactions:
             producer_epoch=prepared.producer_epoch,
             committed=commit,
         )
-        deadline_ms = client.now_ms + self._requester.timeout_ms
-        failures = 0
-        while True:
-            node_id = await self._requester.find_transaction_coordinator(name)
-            try:
-                connection = await client.connection(node_id)
-                version = connection.version_for(request, END_WITH_EPOCH_VERSION)
-                response = await connection.request_as(
-                    EndTxnResponse, request, version, self._requester.request_timeout_ms
-                )
-            except TRANSPORT_ERRORS as error:
-                problem = str(error)  # it may have been carried out: ending a transaction twice the same way is allowed
-            else:
-                code = ErrorCode.of(response.error_code)
-                if code is ErrorCode.NONE:
-                    return
-                if not code.retriable:
-                    raise KafkaError(code, f"transactional id {name}: {code.message}")
-                problem = f"{code.name}: {code.message}"
-            failures += 1
-            if client.now_ms >= deadline_ms:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"could not end the transaction of {name}: {problem}")
-            client.request_update()
-            await client.backoff(failures)
+        # An attempt without an answer may have been carried out: ending a transaction twice in the same way is allowed.
+        response = await self._requester.ask(
+            EndTxnResponse,
+            request,
+            at=self._requester.transaction_coordinator(name),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            version_max=END_WITH_EPOCH_VERSION,
+        )
+        _raise_transactional_error(response.error_code, name)
+
+
+def _raise_transactional_error(code: int, transactional_id: str) -> None:
+    found = ErrorCode.of(code)
+    if found is not ErrorCode.NONE:
+        raise KafkaError(found, f"transactional id {transactional_id}: {found.message}")
