@@ -252,6 +252,45 @@ def test_a_user_that_is_no_controller_cannot_vote(caplog):
     assert refusals
 
 
+def test_a_node_says_that_its_peers_refuse_it(caplog):
+    """A controller and a broker whose password is wrong name peer and reason, in few lines; later they go on."""
+    both = f'{PLAIN} username="node" password="%s" user_node="n";'
+    settings = {
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.jaas.config": both % "n",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.inside.sasl.jaas.config": both % "n",
+    }
+
+    def reports(event, node):
+        return [line for line in caplog.messages if line.startswith(event) and f"node={node} " in line]
+
+    async def scenario(cluster):
+        config = client_settings("bob", "bob-secret", "PLAIN", bootstrap_servers="b1:9092")
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            await (await producer.send("t", b"x"))
+            cluster.world.node("c103").kill()
+            cluster.kill(2)
+            caplog.clear()
+            cluster.settings["listener.name.controller.sasl.jaas.config"] = both % "wrong"
+            cluster.start_controller(103)
+            cluster.settings["listener.name.controller.sasl.jaas.config"] = both % "n"
+            cluster.start_broker(2, **{"listener.name.inside.sasl.jaas.config": both % "wrong"})
+            await trio.sleep(30)
+            refused = [*reports("peer-unusable", 103), *reports("peer-unusable", 2)]
+            assert 2 <= len(reports("peer-unusable", 103)) <= 4
+            assert 1 <= len(reports("peer-unusable", 2)) <= 4
+            assert all("Invalid username or password" in line for line in refused)
+            assert any("address=c101:9093" in line for line in refused)
+            assert any("address=b1:9094" in line for line in refused)
+            cluster.world.node("c103").kill()
+            cluster.start_controller(103)
+            await trio.sleep(5)
+            assert len(reports("peer-unusable", 103)) <= 4
+
+    run_secured(scenario, brokers=2, controllers=3, **settings)
+
+
 @pytest.mark.parametrize("change", ["removed", "altered"])
 def test_users_over_the_wire(change):
     async def scenario(cluster):

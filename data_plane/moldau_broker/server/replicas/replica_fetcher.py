@@ -29,6 +29,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from moldau.runtime.net.peer_refusals import PeerRefusals
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
@@ -212,6 +213,7 @@ class _Source:
         self._replicas = fetchers._replicas
         self._broker_id = broker_id
         self._logger = EventLogger("moldau.broker.fetcher", node=settings.broker_id, source=broker_id)
+        self._refusals = PeerRefusals(self._environment.clock, self._logger, broker_id)
         self._client_id = f"broker-{settings.broker_id}-fetcher"
         self._connection: RpcConnection | None = None
         self.core = FollowerFetcher(
@@ -272,7 +274,8 @@ class _Source:
                     patience.deadline = math.inf
                     await self._reset(connection, resets)
             except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
-                if isinstance(error, ConnectionError):
+                is_refused = self._refusals.failed(error, self._fetchers._endpoint(self._broker_id) or ("", -1))
+                if isinstance(error, ConnectionError) and not is_refused:
                     self._fetchers.suspect(self._broker_id)
                 self._failed(error)
                 return
@@ -313,6 +316,7 @@ class _Source:
             else:
                 connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
         self._connection = connection
+        self._refusals.connected()
         return connection
 
     # --- one round -------------------------------------------------------------------------------------------------

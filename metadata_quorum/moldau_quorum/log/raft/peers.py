@@ -16,6 +16,7 @@ import trio
 
 from moldau.protocol.framing import encode_request_header
 from moldau.runtime.net.buffers import drop_sent
+from moldau.runtime.net.peer_refusals import PeerRefusals
 from moldau_quorum.log.port import QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION
 from moldau_quorum.log.raft import sessions
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.runtime.telemetry.log import EventLogger
     from moldau_quorum.log.port import LogLimits
     from moldau_quorum.log.raft.envelope import Envelope
 
@@ -64,6 +66,7 @@ class PeerLink:
         envelope: Callable[[], Envelope],
         on_refused: Callable[[int], None],
         on_connected: Callable[[int], None],
+        logger: EventLogger,
     ) -> None:
         """Creates the link; ``run`` connects.
 
@@ -85,6 +88,7 @@ class PeerLink:
         self._envelope = envelope
         self._on_refused = on_refused
         self._on_connected = on_connected
+        self._refusals = PeerRefusals(environment.clock, logger, peer_id)
         self._nonce = b""
         self._is_proven = False
         self._proven = trio.Event()
@@ -151,9 +155,10 @@ class PeerLink:
                         connection = await self._connect(*self.address)
                 except ConnectionRefusedError:
                     self._on_refused(self.peer_id)
-                except (OSError, trio.TooSlowError):
-                    pass  # unreachable: try again, as often as the back-off allows
+                except (OSError, trio.TooSlowError) as error:
+                    self._refusals.failed(error, self.address)  # an unreachable peer is tried again, without a report
                 else:
+                    self._refusals.connected()
                     if await self._serve(connection):
                         retry_ms = RETRY_MS_MIN
                         continue

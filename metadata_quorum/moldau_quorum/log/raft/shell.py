@@ -273,6 +273,7 @@ class RaftLog:
                     envelope=partial(self.node.envelope, peer_id),
                     on_refused=self._peer_refused,
                     on_connected=self._sessions.linked,
+                    logger=self._log,
                 )
                 self._links[peer_id] = link
                 nursery.start_soon(link.run)
