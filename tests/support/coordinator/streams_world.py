@@ -90,12 +90,14 @@ class StreamsClient:
         process: str | None = None,
         endpoint: tuple[str, int] | None = None,
         rebalance_ms: int = 60_000,
+        instance: str | None = None,
     ) -> None:
         self.driver = driver
         self.member_id = member_id
         self.topology = word_count() if topology is None else topology
         self.process = process or f"p-{member_id}"
         self.endpoint = endpoint
+        self.instance = instance
         self.endpoint_epoch = -1
         self.rebalance_ms = rebalance_ms
         self.epoch = 0
@@ -114,6 +116,7 @@ class StreamsClient:
             member_id=self.member_id,
             member_epoch=self.epoch,
             endpoint_information_epoch=self.endpoint_epoch,
+            instance_id=self.instance,
             shutdown_application=self.shutdown,
         )
         if self.sends_all or self.epoch == 0:
@@ -181,8 +184,10 @@ class StreamsClient:
         self.obey()
         return code
 
-    def leave(self) -> ErrorCode:
-        request = StreamsGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
+    def leave(self, epoch: int = -1) -> ErrorCode:
+        request = StreamsGroupHeartbeatRequest(
+            group_id=GROUP, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance
+        )
         answer = self.driver.ask(request, 1)
         assert isinstance(answer, StreamsGroupHeartbeatResponse)
         return ErrorCode(answer.error_code)

@@ -30,6 +30,7 @@ public class WordCount {
         settings.put("bootstrap.servers", given[0]);
         settings.put("group.protocol", given[1]);
         settings.put("state.dir", given[2]);
+        if (given.length > 3) settings.put("group.instance.id", given[3]);
         settings.put("application.id", "word-count");
         settings.put("num.stream.threads", 2);
         settings.put("processing.guarantee", "exactly_once_v2");
@@ -66,11 +67,14 @@ def streams_jars(version: str = VERSION) -> tuple[Path | None, str]:
     return kafka_jars_of(version, ARTIFACTS, "kafka-streams")
 
 
-def word_count(jars: Path, bootstrap: str, protocol: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Starts the application; its log is ``application.log`` in the folder."""
+def word_count(
+    jars: Path, bootstrap: str, protocol: str, folder: Path, instance: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts the application, with static members if it has an instance; its log is ``application.log``."""
     source = folder / "WordCount.java"
     source.write_text(SOURCE)
-    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(source), bootstrap, protocol, str(folder / "state")]
+    words = [bootstrap, protocol, str(folder / "state"), *([] if instance is None else [instance])]
+    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(source), *words]
     with (folder / "application.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

@@ -56,7 +56,7 @@ def wrong(change, *, epoch: int = 0) -> ErrorCode:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda r: setattr(r, "instance_id", "i"), ErrorCode.INVALID_REQUEST),
+        (lambda r: setattr(r, "instance_id", ""), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "member_id", ""), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "rack_id", ""), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "rebalance_timeout_ms", -1), ErrorCode.INVALID_REQUEST),

@@ -26,6 +26,7 @@ from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
     MemberState,
     StreamsCurrent,
     StreamsDraft,
@@ -224,7 +225,7 @@ class StreamsGroups:
         group_id = request.group_id
         served = self._served.open_if_fits(group_id)
         member = None if served is None else served.group.members.get(request.member_id)
-        if member is not None and request.member_epoch == member.epoch:
+        if member is not None and request.member_epoch == member.epoch != LEAVE_STATIC_EPOCH:
             # The member is alive, even if its request has to be refused because the log is not available.
             asked = replace(asked, session_ms=self._renew(group_id, member.member_id, moment))
         if self._served.park(served, asked):
@@ -460,7 +461,7 @@ def _new_group(group_id: str) -> ServedStreamsGroup:
 
 def bytes_of(member: StreamsMember) -> int:
     """Returns the approximate memory of a member."""
-    names = (member.member_id, member.client_id, member.rack_id or "", member.process_id)
+    names = (member.member_id, member.instance_id or "", member.client_id, member.rack_id or "", member.process_id)
     tags = sum(TOPIC_BYTES + len(key) + len(value) for key, value in member.tags)
     host = 0 if member.endpoint is None else len(member.endpoint.host)
     return MEMBER_BYTES + sum(map(len, names)) + tags + host

@@ -25,6 +25,7 @@ from moldau_broker.coordinator.group.streams.core.state import (
     EMPTY_TASKS,
     FIRST_EPOCH,
     JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
     STANDBY_REPLICAS,
     Endpoint,
     MemberState,
@@ -143,23 +144,26 @@ class StreamsDecisions:
             return self._leave(draft, around, request)
         joins = request.member_epoch == JOIN_EPOCH
         reported = _reported(request)
-        before = self._find(draft.group, request, reported)
+        before, replaced = self._find(draft.group, request, reported)
         topology, is_new_topology = _topology(draft.group, request)
         configured = self._configured(around, topology)
         if configured.is_ready and reported is not None:
             _check_tasks(reported, configured, before)
         after = _updated(before, request, context)
         is_changed = after != before or before.member_id not in draft.group.members
+        bumps = is_changed if replaced is None else _works_differently(before, after)
         if is_changed or is_new_topology:
             code = has_room(after, topology if is_new_topology else None)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, "The members of groups take all the memory that they may.")
         group_id, member_id = draft.group.group_id, after.member_id
-        if is_changed:
+        if replaced is not None:
+            _replace(draft, replaced, after)
+        elif is_changed:
             draft.add(StreamsMetadata(group_id=group_id, member_id=member_id, member=after))
         if is_new_topology:
             draft.add(StreamsTopology(group_id=group_id, topology=topology))
-        self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=is_changed)
+        self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=bumps)
         delayed = draft.group.epoch > draft.group.assignment_epoch and is_delayed()
         wait_ms = self._assign_if_due(draft, configured, moment, delayed=delayed)
         moved = self._step(draft, member_id, reported, delayed=delayed, joins=joins)
@@ -182,7 +186,7 @@ class StreamsDecisions:
         )
         if is_moved or not knows:
             answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = map(_task_ids, moved.assigned.kinds)
-        if is_moved and moved.endpoint is not None:
+        if is_moved and (moved.endpoint or before.endpoint) is not None:
             around.endpoint_epoch += 1
         if around.endpoint_epoch != request.endpoint_information_epoch:
             answer.partitions_by_user_endpoint = endpoint_partitions(draft.group, configured, self._catalogue)
@@ -202,12 +206,21 @@ class StreamsDecisions:
 
     def _find(
         self, group: StreamsGroup, request: StreamsGroupHeartbeatRequest, reported: TaskSets | None
-    ) -> StreamsMember:
-        """Returns the member of the sender."""
+    ) -> tuple[StreamsMember, StreamsMember | None]:
+        """Returns the member of the sender, and the static member that it replaces."""
         member_id, epoch = request.member_id, request.member_epoch
         joins = epoch == JOIN_EPOCH
         if not joins and not group.exists:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
+        if request.instance_id is not None:
+            holder = group.static_member(request.instance_id)
+            if holder is not None and joins and holder.epoch == LEAVE_STATIC_EPOCH:
+                return replace(holder, member_id=member_id, epoch=0, previous_epoch=0), holder
+            if holder is None and not joins:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
+            if holder is not None and holder.member_id != member_id:
+                code = ErrorCode.UNRELEASED_INSTANCE_ID if joins else ErrorCode.FENCED_INSTANCE_ID
+                raise KafkaError(code, f"Instance id {request.instance_id} belongs to member {holder.member_id}.")
         found = group.members.get(member_id)
         if found is None:
             if not joins:
@@ -220,10 +233,10 @@ class StreamsDecisions:
                     ErrorCode.GROUP_MAX_SIZE_REACHED,
                     f"The streams group has reached its maximum capacity of {size} members.",
                 )
-            return StreamsMember(member_id=member_id)
+            return StreamsMember(member_id=member_id), None
         if not joins:
             check_epoch(found, epoch, reported)
-        return found
+        return found, None
 
     def _leave(
         self, draft: StreamsDraft, around: Surroundings, request: StreamsGroupHeartbeatRequest
@@ -231,11 +244,19 @@ class StreamsDecisions:
         group = draft.group
         if not group.exists:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
-        if request.member_id not in group.members:
+        holder = None if request.instance_id is None else group.static_member(request.instance_id)
+        if holder is not None and holder.member_id != request.member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID, f"Instance id {request.instance_id} belongs to member {holder.member_id}."
+            )
+        if request.member_id not in group.members or (holder is None and request.instance_id is not None):
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
             )
-        self.fence(draft, around, request.member_id)
+        if holder is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
+            draft.add(StreamsCurrent(group_id=group.group_id, member_id=holder.member_id, member=_away(holder)))
+        else:
+            self.fence(draft, around, request.member_id)
         if draft.group.members and request.shutdown_application and around.shutdown_by is None:
             around.shutdown_by = request.member_id
         return StreamsGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch, status=[])
@@ -338,6 +359,37 @@ class StreamsDecisions:
             self.assign(draft, self._configured(around, group.topology), moment)
 
 
+def _replace(draft: StreamsDraft, old: StreamsMember, new: StreamsMember) -> None:
+    """Gives the tasks of a static member that was away to its new member id."""
+    group_id, target = draft.group.group_id, draft.group.targets.get(old.member_id, EMPTY_TASKS)
+    draft.add_all(removal_of(group_id, old.member_id))
+    draft.add(StreamsMetadata(group_id=group_id, member_id=new.member_id, member=new))
+    draft.add(StreamsTarget(group_id=group_id, member_id=new.member_id, tasks=target))
+    draft.add(StreamsCurrent(group_id=group_id, member_id=new.member_id, member=new))
+
+
+def _works_differently(before: StreamsMember, after: StreamsMember) -> bool:
+    """Returns whether a static member that comes back may need other tasks than it had."""
+    return (before.topology_epoch, before.rack_id, before.tags, before.process_id) != (
+        after.topology_epoch,
+        after.rack_id,
+        after.tags,
+        after.process_id,
+    )
+
+
+def _away(member: StreamsMember) -> StreamsMember:
+    """Returns a static member that has left for a short time: it keeps its tasks, and has closed all of them."""
+    return replace(
+        member,
+        epoch=LEAVE_STATIC_EPOCH,
+        previous_epoch=member.epoch,
+        state=MemberState.UNRELEASED_TASKS if member.state is MemberState.UNREVOKED_TASKS else member.state,
+        revoking=EMPTY_TASKS,
+        since={task: epoch for task, epoch in member.since.items() if task in member.assigned.active},
+    )
+
+
 def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) -> None:
     """Checks the epoch of a heartbeat.
 
@@ -355,7 +407,7 @@ def check_epoch(member: StreamsMember, epoch: int, reported: TaskSets | None) ->
     if epoch == member.epoch:
         return
     repeats = epoch == member.previous_epoch and reported is not None and member.assigned.contains(reported)
-    if not repeats:
+    if not repeats or epoch > member.epoch:
         size = "greater" if epoch > member.epoch else "smaller"
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -410,15 +462,17 @@ def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, conte
     """Returns the member with what a request says of it; fields that the request leaves out stay."""
     endpoint, tags = request.user_endpoint, request.client_tags
     timeout = request.rebalance_timeout_ms
+    known_endpoint = None if request.member_epoch == JOIN_EPOCH else member.endpoint  # of the process before
     return replace(
         member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,
         client_id=context.client_id,
         client_host=context.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout == -1 else timeout,
         topology_epoch=member.topology_epoch if request.topology is None else request.topology.epoch,
         process_id=member.process_id if request.process_id is None else request.process_id,
-        endpoint=member.endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        endpoint=known_endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
         tags=member.tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
     )
 

@@ -36,7 +36,7 @@ def check_commit(group: StreamsGroup, request: OffsetCommitRequest | TxnOffsetCo
     if isinstance(request, OffsetCommitRequest) and version < MEMBER_EPOCH_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     epoch = epoch_of(request)
-    if epoch == member.epoch:
+    if epoch == member.epoch >= 0:
         return ErrorCode.NONE
     knows = knows_member_epochs(request, version)
     stale = ErrorCode.STALE_MEMBER_EPOCH if knows else ErrorCode.ILLEGAL_GENERATION

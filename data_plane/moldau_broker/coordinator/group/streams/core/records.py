@@ -146,7 +146,7 @@ def _target(tasks: TaskSets) -> stored.StreamsGroupTargetAssignmentMemberValue:
 def _metadata(member: StreamsMember) -> stored.StreamsGroupMemberMetadataValue:
     endpoint = member.endpoint
     return stored.StreamsGroupMemberMetadataValue(
-        instance_id=None,
+        instance_id=member.instance_id,
         rack_id=member.rack_id,
         client_id=member.client_id,
         client_host=member.client_host,
@@ -245,6 +245,7 @@ def _parse_metadata(member_id: str, value: Buffer) -> StreamsMember:
     endpoint = found.user_endpoint
     return StreamsMember(
         member_id=member_id,
+        instance_id=found.instance_id,
         rack_id=found.rack_id,
         client_id=found.client_id,
         client_host=found.client_host,

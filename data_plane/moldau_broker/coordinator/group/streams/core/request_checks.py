@@ -1,8 +1,8 @@
 """Checks what a StreamsGroupHeartbeat says on its own, before any group is looked at. Pure (KIP-1071).
 
-Static members, warm-up tasks and regular expressions for source topics are refused. Reports of restored offsets, with
-which members of Kafka 4.4 join, are accepted and not used: they decide on warm-up tasks only. Stricter than Kafka is
-the check of indexes and names inside a topology, which later code relies on.
+Warm-up tasks and regular expressions for source topics are refused. Reports of restored offsets, with which members of
+Kafka 4.4 join, are accepted and not used: they decide on warm-up tasks only. Stricter than Kafka is the check of
+indexes and names inside a topology, which later code relies on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
     for name, value in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
         if value == "":
@@ -47,8 +48,10 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
         _check_topology(request.topology)
     elif request.topology is not None:
         raise _invalid("Topology can only be provided when (re-)joining.")
-    if request.member_epoch <= LEAVE_STATIC_EPOCH:
-        raise _invalid(f"MemberEpoch is {request.member_epoch}, but static members are not supported.")
+    if request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    if request.member_epoch < LEAVE_STATIC_EPOCH:
+        raise _invalid(f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.")
     if any(tasks is not None for tasks in reports) and any(tasks is None for tasks in reports):
         raise _invalid("If one task-type is non-null, all must be non-null.")
     if request.rebalance_timeout_ms < -1:
@@ -56,8 +59,6 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def _check_support(request: StreamsGroupHeartbeatRequest) -> None:
-    if request.instance_id is not None:
-        raise _invalid("Static membership is not yet supported.")
     if request.warmup_tasks:
         raise _invalid("WarmupTasks are not supported yet.")
     if request.topology is not None and any(part.source_topic_regex for part in request.topology.subtopologies):

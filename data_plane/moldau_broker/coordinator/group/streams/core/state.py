@@ -100,10 +100,11 @@ class StreamsMember:
 
     ``assigned`` are the tasks that the member may run, ``revoking`` those that it must still close. It owns both.
     Invariants: they are disjoint; ``revoking`` is not empty in UnrevokedTasks only; ``since`` has the epoch at which
-    each owned active task was assigned.
+    each owned active task was assigned; the epoch is -2 while a static member is away.
     """
 
     member_id: str
+    instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -200,7 +201,8 @@ class StreamsGroup:
     """One streams group.
 
     Invariants: ``assignment_epoch <= epoch``; ``active_owners`` holds each active task that a member owns, with that
-    member; ``copies`` holds each standby and warm-up task with the members that own it.
+    member; ``copies`` holds each standby and warm-up task with the members that own it; ``static_members`` maps each
+    instance id to its member.
     """
 
     group_id: str
@@ -217,6 +219,7 @@ class StreamsGroup:
     """When the target assignment was computed, in Unix time; 0 if unknown."""
     topology: Topology | None = None
     members: dict[str, StreamsMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
     targets: dict[str, TaskSets] = field(default_factory=dict)
     active_owners: dict[Task, str] = field(default_factory=dict)
     copies: dict[Task, frozenset[str]] = field(default_factory=dict)
@@ -226,6 +229,7 @@ class StreamsGroup:
         return replace(
             self,
             members=dict(self.members),
+            static_members=dict(self.static_members),
             targets=dict(self.targets),
             active_owners=dict(self.active_owners),
             copies=dict(self.copies),
@@ -248,6 +252,10 @@ class StreamsGroup:
         if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
             return StreamsGroupState.STABLE
         return StreamsGroupState.RECONCILING
+
+    def static_member(self, instance_id: str) -> StreamsMember | None:
+        """Returns the member with an instance id."""
+        return self.members.get(self.static_members.get(instance_id, ""))
 
     def subscribed_topics(self) -> tuple[str, ...]:
         """Returns the names of all topics that members read, sorted; none if there are no members."""
@@ -297,12 +305,18 @@ class StreamsGroup:
             self._move(change)
 
     def _describe(self, change: StreamsMetadata) -> None:
+        old = self.members.get(change.member_id)
+        instance_id = None if old is None else old.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == change.member_id:
+            del self.static_members[instance_id]
         if change.member is None:
-            old = self.members.pop(change.member_id, None)
             if old is not None:
                 self._disown(old)
+                del self.members[change.member_id]
             return
-        base = self.members.get(change.member_id) or StreamsMember(member_id=change.member_id)
+        if change.member.instance_id is not None:
+            self.static_members[change.member.instance_id] = change.member_id
+        base = old or StreamsMember(member_id=change.member_id)
         self.members[change.member_id] = replace(
             change.member,
             epoch=base.epoch,

@@ -95,6 +95,7 @@ def _member(member: StreamsMember, target: TaskSets) -> described_by.Member:
     return described_by.Member(
         member_id=member.member_id,
         member_epoch=member.epoch,
+        instance_id=member.instance_id,
         rack_id=member.rack_id,
         client_id=member.client_id,
         client_host=member.client_host,
