@@ -1,4 +1,4 @@
-"""Goal: a static member of a streams group that restarts gets its tasks back, and nobody else has them meanwhile.
+"""Goal: a static member of a streams group that restarts gets its tasks back, and no other has them meanwhile.
 
 Method: stories against the pure core, with virtual time; the state is read from the log again where it is kept.
 """

@@ -151,16 +151,12 @@ class StreamsDecisions:
             _check_tasks(reported, configured, before)
         after = _updated(before, request, context)
         is_changed = after != before or before.member_id not in draft.group.members
-        bumps = is_changed if replaced is None else _works_differently(before, after)
         if is_changed or is_new_topology:
             code = has_room(after, topology if is_new_topology else None)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, "The members of groups take all the memory that they may.")
         group_id, member_id = draft.group.group_id, after.member_id
-        if replaced is not None:
-            _replace(draft, replaced, after)
-        elif is_changed:
-            draft.add(StreamsMetadata(group_id=group_id, member_id=member_id, member=after))
+        bumps = _describe(draft, before, after, replaced)
         if is_new_topology:
             draft.add(StreamsTopology(group_id=group_id, topology=topology))
         self._raise_epoch_if_needed(draft, around.topics_hash, configured, bumps=bumps)
@@ -357,6 +353,17 @@ class StreamsDecisions:
         group = draft.group
         if group.members and group.topology is not None and group.epoch > group.assignment_epoch:
             self.assign(draft, self._configured(around, group.topology), moment)
+
+
+def _describe(draft: StreamsDraft, before: StreamsMember, after: StreamsMember, replaced: StreamsMember | None) -> bool:
+    """Writes what a member says of itself; returns whether it may need other tasks now."""
+    if replaced is not None:
+        _replace(draft, replaced, after)
+        return _works_differently(before, after)
+    if after == before and before.member_id in draft.group.members:
+        return False
+    draft.add(StreamsMetadata(group_id=draft.group.group_id, member_id=after.member_id, member=after))
+    return True
 
 
 def _replace(draft: StreamsDraft, old: StreamsMember, new: StreamsMember) -> None:
