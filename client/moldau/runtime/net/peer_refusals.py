@@ -1,7 +1,8 @@
 """Reports about peers that refuse a node's login or certificate, or whose certificate the node refuses.
 
-Nodes connect again and again, and an unreachable peer is nothing unusual. A refusal is: it lasts until somebody changes
-a configuration, a credential or a certificate. The first one is a warning, and one more follows each ``REMIND_MS``.
+Nodes connect again and again, and an unreachable peer is nothing unusual. A refusal is: it lasts until an operator
+changes a configuration, a credential or a certificate. The first one is a warning, and one more follows each
+``REMIND_MS``.
 """
 
 from __future__ import annotations

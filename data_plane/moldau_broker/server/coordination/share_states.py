@@ -186,19 +186,12 @@ class ShareStateClient:
         return found
 
     async def _ask_ends(self, leader: BrokerId, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for topic, number in keys:
+            wanted = ListOffsetsPartition(partition_index=number, timestamp=LATEST_TIMESTAMP)
+            topics.setdefault(topic, []).append(wanted)
         request = ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                ListOffsetsTopic(
-                    name=name,
-                    partitions=[
-                        ListOffsetsPartition(partition_index=number, timestamp=LATEST_TIMESTAMP)
-                        for topic, number in keys
-                        if topic == name
-                    ],
-                )
-                for name in dict.fromkeys(topic for topic, _ in keys)
-            ],
+            replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in topics.items()]
         )
         try:
             response = await self._peers.request(leader, request, _LIST_OFFSETS_VERSION)

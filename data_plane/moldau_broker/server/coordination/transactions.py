@@ -63,6 +63,8 @@ class Peers:
         self._metadata = metadata
         self._connections: dict[tuple[int, int], RpcConnection] = {}
         self._opening: dict[tuple[int, int], trio.Lock] = {}
+        self._failures: dict[tuple[int, int], int] = {}
+        """Attempts to open a connection that have failed."""
 
     async def request(self, broker_id: BrokerId, message: Request, version: int) -> Response:
         """Sends a request to a broker, and sends it again over a new connection if an old one breaks.
@@ -73,6 +75,7 @@ class Peers:
             OSError: no connection, or it broke.
             trio.TooSlowError: no connection or no answer in time.
             KafkaError: the broker refused the request.
+            DecodeError: the broker's answer is malformed.
         """
         connection, is_new = await self._connection(broker_id, message.__api_key__)
         try:
@@ -84,17 +87,28 @@ class Peers:
         return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
 
     async def _connection(self, broker_id: BrokerId, api_key: int) -> tuple[RpcConnection, bool]:
-        """Returns the connection for an API, and whether it is new."""
+        """Returns the connection for an API, and whether it is new.
+
+        Requests that wait for an attempt which fails then fail with it: one attempt each, in turn, would take minutes
+        while the host does not answer.
+        """
         key = (broker_id, api_key)
+        failures = self._failures.get(key, 0)
         async with self._opening.setdefault(key, trio.Lock()):
             connection = self._connections.get(key)
             if connection is not None and connection.is_open:
                 return connection, False
+            if self._failures.get(key, 0) != failures:
+                raise ConnectionError(f"broker {broker_id} could not be reached a moment ago")
             address = self._metadata.inter_broker_address(broker_id)
             if address is None:
                 raise ConnectionError(f"broker {broker_id} is not registered")
-            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
-                connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
+            try:
+                with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                    connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
+            except (OSError, trio.TooSlowError, KafkaError, DecodeError):
+                self._failures[key] = failures + 1
+                raise
             self._connections[key] = connection
             return connection, True
 

@@ -17,6 +17,7 @@ from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTo
 from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
 )
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
@@ -198,6 +199,14 @@ def test_offsets_are_set_shown_and_deleted() -> None:
         group = await offsets(cluster)
         found = [(part.partition_index, part.start_offset, part.lag) for part in group.topics[0].partitions]
         assert found == [(0, 4, 4), (1, 0, -1)]
+        named = [
+            DescribeShareGroupOffsetsRequestGroup(
+                group_id=GROUP, topics=[DescribeShareGroupOffsetsRequestTopic(topic_name="t", partitions=numbers)]
+            )
+            for numbers in ([0, 0], [1], [0])
+        ]
+        (once,) = (await ask(cluster, DescribeShareGroupOffsetsRequest(groups=named))).groups
+        assert [part.partition_index for topic in once.topics for part in topic.partitions] == [0, 1]
         answer = await ask(cluster, delete_offsets("t"))
         assert answer.responses[0].error_code == ErrorCode.NONE
         assert not (await offsets(cluster)).topics

@@ -8,6 +8,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
     DescribeShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsResponseGroup,
     DescribeShareGroupOffsetsResponsePartition,
@@ -23,7 +24,7 @@ from moldau_broker.coordinator.share.core.requests import Summarize, request_of
 from moldau_broker.coordinator.share.core.state import SharePartitionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
@@ -60,9 +61,38 @@ def handle_share_state(context: SharesContext, request: ShareStateRequest, call:
 async def handle_describe_share_group_offsets(
     context: SharesContext, request: DescribeShareGroupOffsetsRequest, call: Call
 ) -> DescribeShareGroupOffsetsResponse:
-    """Returns start offsets and lags of share groups; the share coordinators are asked for them."""
-    found = [await _describe(context, group) for group in request.groups]
+    """Returns start offsets and lags of share groups; the share coordinators are asked for them.
+
+    A group that is named more than once is answered once: its answer may be far larger than its name.
+    """
+    found = [await _describe(context, group) for group in _merged(request.groups)]
     return DescribeShareGroupOffsetsResponse(groups=found)
+
+
+def _merged(
+    groups: Iterable[DescribeShareGroupOffsetsRequestGroup],
+) -> list[DescribeShareGroupOffsetsRequestGroup]:
+    """Returns each group once, with all topics and partitions that the request names; None means all of them."""
+    wanted: dict[str, dict[str, dict[int, None]] | None] = {}
+    for group in groups:
+        known = wanted.setdefault(group.group_id, {})
+        if group.topics is None:
+            wanted[group.group_id] = None
+        elif known is not None:
+            for topic in group.topics:
+                known.setdefault(topic.topic_name, {}).update(dict.fromkeys(topic.partitions))
+    return [
+        DescribeShareGroupOffsetsRequestGroup(
+            group_id=group_id,
+            topics=None
+            if topics is None
+            else [
+                DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=list(numbers))
+                for name, numbers in topics.items()
+            ],
+        )
+        for group_id, topics in wanted.items()
+    ]
 
 
 async def _describe(
