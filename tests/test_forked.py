@@ -81,6 +81,15 @@ def test_forks_report_what_one_process_does(suite):
     assert re.findall(r"made in (\d+)", alone.stdout) == 3 * re.findall(r"begun in (\d+)", alone.stdout)
 
 
+def test_forks_share_the_directory_that_is_named(suite):
+    """Pytest empties it when it is first asked for, so that must not happen in each fork."""
+    for name in "ab":
+        (suite / f"test_{name}.py").write_text("def test_writes(tmp_path): (tmp_path / 'written').touch()")
+    done = run_pytest(suite, "--forks", "2", "--basetemp", str(suite / "named"))
+    assert counts(done) == "2 passed", done.stdout
+    assert len(list(suite.glob("named/fork-*/test_writes[0-9]/written"))) == 2
+
+
 def test_a_dead_process_fails_its_test_alone(suite):
     (suite / "test_a.py").write_text("import os\ndef test_1(): pass\ndef test_2(): os._exit(3)\ndef test_3(): pass\n")
     (suite / "test_b.py").write_text("def test_4(): pass\n")

@@ -43,6 +43,7 @@ def chaos(directory, *words):
     command = [sys.executable, "-m", "moldau_cli", "chaos", "run", "--json", "--dir", str(directory), *words]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     answer = json.loads(done.stdout)
     verdict = json.loads((directory / VERDICT).read_text())
     assert answer == {**verdict, "report": str(directory / REPORT)}

@@ -85,6 +85,7 @@ class _Run:
     def run(self, number: int) -> None:
         """Runs all tests, or those until one says that no more are to run."""
         self._session.config.get_terminal_writer().flush()
+        self._session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # a fork would empty it again
         try:
             for _ in range(min(number, len(self._left))):
                 self._fork()
