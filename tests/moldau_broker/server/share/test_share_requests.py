@@ -370,6 +370,20 @@ def test_the_place_where_a_group_begins_is_stored():
     run(scenario, share_auto_offset_reset="latest")
 
 
+def test_a_session_without_room_is_refused_in_time():
+    """The client asks again when it is answered: an answer at once would be the first of a storm of requests."""
+
+    async def scenario(cluster):
+        cluster.running[1].context.share_groups.sessions.sessions_max = 1
+        a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
+        assert (await a.fetch(0, max_wait_ms=0)).error_code == OK
+        began = trio.current_time()
+        assert (await b.fetch(0, max_wait_ms=700)).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        assert 0.7 <= trio.current_time() - began < 0.8
+
+    run(scenario)
+
+
 def test_an_unreadable_place_to_begin_counts_as_none():
     """Metadata of older versions may hold a duration that cannot be parsed: it must not end the broker."""
     given = {"share.auto.offset.reset": "by_duration:Pfoo", "share.delivery.count.limit": "3"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import share_acknowledge as acknowledging
@@ -15,7 +17,7 @@ from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.share.core.checks import acknowledgement_problem
 from moldau_broker.server.share.core.sessions import FINAL_EPOCH, MEMBER_ID_CHARACTERS_MAX, ShareSessionError
 from moldau_broker.server.share.core.values import AcknowledgementBatch, AcquireMode
-from moldau_broker.server.share.fetching import Fetched, ShareFetcher, ShareQuery
+from moldau_broker.server.share.fetching import WAIT_MS_MAX, Fetched, ShareFetcher, ShareQuery
 from moldau_broker.server.share.led_partition import Pending
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ async def handle_share_fetch(
             owner=session_owner(call.listener_name, call.client_host, call.client_port),
         )
     except ShareSessionError as error:
+        if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:  # the client would ask again at once
+            await trio.sleep(max(0, min(request.max_wait_ms, WAIT_MS_MAX)) / 1000)
         return refusal_of(fetching.ShareFetchResponse, request, error.code, str(error), version=call.version)
     work.acknowledge(named)
     fetched = Fetched()
