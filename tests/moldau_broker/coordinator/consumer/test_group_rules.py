@@ -20,7 +20,7 @@ from moldau_broker.coordinator.group.consumer.core.heartbeat import check_epoch
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember, MemberState
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
-from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request
+from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request, leave_request
 from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, subscription_bytes
 
 
@@ -105,6 +105,30 @@ def test_a_known_member_can_join_again_at_once(instance: str | None) -> None:
     assert len(a.numbers) == 2
     driver.pass_time(SESSION_MS - 1)
     assert a.beat() is ErrorCode.NONE, "its session has begun again"
+
+
+@pytest.mark.parametrize("by_instance", [True, False])
+def test_an_administrator_removes_members_of_both_protocols(by_instance: bool) -> None:
+    """Admin.removeMembersFromConsumerGroup sends LeaveGroup, whatever protocol the members speak."""
+    driver = world()
+    away, other = ConsumerClient(driver, "a", instance="i"), ConsumerClient(driver, "b")
+    rest(driver, [away, other])
+    assert away.leave(-2) is ErrorCode.NONE
+    asked = ("", "i") if by_instance else ("a", "i")
+    answer = driver.ask(leave_request(asked, ("thief", "i"), ("unknown", None), ("", "j")), 5)
+    codes = [ErrorCode(member.error_code) for member in answer.members]  # type: ignore[attr-defined]
+    assert codes == [ErrorCode.NONE, *3 * [ErrorCode.UNKNOWN_MEMBER_ID]]
+    assert set(group_of(driver).members) == {"b"}
+    rest(driver, [other])
+    assert len(other.numbers) == 6, "the partitions of the absent member are free"
+    answer = driver.ask(leave_request(("b", None)), 5)
+    assert [member.error_code for member in answer.members] == [ErrorCode.NONE]  # type: ignore[attr-defined]
+    assert other.beat() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert other.beat() is ErrorCode.NONE, "it joins again, as in Kafka"
+    static = ConsumerClient(driver, "c", instance="k")
+    rest(driver, [other, static])
+    answer = driver.ask(leave_request(("thief", "k")), 5)
+    assert [member.error_code for member in answer.members] == [ErrorCode.FENCED_INSTANCE_ID]  # type: ignore[attr-defined]
 
 
 def test_a_member_that_joins_again_owns_nothing() -> None:

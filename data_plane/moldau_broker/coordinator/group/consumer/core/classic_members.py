@@ -246,11 +246,13 @@ class ClassicMemberDecisions:
         return Decision(response=LeaveGroupResponse(members=answers))
 
     def _leave_one(self, draft: Draft, identity: MemberIdentity) -> None:
-        member_id = identity.member_id
-        if not member_id and identity.group_instance_id is not None:
-            holder = draft.group.static_member(identity.group_instance_id)
-            member_id = "" if holder is None else holder.member_id
-        member = self._find(draft.group, member_id, identity.group_instance_id)
+        """Removes a member of either protocol: administrators name members of both in this request."""
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        member = draft.group.members.get(member_id) if instance_id is None else draft.group.static_member(instance_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if member_id and member.member_id != member_id:
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
         self._decisions.fence(draft, member.member_id)
 
 
