@@ -257,10 +257,19 @@ def _use_login_nearby(address: str) -> None:
 
 
 def _use_login_of(document: Mapping[str, object]) -> None:
-    """Uses the login that a ``cluster.json`` names, unless ``--command-config`` gives another."""
     login = document.get("client_config")
-    if isinstance(login, str) and not _command_config:
-        _add_config_file(login, str(CLUSTER_FILE))
+    if isinstance(login, str):
+        use_login(login)
+
+
+def use_login(path: str) -> None:
+    """Uses the login of a local cluster, which its ``cluster.json`` names, unless ``--command-config`` gives another.
+
+    Raises:
+        UsageError: the file cannot be read, or no client knows a key.
+    """
+    if not _command_config:
+        _add_config_file(path, str(CLUSTER_FILE))
 
 
 def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True) -> R:

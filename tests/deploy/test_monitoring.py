@@ -47,6 +47,8 @@ WELL = {
     'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
     'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "200+0x60",
     'moldau_log_directory_total_bytes{instance="a",directory="/d"}': "1000+0x60",
+    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "0 1+0x59",  # for less than a day
+    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/e"}': "1+0x10 0+0x50",  # not any more
     'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "2000000+0x60",  # time() begins at 0
     'moldau_broker_fenced{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
@@ -80,6 +82,9 @@ FAULTS = {
     "MoldauOfflineLogDirectory": {'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "1+0x60"},
     "MoldauLogDirectoryFillsUp": {
         'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "90+0x60",
+    },
+    "MoldauForgottenCordon": {
+        'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "1+0x60",
     },
     "MoldauCertificateExpires": {
         'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "1000000+0x60",

@@ -162,5 +162,14 @@ def test_commands_find_the_login_in_the_cluster_file(directory, alice, administr
     listed = capsys.readouterr().out
     assert "allowed" in listed
     assert "refused" not in listed
+    seen = []
+
+    async def serve(options, announce):
+        seen.append(options.settings["sasl.username"])
+
+    monkeypatch.setattr("moldau_cli.console.serving.run_console", serve)
+    for arguments in ([], ["--dir", str(directory)], ["--command-config", str(own)]):
+        assert main(["console", "--no-browser", *arguments]) == 0
+    assert seen == ["admin", "admin", "alice"]
     assert main(["cluster", "start", "--secure"]) == 1
     assert "already runs" in capsys.readouterr().err

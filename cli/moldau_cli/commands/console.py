@@ -19,6 +19,7 @@ from moldau_cli.client import (
     connection_config,
     named_address,
     run,
+    use_login,
 )
 from moldau_cli.errors import UsageError
 from moldau_cli.operations.local import launcher_errors
@@ -71,6 +72,8 @@ def console(
     secret = token or inherited or None
     _check_access(host, secret)
     local = _local_nodes(directory, bootstrap_server)
+    if local is not None and local.client_config is not None:
+        use_login(str(local.client_config))
     address = local.bootstrap if local is not None else bootstrap_of(bootstrap_server)
     given = {**connection_config(), **_checked_settings(settings or [])}  # those of a profile are known by now
     options = Options(

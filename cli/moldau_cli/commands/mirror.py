@@ -123,7 +123,13 @@ def status(file: MirrorFile, source: OneSource = None) -> None:
     ]
     if output.wants_json():
         sources: list[output.Json] = [
-            {"source": each.alias, "lag": each.lag, "heartbeat_age_ms": each.heartbeat_age_ms} for each in found
+            {
+                "source": each.alias,
+                "lag": each.lag,
+                "heartbeat_age_ms": each.heartbeat_age_ms,
+                "missing": [*each.missing],
+            }
+            for each in found
         ]
         output.answer({"sources": sources, "partitions": list(rows)}, "")
         return
@@ -131,6 +137,10 @@ def status(file: MirrorFile, source: OneSource = None) -> None:
         age = each.heartbeat_age_ms
         beat = "no heartbeat in the last 10 minutes" if age is None else f"last heartbeat {age / 1000:.1f} s ago"
         output.write_line(f"{each.alias}: lag {each.lag:,}, {beat}")
+        if each.missing:
+            output.write_line(
+                f"{each.alias}: there is no topic {', '.join(each.missing)}, or the mirror's user may not describe it"
+            )
     output.answer_rows(
         "partitions", ["source", "topic", "partition", "remote_topic", "position", "end_offset", "lag"], rows
     )

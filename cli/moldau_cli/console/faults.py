@@ -44,6 +44,8 @@ class LocalNodes:
         self.directory = directory.absolute()
         cluster = open_cluster(self.directory)
         self.bootstrap = cluster.bootstrap
+        self.client_config = cluster.client_config
+        """The file with the administrator's login of a secured cluster."""
         self.kinds = {node.node_id: node.role for node in cluster.nodes}
         self._ended_here: dict[int, None] = {}
         self._turn = trio.CapacityLimiter(1)

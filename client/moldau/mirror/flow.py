@@ -90,7 +90,10 @@ class SourceFlow:
         while not self._stop.is_set():
             began_ms = self._environment.clock.monotonic_ms()
             try:
-                await self._run_once()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_preparation_at_stop, nursery.cancel_scope)
+                    await self._run_once()
+                    nursery.cancel_scope.cancel()
             except* (*_TEMPORARY, MirrorStoppedError) as group:
                 error = self._judged(group)
             else:
@@ -126,6 +129,12 @@ class SourceFlow:
         return found[0]
 
     # --- one run
+
+    async def _end_preparation_at_stop(self, scope: trio.CancelScope) -> None:
+        """Ends a run that has not begun to copy when the mirror is stopped; a cluster that is down would delay it."""
+        await self._stop.wait()
+        if not self.statistics.is_running:
+            scope.cancel()
 
     async def _run_once(self) -> None:
         async with AsyncExitStack() as stack:

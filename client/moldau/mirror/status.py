@@ -40,10 +40,15 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """One source. ``heartbeat_age_ms`` is None if the target has no heartbeat of the last minutes."""
+    """One source.
+
+    ``heartbeat_age_ms`` is None if the target has no heartbeat of the last minutes. ``missing`` holds names of the key
+    ``topics`` that the source does not have, or does not show to the mirror's user.
+    """
 
     alias: str
     heartbeat_age_ms: int | None
+    missing: tuple[str, ...]
     partitions: tuple[PartitionStatus, ...]
 
     @property
@@ -85,6 +90,7 @@ async def source_status(environment: Environment, settings: SourceSettings) -> S
     return SourceStatus(
         alias=settings.alias,
         heartbeat_age_ms=age_ms,
+        missing=topics.missing,
         partitions=tuple(
             PartitionStatus(
                 partition=partition,

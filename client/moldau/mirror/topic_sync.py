@@ -44,6 +44,7 @@ class TopicSync:
         self.topics = SourceTopics(self._rules)
         self._ready: dict[str, SourceTopic] = {}
         self._loops_logged: tuple[str, ...] = ()
+        self._missing_logged: tuple[str, ...] = ()
         self._acls: dict[Acl, None] = {}
         self._lacks_authorizer = False
 
@@ -87,6 +88,10 @@ class TopicSync:
             self._logger.info("topic-grown", topic=name, partitions=self.topics.known[name].partitions)
         for name in changes.deleted:
             self._logger.warning("source-topic-deleted", topic=name, kept=self.remote(name))
+        if self.topics.missing != self._missing_logged:
+            self._missing_logged = self.topics.missing
+            for name in self.topics.missing:
+                self._logger.warning("source-topic-missing", topic=name)
         if self.topics.loops != self._loops_logged:
             self._loops_logged = self.topics.loops
             for name in self.topics.loops:

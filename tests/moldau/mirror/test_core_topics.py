@@ -40,6 +40,16 @@ def test_changes_of_the_source_are_classified():
     }
 
 
+def test_names_that_the_source_lacks_are_missing():
+    """Expressions may match nothing; a plain name stands for a topic that its author expects."""
+    names = NameFilter(["orders", "pay.ments", "logs-.*", "hub.loop"], [])
+    topics = SourceTopics(TopicRules(policy=RULES.policy, target_alias="hub", names=names))
+    topics.look([listing("pay-ments"), listing("hub.loop")])
+    assert topics.missing == ("orders",)
+    topics.look([listing("orders"), listing("pay.ments"), listing("hub.loop")])
+    assert topics.missing == ()
+
+
 def test_the_plan_creates_and_grows():
     source = {name: SourceTopic(topic_id=uuid.UUID(int=1), partitions=4) for name in ("new", "grown", "same", "more")}
     target = {"e.grown": 2, "e.same": 4, "e.more": 6}

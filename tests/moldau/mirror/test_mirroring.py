@@ -176,6 +176,21 @@ def test_a_deleted_topic_keeps_its_copy():
     run_clusters(scenario)
 
 
+def test_a_stop_does_not_wait_for_a_dead_cluster():
+    """Nothing was copied yet, so nothing must be stored: the mirror ends although its calls are still tried."""
+
+    async def scenario(clusters):
+        for broker in clusters["east"].broker_ids:
+            clusters["east"].kill(broker)
+        clusters.start(clusters.settings(["east"], "hub"))
+        await trio.sleep(3)
+        clusters.mirrors["mirror"].stop.set()
+        with trio.fail_after(1):
+            await clusters.world.node("mirror").wait_ended()
+
+    run_clusters(scenario)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_deleted_records_are_skipped(mode):
     """Records that the source deleted while the mirror was down are gone; mirroring goes on behind them."""

@@ -101,6 +101,13 @@ PAGES = {
 }
 
 
+CURRENT_IS_SEEN = """(() => {
+  const box = document.querySelector("#nav [aria-current]").getBoundingClientRect();
+  return box.left >= -1 && box.right <= innerWidth + 1;
+})()"""
+"""The entry of the menu for the page; the menu of a narrow screen scrolls."""
+
+
 def test_every_page_shows_the_cluster(browser):
     """Each page also fits 380 pixels, and gives no error in the console of the browser."""
     assert browser.run("return location.href").endswith("/"), "the token stays in no history"
@@ -109,6 +116,7 @@ def test_every_page_shows_the_cluster(browser):
         browser.go(page, words)
         browser.shape(380, 800, dark=True)
         assert browser.overflow() <= 0, f"{page} is wider than a narrow screen"
+        browser.wait(CURRENT_IS_SEEN)
         if page.startswith("configuration"):
             hidden = browser.run(
                 "const table = document.querySelector('.table'); return table.scrollWidth - table.clientWidth"

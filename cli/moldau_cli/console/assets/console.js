@@ -25,7 +25,15 @@ function menu(current) {
   const shown = MENU.filter((name) => (name !== "replication" || session.local) && (name !== "produce" || !session.read_only));
   morph(document.getElementById("nav"), h("nav", { class: "side", id: "nav", "aria-label": "Pages" },
     h("ul", {}, shown.map((name) => h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === (BELONGS[current] ?? current) ? "page" : null }, (PAGES[name] ?? OWN[name]).title))))));
-  document.querySelector("#nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  showCurrent();
+}
+
+// On a narrow screen the menu is one line that scrolls; the page itself stays where it is.
+function showCurrent() {
+  const menu = document.getElementById("nav"), entry = menu.querySelector("[aria-current]");
+  if (!entry) return;
+  const frame = menu.getBoundingClientRect(), box = entry.getBoundingClientRect();
+  if (box.left < frame.left || box.right > frame.right) menu.scrollLeft += (box.left + box.right - frame.left - frame.right) / 2;
 }
 
 // Shows a page of `PAGES`: a heading with its filter, and a body that follows the live answers.
@@ -121,5 +129,6 @@ async function start() {
 }
 
 window.addEventListener("hashchange", show);
+window.addEventListener("resize", showCurrent);
 window.addEventListener("signed-out", () => { if (session.csrf) { delete session.csrf; start(); } });
 start();

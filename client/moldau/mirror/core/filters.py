@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.admin.calls.acls import Acl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from moldau.mirror.core.policy import ReplicationPolicy
 
@@ -23,6 +23,8 @@ CONFIGS_EXCLUDED: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+"""An expression that looks like a name: its author expects that there is such a topic."""
 
 
 class NameFilter:
@@ -34,6 +36,7 @@ class NameFilter:
         Raises:
             ValueError: an expression is not valid; the text names it.
         """
+        self._texts = tuple(included)
         self._included = [_compiled(text) for text in included]
         self._excluded = [_compiled(text) for text in excluded]
 
@@ -41,6 +44,15 @@ class NameFilter:
         """Returns whether a name is copied."""
         return any(each.fullmatch(name) for each in self._included) and not any(
             each.fullmatch(name) for each in self._excluded
+        )
+
+    def absent(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Returns the included expressions that are plain names and match none of ``names``."""
+        present = list(names)
+        return tuple(
+            text
+            for text, each in zip(self._texts, self._included, strict=True)
+            if _PLAIN_NAME.fullmatch(text) and not any(each.fullmatch(name) for name in present)
         )
 
 

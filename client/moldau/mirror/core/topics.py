@@ -43,6 +43,8 @@ class SourceTopics:
         self.known: dict[str, SourceTopic] = {}
         self.loops: tuple[str, ...] = ()
         """Topics that match the filter and are refused, because their names show that they came from the target."""
+        self.missing: tuple[str, ...] = ()
+        """Names in the filter that the source does not have, or does not show to the mirror's user."""
 
     def look(self, listing: Iterable[TopicListing]) -> TopicChanges:
         """Takes the topics that the source has now."""
@@ -56,6 +58,7 @@ class SourceTopics:
             elif self._rules.names.accepts(topic.name) and self._rules.is_loop(topic.name):
                 loops.append(topic.name)
         before, self.known, self.loops = self.known, found, tuple(loops)
+        self.missing = self._rules.names.absent([*found, *loops])
         both = [name for name in found if name in before]
         recreated = tuple(name for name in both if found[name].topic_id != before[name].topic_id)
         return TopicChanges(
