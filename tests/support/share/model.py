@@ -81,11 +81,13 @@ class Model:
             changed = True
         return ErrorCode.NONE, self.begin() if changed else None
 
-    def release(self, member: str) -> int | None:
+    def release(self, member: str, is_lost: bool) -> int | None:
         token = self.token
         held = [offset for offset in self.records if self.holds(member, offset)]
         for offset in held:
-            self.change(offset, token, RecordState.AVAILABLE, self.records[offset].count - 1)
+            count = self.records[offset].count - (0 if is_lost else 1)
+            state = RecordState.ARCHIVED if count >= LIMIT else RecordState.AVAILABLE
+            self.change(offset, token, state, count)
         return self.begin() if held else None
 
     def change(self, offset: int, token: int, state: RecordState, count: int) -> None:

@@ -253,14 +253,25 @@ def test_expired_locks_of_a_failed_write_are_stored_later():
     )
 
 
-def test_release_of_a_session_does_not_count():
-    """Records that a closed session held are delivered again as if for the first time."""
+def test_release_of_an_ended_session_does_not_count():
+    """Records that a member held which has ended its session are delivered again as if for the first time."""
     share = make(delivery_count_max=2)
     acquire(share)
     stored(share, acknowledge(share, 0, 9, AcknowledgeType.ACCEPT))
-    stored(share, share.release("m"))
-    assert share.release("m").token is None
+    stored(share, share.release("m", is_lost=False))
+    assert share.release("m", is_lost=False).token is None
     assert acquire(share, "n") == (AcquiredRange(10, 29, 1),)
+
+
+def test_a_record_that_ends_its_members_is_given_up():
+    """Each member that gets the first record dies of it, and its connection ends."""
+    share = make()
+    rounds = []
+    for _ in range(5):
+        rounds.append([(each.last - each.first + 1, each.delivery_count) for each in acquire(share)])
+        stored(share, share.release("m", is_lost=True))
+    assert rounds == [[(30, 1)], [(30, 2)], [(30, 3)], [(15, 4)], [(1, 5)]]
+    assert share.start_offset == 1, "only this one is given up"
 
 
 @pytest.mark.parametrize(

@@ -296,10 +296,11 @@ class SharePartition:
         self._runs.join()
         return Acknowledged()
 
-    def release(self, member: str) -> Acknowledged:
+    def release(self, member: str, *, is_lost: bool) -> Acknowledged:
         """Releases everything that a member holds, because its session has ended.
 
-        The member may never have seen the records, so this delivery does not count.
+        The delivery counts if the member is lost: one of the records may have ended it, and must not end one member
+        after another. It does not count if the member has ended the session, because it may never have seen them.
         """
         if self.closed:
             return Acknowledged()
@@ -307,7 +308,7 @@ class SharePartition:
         changed = False
         for run in self._runs.runs:
             if run.is_held_by(member):
-                self._queued.append(self._changed(run, token, RecordState.AVAILABLE, run.delivery_count - 1))
+                self._change(run, token, RecordState.AVAILABLE, run.delivery_count - (not is_lost))
                 changed = True
         return Acknowledged(token=token, effects=self._begin()) if changed else Acknowledged()
 
