@@ -126,6 +126,7 @@ class ExactlyOnce:
         await self._sender.send(part, sent)
         for one in sent:
             self._reader.progress.acknowledged(one.span)
+            self._reader.acknowledged(one.span.partition)
 
     def _positions_due(self) -> bool:
         waited_ms = self._clock.monotonic_ms() - self._stored_at_ms
