@@ -186,6 +186,14 @@ def test_an_early_re_authentication_is_refused_but_harmless():
     assert isinstance(send(session, Event.OTHER, now_ms=1_000), PassOn)
 
 
+def test_the_interval_begins_with_each_re_authentication():
+    session = in_state(S.REAUTHENTICATION)
+    send(session, Event.AUTHENTICATE, now_ms=5_000)
+    early = send(session, Event.HANDSHAKE, now_ms=5_999)
+    assert (early.response.error_code, session.state) == (ErrorCode.ILLEGAL_SASL_STATE, S.AUTHENTICATED)
+    assert send(session, Event.HANDSHAKE, now_ms=6_000).response.error_code == ErrorCode.NONE
+
+
 def test_a_re_authentication_with_bare_tokens_is_refused():
     session = in_state(S.AUTHENTICATED)
     assert isinstance(send(session, Event.HANDSHAKE, version=0, now_ms=5_000), Refuse)

@@ -16,6 +16,7 @@ from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner.offset_map import OffsetMap
 from moldau_broker.log.files.batches import scan_headers
 from support.log.cleaner_lab import DAY, Lab
+from support.log.model import all_rows
 
 TWINS = [cleaning, pure_cleaning]
 if cleaning.map_keys is not pure_cleaning.map_keys:
@@ -98,6 +99,17 @@ def test_commits_between_aborts_of_one_producer(aborts: int) -> None:
         for _ in range(3):
             clean(lab, after_ms=2 * DAY)
             assert lab.committed().get(b"key") == value
+
+
+def test_a_commit_of_nothing_behind_one_with_records_goes() -> None:
+    """A marker stays as long as its own transaction has records, whatever its producer committed before."""
+    lab = Lab(delete_retention_ms=DAY)
+    lab.transaction(7, {b"key": b"value"}, commit=True)
+    lab.end(7, commit=True)
+    for _ in range(2):
+        clean(lab, after_ms=2 * DAY)
+    assert [row.offset for row in all_rows(lab.log) if row.control] == [1]
+    assert lab.committed()[b"key"] == b"value"
 
 
 def test_a_tombstone_behind_a_full_map_waits_for_its_own() -> None:

@@ -195,6 +195,18 @@ def test_moving_a_replica_to_another_directory() -> None:
     assert all_rows(again.logs[A])[-1].value == b"after"
 
 
+def test_a_move_to_the_present_directory_ends_another_move() -> None:
+    """A request for the directory that holds the replica discards the unfinished copy in another one."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"x" * 50)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert manager.alter_replica_log_dir(A, "/d1", START_MS) is None
+    assert not manager.future_logs
+    assert manager.logs[A].parent_directory == "/d1"
+    assert manager.alter_replica_log_dir(A, "/d2", START_MS) is not None
+
+
 def test_a_move_that_was_interrupted_goes_on_after_a_restart() -> None:
     machine = VirtualMachine(1)
     manager = open_manager(machine)

@@ -253,6 +253,20 @@ def test_expired_locks_of_a_failed_write_are_stored_later():
     )
 
 
+def test_a_state_stored_late_is_stored_once():
+    """Once a later write has stored what a failed one left, no further write may name it: newer states came since."""
+    share = make()
+    acquire(share, batches=((0, 10), (10, 20)))
+    share.on_timer(1000)
+    share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    share.acquire(
+        "m", ((0, 20),), fetch_offset=0, records_max=20, batch_size=0, mode=AcquireMode.RECORD_LIMIT, now_ms=1000
+    )
+    stored(share, acknowledge(share, 5, 9, AcknowledgeType.ACCEPT))
+    answer = acknowledge(share, 15, 19, AcknowledgeType.ACCEPT)
+    assert answer.effects.persist.batches == (StateBatch(15, 19, ACKNOWLEDGED, 2),)
+
+
 def test_release_of_an_ended_session_does_not_count():
     """Records that a member held which has ended its session are delivered again as if for the first time."""
     share = make(delivery_count_max=2)
