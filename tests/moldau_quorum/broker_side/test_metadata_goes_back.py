@@ -13,6 +13,7 @@ import trio
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.metadata_fetch import MetadataFetchResponse, decode_fetch_request, encode_fetch_response
 from moldau_quorum.broker_side.metadata_follower import MetadataFollower
+from moldau_quorum.broker_side.metadata_position import MetadataPosition
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord, Command, ControllerChangeRecord, TopicRecord, encode_command
 from moldau_quorum.metadata.snapshot import snapshot_pieces
@@ -43,12 +44,13 @@ class Controller:
 
     def __init__(self, answers):
         self.answers = list(answers)
+        self.requests = []
 
     async def connect(self, host, port):
         return self
 
     async def request_raw(self, key, version, body):
-        decode_fetch_request(body)
+        self.requests.append(decode_fetch_request(body))
         await trio.sleep(0.01)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return encode_fetch_response(MetadataFetchResponse(leader_id=101, leader_epoch=9, **answer))
@@ -88,5 +90,28 @@ def test_older_metadata_are_refused_and_nothing_is_deleted(older):
             assert "kept" in follower.image.topics_by_name
             assert not any(delta.deleted_topics for delta in deltas)
             nursery.cancel_scope.cancel()
+
+    run_world(main, 5)
+
+
+def test_nothing_of_a_log_below_the_floor_is_kept():
+    """The next attempt begins without metadata, or another log would be continued where the refused one ended."""
+
+    async def main(world):
+        log, short = snapshot(50, 5, topics=("kept",)), snapshot(40, 3, topics=("other",))
+        controller = Controller([log, short, log])
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            floor=MetadataPosition(offset=50, epoch=5),
+            on_delta=lambda delta: None,
+            connect=controller.connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follower.run)
+            nursery.cancel_scope.cancel()
+        assert [request.next_offset for request in controller.requests[:4]] == [51, 0, 51, 0]
+        assert list(follower.image.topics_by_name) == ["kept"]
 
     run_world(main, 5)

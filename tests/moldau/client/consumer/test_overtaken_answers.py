@@ -89,6 +89,41 @@ def test_validation_of_an_earlier_position_is_dropped() -> None:
     simulate(scenario, brokers=1)
 
 
+def test_an_error_of_an_earlier_fetch_is_dropped() -> None:
+    """The application has given the partition up when the refusal comes, and gets the records of another one."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        _, other = cluster.add_topic("t", 2)
+        fill(other, 0, 10)
+        asked = trio.Event()
+        usual: Callable[..., Any] = cluster.on_fetch
+
+        def handle(broker: int, request: Any) -> Any:
+            answer = usual(broker, request)
+            if asked.is_set():
+                return answer
+            asked.set()
+
+            async def refuse() -> Any:
+                response = await answer()
+                await trio.sleep(LATE_S)
+                response.responses[0].partitions[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                return response
+
+            return refuse
+
+        cluster.handlers[ApiKey.FETCH] = handle
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            await asked.wait()
+            consumer.assign([T1])
+            assert await take(consumer, 10) == numbers(0, 10)
+            await trio.sleep(2 * LATE_S)
+            assert not await consumer.poll(100)
+
+    simulate(scenario, brokers=1)
+
+
 class Coordinator:
     """Gives one assignment after the other, and takes partitions back."""
 

@@ -216,6 +216,18 @@ def test_topics_are_created_and_tasks_follow() -> None:
     assert group_of(driver).state is StreamsGroupState.STABLE
 
 
+def test_a_refused_topology_creates_no_topics() -> None:
+    driver = streams_driver(auto_commit=False)
+    client = StreamsClient(driver, "m")
+    client.send()
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert client.take() is not ErrorCode.NONE
+    assert driver.creations == []
+    driver.auto_commit = True
+    client.beat()
+    assert len(driver.creations) == 1
+
+
 def test_failed_creation_is_reported_and_repeated() -> None:
     driver = streams_driver()
     client = StreamsClient(driver, "m")

@@ -1,0 +1,43 @@
+"""Goal: a leader sends a consumer only to a replica of its rack that can serve its position (KIP-392).
+
+Method: the hints of a leader in rack "a" whose followers have copied parts of the log.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.values import BrokerId
+from moldau_broker.server.cluster_metadata.cache import ListenerHints
+
+RACKS = {1: "a", 2: "b", 3: "b", 4: "b", 5: "b", 6: "b"}
+HELD = {2: (0, 50), 3: (0, 60), 4: (40, 90), 5: (0, 95), 6: (0, 99)}
+"""The first offset and the log end of each follower."""
+FENCED, OUTSIDE = 5, 6
+
+
+def preferred(rack: str, offset: int, *, is_enabled: bool = True) -> int:
+    brokers = {each: SimpleNamespace(rack=rack, fenced=each == FENCED) for each, rack in RACKS.items()}
+    cache: Any = SimpleNamespace(_rack_aware_reads=is_enabled, image=SimpleNamespace(brokers=brokers))
+    followers = {
+        each: SimpleNamespace(log_start_offset=first, log_end_offset=end) for each, (first, end) in HELD.items()
+    }
+    state = SimpleNamespace(isr=tuple(each for each in RACKS if each != OUTSIDE))
+    partition: Any = SimpleNamespace(replica=SimpleNamespace(state=state, follower=followers.get))
+    return ListenerHints(cache, BrokerId(1), "PLAINTEXT").preferred_read_replica(partition, rack, offset)
+
+
+@pytest.mark.parametrize(
+    ("rack", "offset", "expected"),
+    [("a", 0, -1), ("c", 0, -1), ("b", 0, 3), ("b", 39, 3), ("b", 40, 4), ("b", 90, 4), ("b", 91, -1)],
+    ids=["own", "nobodys", "start", "before", "first", "end", "behind"],
+)
+def test_the_farthest_replica_that_holds_the_offset(rack: str, offset: int, expected: int) -> None:
+    assert preferred(rack, offset) == expected
+
+
+def test_without_a_selector_the_leader_serves_all() -> None:
+    assert preferred("b", 40, is_enabled=False) == -1
