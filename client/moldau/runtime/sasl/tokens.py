@@ -2,7 +2,8 @@
 
 ``check`` is synchronous and works with the keys at hand; ``prepare`` reads the document first, where there is none yet,
 it is too old, or the token names a key that it does not hold. A file is read through the ``Disk`` port, a URL in a
-thread. Attempts are at least ``retry_ms`` apart, and one runs at a time, so that forged tokens cause no load elsewhere.
+thread. One attempt runs at a time, and the next one begins ``retry_ms`` after its end at the earliest, so that forged
+tokens cause no load elsewhere. A login waits for an attempt only if the keys at hand cannot decide.
 """
 
 from __future__ import annotations
@@ -72,36 +73,49 @@ class TokenChecker:
         self._keys: KeySet | None = None
         self._key_ids: frozenset[str] = frozenset()
         self._read_ms = self._tried_ms = -math.inf
-        self._lock = trio.Lock()
+        self._reading: trio.Event | None = None  # set at the end of the reading under way
         self._logger = EventLogger("moldau.sasl")
 
     # --- keys
 
     async def prepare(self, message: bytes) -> None:
-        """Reads the keys if the token in the client's first ``message`` needs it."""
-        rules = self._rules
-        if rules.jwks_url is None or not self._is_reading_due(message):
+        """Reads the keys if the token in the client's first ``message`` needs it.
+
+        Keys that are only old are read again beside the logins, which go on with those at hand.
+        """
+        url, clock = self._rules.jwks_url, self._environment.clock
+        if url is None:
             return
-        async with self._lock:
-            if not self._is_reading_due(message):
+        is_needed = self._keys is None or self._names_unknown_key(message)
+        if not is_needed and clock.monotonic_ms() - self._read_ms < self._rules.refresh_ms:
+            return
+        reading = self._reading
+        if reading is None:
+            if clock.monotonic_ms() - self._tried_ms < self._rules.retry_ms:
                 return
-            self._tried_ms = self._environment.clock.monotonic_ms()
-            try:
-                document = await self._read(rules.jwks_url)
-                keys = self._parse(document)
-            except (OSError, ValueError) as error:
-                self._logger.error("token-keys-not-read", url=rules.jwks_url, error=error)
-                return
+            self._reading = reading = trio.Event()
+            if url.startswith("file:"):
+                await self._read_keys(url, reading)
+            else:
+                trio.lowlevel.spawn_system_task(self._read_keys, url, reading)
+        if is_needed:
+            await reading.wait()
+
+    async def _read_keys(self, url: str, reading: trio.Event) -> None:
+        try:
+            keys = self._parse(await self._read(url))
+        except (OSError, ValueError) as error:
+            self._logger.error("token-keys-not-read", url=url, error=error)
+        else:
             self._keys = keys
             self._key_ids = frozenset(str(key.kid) for key in keys.keys)
             self._read_ms = self._environment.clock.monotonic_ms()
+        finally:
+            self._tried_ms = self._environment.clock.monotonic_ms()
+            self._reading = None
+            reading.set()
 
-    def _is_reading_due(self, message: bytes) -> bool:
-        now_ms = self._environment.clock.monotonic_ms()
-        if now_ms - self._tried_ms < self._rules.retry_ms:
-            return False
-        if self._keys is None or now_ms - self._read_ms >= self._rules.refresh_ms:
-            return True
+    def _names_unknown_key(self, message: bytes) -> bool:
         try:
             key_id = _part(parse_first(message)[0], 0).get("kid")
         except (ValueError, TokenRefusedError):
@@ -132,7 +146,7 @@ class TokenChecker:
             if not usable:
                 raise ValueError("it holds no public key (kty RSA, EC or OKP)")
             return KeySet.import_key_set({"keys": usable})
-        except (JoseError, KeyError, TypeError) as error:
+        except (JoseError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it holds a key that cannot be read: {type(error).__name__}") from error
 
     # --- tokens

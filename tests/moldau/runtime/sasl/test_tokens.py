@@ -54,7 +54,7 @@ def with_checker(test, keys=None, **more):
             checker = TokenChecker(listener_sasl(config, "OUTSIDE").tokens, environment)
             try:
                 outcome.append(await test(checker, environment))
-            except TokenRefusedError as error:
+            except (TokenRefusedError, AssertionError) as error:
                 outcome.append(error)
             done.set()
 
@@ -175,3 +175,45 @@ def test_a_new_key_is_read_when_a_token_names_it():
 def test_a_listener_without_keys_does_not_start():
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url: listener OUTSIDE offers OAUTHBEARER"):
         BROKER_CONFIG.parse(node_config(**{"sasl.enabled.mechanisms": "OAUTHBEARER"}))
+
+
+def test_logins_go_on_while_the_keys_cannot_be_read():
+    """Keys that are old serve until newer ones are read; those who need another key share one attempt."""
+    url = {"sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example/keys"}
+
+    async def test(checker, environment):
+        attempts = []
+        down = False
+
+        async def read(_):
+            attempts.append(trio.current_time())
+            await trio.sleep(20 if down else 1)
+            if down:
+                raise OSError("no answer")
+            return tokens.key_set().encode()
+
+        async def logins(key_id, count):
+            begun = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for _ in range(count):
+                    nursery.start_soon(checker.prepare, OauthClient(token_of(environment, key_id)).first())
+            return trio.current_time() - begun
+
+        checker._read = read
+        assert await logins("key-1", 10) == 1
+        assert len(attempts) == 1
+        await trio.sleep(3_600)
+        down = True
+        for number in range(2, 5):
+            assert await logins("key-1", 10) == 0, "the keys at hand decide"
+            await trio.sleep(22)
+            assert len(attempts) == number
+        assert await logins("key-9", 10) == 20
+        assert len(attempts) == 5
+        return checker.check(token_of(environment, "key-1"))
+
+    assert with_checker(test, **url).principal == "carol"
+
+
+def token_of(environment, key_id):
+    return tokens.token(environment.clock.wall_ms() / 1000, key_id=key_id, signed_by="key-1", **SCOPE)
