@@ -18,7 +18,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     import trio
 
@@ -74,6 +74,8 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         config = _read_config(path)
         configs = _chosen(config, words)
         extras = _extras_of(configs[0], path)
+        if len(rest) < len(arguments):
+            _check_certificates(configs, path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
@@ -143,6 +145,26 @@ def _parse(arguments: Sequence[str]) -> _Words:
     if path is None:
         raise _Usage(f"configuration file missing; {USAGE}")
     return _Words(path, level, log_format, with_parent, node_id)
+
+
+def _check_certificates(configs: Iterable[Config], path: str) -> None:
+    """Reads the certificates and keys of all listeners and of connections to controllers, as a node at its start.
+
+    Raises:
+        _Usage: they cannot be used.
+    """
+    from moldau.runtime.config import ConfigError, listeners
+    from moldau.runtime.ports.real import real_environment
+    from moldau.runtime.tls.context import controllers_environment, listener_tls
+
+    environment = real_environment()
+    try:
+        for config in configs:
+            for each in listeners(config):
+                listener_tls(environment, config, each.listener_name, each.security_protocol)
+            controllers_environment(environment, config)
+    except ConfigError as error:
+        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 
 
 def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:

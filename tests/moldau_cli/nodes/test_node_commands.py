@@ -192,6 +192,24 @@ def test_check_finds_what_is_wrong_with_the_machine(tmp_path):
     )
 
 
+def test_the_check_reads_certificates(tmp_path):
+    """A node with these files would not start."""
+    stores = [tmp_path / "node.pem", tmp_path / "trust.pem"]
+    for store in stores:
+        store.write_text("no certificate")
+    (port,) = take_free_ports(1)
+    options = ("--role", "broker", "--node-id", "1", "--host", "127.0.0.1", "--port", str(port))
+    file, _ = init(tmp_path, "n", *options, voters="101@127.0.0.1:1")
+    text = (
+        file.read_text()
+        + "security.inter.broker.protocol=SSL\nssl.keystore.location={}\nssl.truststore.location={}\n".format(*stores)
+    )
+    file.write_text(text.replace("PLAINTEXT", "SSL"))
+    done = run_command("server", str(file), "--check")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"moldau: {file}: ssl.truststore.location: ")
+
+
 @pytest.mark.processes
 def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
     """A formatted node serves; another node learns the cluster id from it, and sees its port, clock and cluster."""

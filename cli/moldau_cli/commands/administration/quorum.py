@@ -98,8 +98,8 @@ def transfer(
 ) -> None:
     """Hand the leadership of the quorum to another voter.
 
-    The command connects to the controllers themselves. Where they demand a certificate or another login than the
-    brokers, --command-config needs it.
+    The command asks the brokers for the controllers, then connects to these. So its certificate and login (of
+    --command-config or the profile) must suit the listeners of both.
     """
 
     async def work(admin: Admin) -> int:
@@ -117,7 +117,8 @@ def transfer(
         except ControllersUnreachableError as error:
             raise CommandError(
                 "this command connects to the controllers themselves, and none answers with its settings: they may "
-                f"demand a certificate, or another login than the brokers (--command-config). {error}"
+                "demand a certificate (ssl.keystore.location), or another login than the brokers; --command-config or "
+                f"the profile has to suit both. {error}"
             ) from error
 
     leader = with_admin(bootstrap_server, work)
