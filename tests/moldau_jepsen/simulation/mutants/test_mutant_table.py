@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, ModuleType
 
 import pytest
 
@@ -64,6 +65,30 @@ def test_bugs_of_single_parts_leave_nothing_behind():
         with planted(bug):
             assert [vars(owner)[name] for owner, name in places] != before, bug.name
         assert [vars(owner)[name] for owner, name in places] == before, bug.name
+
+
+def test_each_replaced_import_is_used_where_it_is_replaced():
+    """A bug whose code has moved to another module would change nothing, and survive."""
+    bugs = [*MUTANTS.values(), *(bug for suite in load_suites(ROOT) for bug in suite.bugs)]
+    replaced = {
+        (given, name): bug.name
+        for bug in bugs
+        for given, name, _ in bug.patches()
+        if isinstance(given, ModuleType) and getattr(vars(given)[name], "__module__", None) != given.__name__
+    }
+    assert len(replaced) > 10
+    names = {given: names_in(given) for given, _ in replaced}
+    assert [bug for (given, name), bug in replaced.items() if name not in names[given]] == []
+
+
+def names_in(module):
+    """The global names and attributes that the functions of a module use."""
+    found, left = set(), [compile(Path(module.__file__).read_text(), module.__file__, "exec")]
+    for code in left:
+        inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        left.extend(inner)
+        found.update(name for each in inner for name in each.co_names)
+    return found
 
 
 def test_a_folder_without_suites_is_refused(tmp_path):
