@@ -70,15 +70,15 @@ def test_bugs_of_single_parts_leave_nothing_behind():
 def test_each_replaced_import_is_used_where_it_is_replaced():
     """A bug whose code has moved to another module would change nothing, and survive."""
     bugs = [*MUTANTS.values(), *(bug for suite in load_suites(ROOT) for bug in suite.bugs)]
-    replaced = {
-        (given, name): bug.name
+    replaced = [
+        (given, name, bug.name)
         for bug in bugs
         for given, name, _ in bug.patches()
         if isinstance(given, ModuleType) and getattr(vars(given)[name], "__module__", None) != given.__name__
-    }
+    ]
     assert len(replaced) > 10
-    names = {given: names_in(given) for given, _ in replaced}
-    assert [bug for (given, name), bug in replaced.items() if name not in names[given]] == []
+    names = {given: names_in(given) for given, *_ in replaced}
+    assert [bug for given, name, bug in replaced if name not in names[given]] == []
 
 
 def names_in(module):

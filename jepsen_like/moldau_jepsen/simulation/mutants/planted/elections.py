@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moldau_quorum.controller import partitions, walks
 from moldau_quorum.controller.cluster import brokers
 from moldau_quorum.controller.partition_change import Election, PartitionChange
-from moldau_quorum.metadata import topics_editor
+from moldau_quorum.metadata import image, topics_editor
 
 if TYPE_CHECKING:
     from moldau.values import BrokerId
@@ -49,7 +49,7 @@ def stale_isr_change() -> list[Patch]:
 
 def empty_elr_taken_for_unchanged() -> list[Patch]:
     """An ELR that becomes empty is taken for one of which the record says nothing."""
-    original = topics_editor.changed_partition
+    original = image.changed_partition
 
     def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
         return original(before, record if record.elr else dataclasses.replace(record, elr=None))
@@ -59,7 +59,7 @@ def empty_elr_taken_for_unchanged() -> list[Patch]:
 
 def epoch_kept_in_handover() -> list[Patch]:
     """The leader epoch rises only where a leader is lost, not where it hands over to another replica in sync."""
-    original = topics_editor.changed_partition
+    original = image.changed_partition
 
     def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
         after = original(before, record)
