@@ -12,6 +12,7 @@ import base64
 import inspect
 import json
 import math
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -165,7 +166,7 @@ class Login:
             if not fetch.done.is_set() or (fetch.error is not None and since_ms < RETRY_MS):
                 return fetch
         self._fetch = fetch = _Fetch()
-        trio.lowlevel.spawn_system_task(self._run_fetch, fetch)
+        trio.lowlevel.spawn_system_task(self._run_fetch, fetch, context=copy_context())  # it names a simulated machine
         return fetch
 
     def refused(self) -> None:

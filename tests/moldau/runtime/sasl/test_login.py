@@ -6,6 +6,7 @@ Method: an issuer on virtual time that is slow, fails, or issues tokens of any l
 from __future__ import annotations
 
 import math
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -70,6 +71,24 @@ def test_a_token_lives_on_while_its_issuer_is_down():
         assert await message(login) != first
 
     with_login(test)
+
+
+def test_a_fetch_has_the_context_of_its_caller():
+    """The simulation knows by it on which machine a task runs, and holds it back while that is paused."""
+    caller = ContextVar("caller", default="")
+    seen = []
+
+    async def test(login, issuer):
+        async def issue():
+            seen.append(caller.get())
+            return await issuer()
+
+        login._settings = LoginSettings(mechanism="OAUTHBEARER", token=issue)
+        caller.set("this one")
+        await message(login)
+
+    with_login(test)
+    assert seen == ["this one"]
 
 
 def test_a_failing_issuer_is_not_asked_by_each_connection():
