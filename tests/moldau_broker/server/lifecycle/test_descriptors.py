@@ -6,11 +6,19 @@ partitions and accept connections until they refuse.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
 import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.runtime.tasks.exceptions import leaves
+from moldau.values import BrokerId
+from moldau_broker.log.errors import DescriptorsShortError
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.server.replicas.log_changes import LogChanges
 from moldau_jepsen.world.world import run_world
 from support.cluster.broker_cluster import Cluster, batch, values_of
 
@@ -115,6 +123,33 @@ def test_partitions_wait_for_descriptors() -> None:
         client.close()
 
     run_limited(scenario, replica_lag_time_max_ms="2000")
+
+
+def test_a_postponed_replica_that_is_gone_is_not_created() -> None:
+    """Its topic was deleted, or it was moved away, while descriptors were short."""
+    key, topic_id = TopicPartition("t", 0), UUID(int=7)
+
+    def short(*_: object, **__: object) -> None:
+        raise DescriptorsShortError("/logs", "none is left")
+
+    def nothing(*_: object, **__: object) -> None:
+        """Does nothing."""
+
+    logs: Any = SimpleNamespace(claim=nothing, get_or_create=short, has_room=True)
+    directories: Any = SimpleNamespace(place=nothing, went_offline=nothing, reconcile=nothing)
+    topics = {topic_id: SimpleNamespace(partitions={0: None})}
+    owner: Any = SimpleNamespace(
+        image=SimpleNamespace(topics_by_id=topics), topic_settings=nothing, directory_failed=nothing
+    )
+    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+    changes = LogChanges(clock, BrokerId(1), logs, directories, owner)
+    changes.create(key, topic_id, is_new=True)
+    changes.step()
+    assert changes.retry_postponed()
+    changes.step()
+    changes.withdraw(key, topic_id)
+    assert not changes.retry_postponed()
+    assert len(changes) == 0
 
 
 def test_a_start_that_cannot_open_its_logs_says_so() -> None:

@@ -6,6 +6,10 @@ delay, so an answer in between proves that the event loop was not blocked.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
 import pytest
 import trio
 
@@ -16,9 +20,17 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.runtime.tasks.sync import Signal
+from moldau.values import BrokerId
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_jepsen.world.disk.disk import VirtualFile
+from moldau_jepsen.world.world import run_world
 from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
 from support.proof import proof_beyond
+
+if TYPE_CHECKING:
+    from moldau_jepsen.world.world import World
 
 SYNC_SECONDS = 2.0
 
@@ -140,6 +152,51 @@ def test_a_follower_acknowledges_only_after_its_own_sync() -> None:
         assert log_of(cluster, follower, "synced").recovery_point >= 2
 
     run_cluster(scenario, brokers=2)
+
+
+def test_a_partition_that_leaves_delays_no_fetch() -> None:
+    """Its log hangs in a sync when another broker becomes its leader; the other partitions are fetched at once."""
+
+    def followed(number: int, *, is_settled: bool) -> Any:
+        state = SimpleNamespace(leader=BrokerId(2), leader_epoch=1)
+        log = SimpleNamespace(
+            config=SimpleNamespace(bounds_unsynced=True),
+            log_end_offset=0,
+            latest_epoch=-1,
+            log_start_offset=0,
+            is_settled=is_settled,
+        )
+        key, topic_id = TopicPartition("t", number), UUID(int=7)
+        return SimpleNamespace(key=key, topic_id=topic_id, replica=SimpleNamespace(state=state), log=log)
+
+    async def main(world: World) -> None:
+        asked = trio.Event()
+
+        async def connect(*_: object) -> Any:
+            asked.set()
+            await trio.sleep_forever()
+
+        fetchers = ReplicaFetchers(
+            world.node("b1").environment,
+            FetcherSettings(broker_id=BrokerId(1)),
+            SimpleNamespace(settled=Signal()),  # type: ignore[arg-type]
+            endpoint=lambda _: ("b2", 9092),
+            broker_epoch=lambda: 1,
+            connect=connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fetchers.run)
+            hanging = followed(0, is_settled=False)
+            fetchers.follow(hanging)
+            fetchers.follow(followed(1, is_settled=True))
+            await trio.sleep(SYNC_SECONDS)
+            assert not asked.is_set(), "one request acknowledges both"
+            fetchers.unfollow(hanging.key)
+            with trio.fail_after(SYNC_SECONDS):
+                await asked.wait()
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
 
 
 def test_leader_and_followers_sync_side_by_side() -> None:
