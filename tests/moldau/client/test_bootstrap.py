@@ -4,13 +4,18 @@ Method: clients of simulated brokers. One of them is cut off without a word, bef
 it has been connected.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
 from moldau.admin import Admin
 from moldau.cluster.client import PATIENCE_MS, ClusterClient
+from moldau.cluster.connections.links import Link, Links
+from moldau.cluster.connections.recovery import Recovery
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 
@@ -121,3 +126,36 @@ def test_closing_client_handles_no_more_requests(seed):
     """Found by chaos on processes: a cancelled consumer raised "Nursery is closed to new arrivals"."""
     for turns in range(8):
         assert run_world(lambda world, turns=turns: asked_while_it_ends(world, turns), seed) is None
+
+
+def test_a_connection_that_opens_after_a_new_start_is_dropped(monkeypatch):
+    """The id may be that of another cluster's broker by then, and this connection goes to the former one."""
+    recovery = Recovery(is_enabled=True, checks_cluster=True, trigger_ms=10_000)
+    closed = []
+
+    async def open_late(*_, **__):
+        await trio.lowlevel.checkpoint()
+        recovery.begun("a", 0)
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    monkeypatch.setattr(RpcConnection, "open", open_late)
+    client = SimpleNamespace(
+        recovery=recovery,
+        is_closed=False,
+        check_open=lambda: None,
+        client_id="c",
+        cluster_metadata=SimpleNamespace(cluster_id="a"),
+        opened=lambda *_: None,
+    )
+    links = SimpleNamespace(
+        _client=client,
+        _outgoing=None,
+        _setup_timeout_ms=1_000,
+        address=lambda _: ("b1", 9092),
+        misfits=SimpleNamespace(opened=lambda _: None),
+    )
+    link = Link("")
+    with pytest.raises(ConnectionAbortedError):
+        trio.run(Links._open, links, 1, link)
+    assert closed == [True]
+    assert link.connection is None

@@ -1,13 +1,17 @@
 """Positions of a mirror against a model: a position never passes a record that the target has not acknowledged."""
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moldau import TopicPartition
+from moldau.mirror.at_least_once import AtLeastOnce
 from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress, stored_start
@@ -141,3 +145,48 @@ def test_a_partition_is_read_in_order():
     progress.sent(P, 0, (), 9, topic_id=TOPIC, leader_epoch=3)
     with pytest.raises(AssertionError, match="read in order"):
         progress.sent(P, 0, (), 8, topic_id=TOPIC, leader_epoch=3)
+
+
+def test_a_stop_during_a_flush_stores_what_that_had_taken():
+    """The last flush stores the positions of the one that the stop has cancelled; else records are copied again."""
+    progress, stored = Progress(), []
+    progress.begin(P, Position(5), is_news=True)
+    flushes = 0
+
+    async def poll(*_):
+        await trio.sleep(0.1)
+        return []
+
+    async def send(_, moved):
+        nonlocal flushes
+        flushes += 1
+        if flushes == 1:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        stored.append(moved)
+        return []
+
+    async def flush(_):
+        await trio.lowlevel.checkpoint()
+
+    copies = AtLeastOnce(
+        SimpleNamespace(progress=progress, poll=poll),
+        None,
+        None,
+        SimpleNamespace(send=send),
+        SimpleNamespace(flush=flush),
+        None,
+        flush_ms=100.0,
+        statistics=SimpleNamespace(failures=0),
+        logger=None,
+    )
+
+    async def main():
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copies.run, stop)
+            await trio.sleep(1)
+            stop.set()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert stored == [{P: Position(5)}]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +18,11 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.broker_side.controller_client import ATTEMPT_TIMEOUT_MS, ControllerUnavailableError
+from moldau_quorum.broker_side.controller_client import (
+    ATTEMPT_TIMEOUT_MS,
+    ControllerClient,
+    ControllerUnavailableError,
+)
 from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
 from support.quorum.cluster import TestCluster, create, topic
 
@@ -130,6 +136,37 @@ def test_a_silent_controller_holds_up_only_unrepeatable_ones() -> None:
         assert not world.failures
 
     run_world(main, 3)
+
+
+def test_a_controller_that_opens_late_is_asked_nothing() -> None:
+    """Another one is elected while the connection opens; the request goes to that one."""
+
+    async def main(world) -> None:
+        opened: list[str] = []
+        asked: list[str] = []
+        closed: list[str] = []
+
+        async def connect(host: str, port: int) -> Any:
+            opened.append(host)
+            if len(opened) == 1:
+                client.suggest(2 if host == "one" else 1)
+            await trio.lowlevel.checkpoint()
+
+            async def request(*_: object, **__: object) -> DescribeQuorumResponse:
+                await trio.lowlevel.checkpoint()
+                asked.append(host)
+                return DescribeQuorumResponse()
+
+            return SimpleNamespace(request=request, close=lambda: closed.append(host), notice_end=lambda: True)
+
+        voters = {1: ("one", 1), 2: ("two", 1)}
+        client = ControllerClient(world.node("b1").environment, voters, client_id="b1", connect=connect)
+        await client.request(DescribeQuorumRequest(topics=[]), DescribeQuorumResponse, timeout_ms=1_000)
+        former, other = opened
+        assert (asked, closed) == ([other], [former])
+        assert voters[client.active_controller_id][0] == other
+
+    run_world(main, 5)
 
 
 def test_a_client_that_closes_waits_for_nothing() -> None:

@@ -6,6 +6,9 @@ dead and elect another long before the first one resigns without a majority. Cli
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import trio
 
@@ -19,7 +22,8 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.node.request_queue import NotActiveError
+from moldau_quorum.node.active_controller import ActiveController
+from moldau_quorum.node.request_queue import NotActiveError, PendingAnswer
 from support.quorum.cluster import TestCluster, create, eventually, topic
 
 TOPIC = 2
@@ -88,6 +92,28 @@ def test_a_deposed_controller_does_not_confirm_later_changes(name: str) -> None:
         assert not world.failures
 
     run_world(main, 109)
+
+
+def test_an_answer_is_of_the_controller_epoch_that_holds() -> None:
+    """Another controller led while the quorum was asked, and this one leads again: its answer is outdated."""
+    projection = SimpleNamespace(epoch=3)
+
+    async def read_barrier() -> None:
+        await trio.lowlevel.checkpoint()
+        projection.epoch = 5
+
+    controller: Any = SimpleNamespace(
+        _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0)),
+        _metadata_log=SimpleNamespace(read_barrier=read_barrier),
+        _projection=projection,
+    )
+    response: Any = object()
+    pending = PendingAnswer(
+        request=set_retention("1"), connection=None, deadline_ms=1_000.0, response=response, unconfirmed_epoch=3
+    )
+    pending.decided.set()
+    with pytest.raises(NotActiveError):
+        trio.run(ActiveController.answer, controller, pending)
 
 
 def test_heartbeats_do_not_wait_for_a_majority() -> None:

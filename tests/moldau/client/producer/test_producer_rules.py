@@ -1,7 +1,10 @@
 """Goal: the order, bytes and requests of a producer at moments that stories with a cluster reach by chance only.
 
-Method: the pure cores alone. Each test states one rule that an application or a broker depends on.
+Method: the pure cores alone, and steps of the sender. Each test states one rule that an application or a broker depends
+on.
 """
+
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,12 +14,15 @@ from moldau.producer.core.counters import ProducerCounters
 from moldau.producer.core.partitioner import RoundRobin, Sticky
 from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
 from moldau.producer.core.transaction_values import OffsetToCommit, State
+from moldau.producer.sender import Sender
+from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.records import encode_batch
+from moldau.runtime.tasks.sync import Signal
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -232,3 +238,38 @@ def test_a_failed_look_up_is_repeated_after_a_pause(code):
     assert call.request is None
     manager.not_found(call, code, 1_000)
     assert (manager.state, manager.retry_at_ms) == (State.IN_TRANSACTION, 1_000 + manager.retry_backoff_ms)
+
+
+def test_a_broker_without_batches_is_not_stuck():
+    """A batch that could not be sent has expired, and the time of the next one begins with it."""
+    core = accumulator(delivery_timeout_ms=100)
+    client = SimpleNamespace(
+        now_ms=0.0,
+        environment=SimpleNamespace(clock=None),
+        changed=Signal(),
+        cluster_metadata=SimpleNamespace(leader=lambda _: (1, 0)),
+        connection_nowait=lambda _: None,
+        retry_delay_ms=lambda _: 1.0,
+        request_update=lambda: None,
+    )
+    sender = Sender(client, core, acks=1, transactional_id=None)
+
+    def step(now_ms):
+        client.now_ms = now_ms
+        sender._step()
+        return sender.stuck_nodes(50)
+
+    core.append_encoded(core.queue(T0), encode_batch([(1, None, b"v", ())]), 1, 0)
+    assert (step(0), step(60)) == ([], [1])
+    assert step(200) == []
+    core.append_encoded(core.queue(T0), encode_batch([(1, None, b"v", ())]), 1, 300)
+    assert (step(300), step(360)) == ([], [1])
+
+
+def test_a_producer_that_left_its_cluster_fails_at_once():
+    """Its task may wait for records or calls, which would never come."""
+    manager, core = ready(), accumulator()
+    client = SimpleNamespace(environment=SimpleNamespace(clock=None), changed=Signal())
+    sender = Sender(client, core, acks=-1, transactional_id="tx")
+    Transactions(client, core, sender, manager, 1_000.0).leave_cluster()
+    assert sender.fatal_error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -3,14 +3,17 @@
 Method: the pure cores alone; a Hypothesis test compares the bookkeeping of records with a dictionary.
 """
 
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeResponse
 from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData
 from moldau.protocol.messages.share_group_heartbeat import (
     Assignment,
@@ -18,11 +21,13 @@ from moldau.protocol.messages.share_group_heartbeat import (
     TopicPartitions,
 )
 from moldau.records import CorruptRecordError, encode_batch
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.share.core.acquired import OFFSETS_MAX, acquired_records
 from moldau.share.core.deliveries import AckBatch, Deliveries, batches_of, offsets_of
 from moldau.share.core.membership import Next, ShareMembership
 from moldau.share.core.session import ShareSession
 from moldau.share.core.values import GAP, AcknowledgeType
+from moldau.share.node import ShareLimits, ShareNode
 
 TOPIC = UUID(int=7)
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -254,3 +259,37 @@ def test_impossible_ranges_are_refused():
         acquired_records(answer(acquired=[(0, OFFSETS_MAX, 1)]), check_crcs=True)
     most = acquired_records(answer(acquired=[(0, 9, 1), (10, OFFSETS_MAX - 1, 1)]), check_crcs=True)
     assert len(most.gaps) == OFFSETS_MAX
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.SHARE_SESSION_NOT_FOUND])
+def test_acknowledgements_of_a_refused_request_have_failed(code):
+    """The broker refuses the request as a whole; the application must not take its records for accepted."""
+
+    async def request_as(*_):
+        await trio.lowlevel.checkpoint()
+        return ShareAcknowledgeResponse(error_code=code)
+
+    async def connection(*_):
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(request_as=request_as)
+
+    client = SimpleNamespace(
+        now_ms=0.0,
+        request_timeout_ms=1_000.0,
+        connection=connection,
+        silence=SimpleNamespace(sent=lambda *_, **__: None, ended=lambda _: None),
+        telemetry=SimpleNamespace(answered=lambda *_: None),
+        cluster_metadata=SimpleNamespace(partition_info=lambda _: None),
+        logger=EventLogger("test"),
+    )
+    held, outcomes = Deliveries(), []
+    held.deliver(1, K0, 5)
+    held.acknowledge(P0, 5, ACCEPT)
+    node = ShareNode(client, 1, "g", "m", held, outcomes.append)
+    node.session.fetched([(TOPIC, 0)])
+    limits = ShareLimits(
+        max_wait_ms=0, min_bytes=1, max_bytes=1, max_records=1, acquire_mode=0, request_timeout_ms=1_000
+    )
+    trio.run(node.acknowledge, limits)
+    ((partition, offsets, error),) = outcomes
+    assert (partition, offsets, error.code) == (P0, [5], code)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from moldau_broker.server.lifecycle.log_tasks import SYNCED_TOGETHER_MAX
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.server.lifecycle.log_tasks import SYNCED_TOGETHER_MAX, LogSyncs
 from moldau_jepsen.world.disk.disk import NodeDisk, VirtualFile
 from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
 
@@ -122,3 +125,23 @@ def test_a_power_loss_takes_nothing_acknowledged(seed: int) -> None:
             assert found[: len(answered[number])] == answered[number], number
 
     run_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_waits_for_a_replaced_log_look_again(released: bool) -> None:
+    """A moved log was synced with its records already; no sync of the former one will come."""
+    key = TopicPartition("t", 0)
+    log = Mock(parent_directory="/logs", topic_partition=key, storage=Mock(released=released))
+    woken: list[TopicPartition] = []
+    logs = Mock(flush_work=lambda _: None, flush_listener=woken.append)
+
+    async def main() -> None:
+        syncs = LogSyncs(Mock(), logs)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(syncs.run)
+            syncs.request(log)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert woken == [key] * released
