@@ -98,7 +98,7 @@ COORDINATORS = (
         area="groups",
         text="offset commits do not check the member's generation",
         patches=coordinators.offset_commit_unfenced,
-        profile=GROUPS,
+        profile=ADMINISTRATION,
     ),
     Mutant(
         name="given-before-released",
