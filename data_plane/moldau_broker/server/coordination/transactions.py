@@ -64,7 +64,7 @@ class Peers:
         self._connections: dict[tuple[int, int], RpcConnection] = {}
         self._opening: dict[tuple[int, int], trio.Lock] = {}
         self._failures: dict[tuple[int, int], int] = {}
-        """Attempts to open a connection that have failed."""
+        """Attempts to open a connection that have failed, or that a fence of the broker has overtaken."""
 
     async def request(self, broker_id: BrokerId, message: Request, version: int) -> Response:
         """Sends a request to a broker, and sends it again over a new connection if an old one breaks.
@@ -107,15 +107,21 @@ class Peers:
                 with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
                     connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
             except (OSError, trio.TooSlowError, KafkaError, DecodeError):
-                self._failures[key] = failures + 1
+                self._failures[key] = self._failures.get(key, 0) + 1
                 raise
+            if self._failures.get(key, 0) != failures:
+                connection.close()
+                raise ConnectionError(f"broker {broker_id} is fenced")
             self._connections[key] = connection
             return connection, True
 
     def broker_fenced(self, broker_id: BrokerId) -> None:
         """Ends the requests to a broker that is fenced: it leads and coordinates nothing, and may never answer."""
-        for key in [key for key in self._connections if key[0] == broker_id]:
-            self._connections.pop(key).fail(f"broker {broker_id} is fenced")
+        for key in [key for key in self._opening if key[0] == broker_id]:
+            self._failures[key] = self._failures.get(key, 0) + 1
+            connection = self._connections.pop(key, None)
+            if connection is not None:
+                connection.fail(f"broker {broker_id} is fenced")
 
     def _is_fenced(self, broker_id: BrokerId) -> bool:
         broker = self._metadata.image.brokers.get(broker_id)

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest
+from moldau_broker.server.coordination import transactions
 from moldau_broker.server.coordination.transactions import CONNECT_TIMEOUT_MS, Peers
 
 
@@ -76,5 +77,29 @@ def test_a_request_that_came_after_a_failure_makes_an_attempt(network, peers):
             await ask(peers, errors)
             assert network.attempts == number
         assert all(isinstance(error, ConnectionRefusedError) for error in errors)
+
+    run(main)
+
+
+def test_a_connection_that_opens_after_a_fence_is_not_used(peers, monkeypatch):
+    """The fence ended all requests to the broker, which may never answer; this one would wait for its whole time."""
+    opened = SimpleNamespace(closed=False)
+
+    async def open_late(*_, **__):
+        await trio.sleep(1)
+        return SimpleNamespace(is_open=True, close=lambda: setattr(opened, "closed", True))
+
+    monkeypatch.setattr(transactions.RpcConnection, "open", open_late)
+
+    async def main():
+        errors = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(ask, peers, errors)
+            await trio.sleep(0.5)
+            peers.broker_fenced(2)
+        assert len(errors) == 2
+        assert trio.current_time() == pytest.approx(1), "neither waits for another attempt"
+        assert opened.closed
 
     run(main)
