@@ -39,6 +39,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     TargetEpoch,
 )
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
+from moldau_broker.coordinator.group.core.static_members import check_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,11 +281,8 @@ class HeartbeatDecisions:
                 )
             ):
                 return replace(holder, member_id=member_id, epoch=0, previous_epoch=0), holder
-            if holder is None and not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
-            if holder is not None and holder.member_id != member_id:
-                code = ErrorCode.UNRELEASED_INSTANCE_ID if joins else ErrorCode.FENCED_INSTANCE_ID
-                raise KafkaError(code, f"Instance id {request.instance_id} belongs to member {holder.member_id}.")
+            holder_id = None if holder is None else holder.member_id
+            check_instance(request.instance_id, holder_id, member_id, joins=joins)
         if found is None:
             if not joins:
                 raise KafkaError(
@@ -305,11 +303,8 @@ class HeartbeatDecisions:
         member = group.members.get(request.member_id)
         if request.instance_id is not None:
             holder = group.static_member(request.instance_id)
-            if holder is not None and holder.member_id != request.member_id:
-                raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID,
-                    f"Instance id {request.instance_id} belongs to member {holder.member_id}.",
-                )
+            if holder is not None:
+                check_instance(request.instance_id, holder.member_id, request.member_id, joins=False)
             member = holder
         if member is None:
             raise KafkaError(

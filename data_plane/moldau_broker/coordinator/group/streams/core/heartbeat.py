@@ -17,6 +17,7 @@ from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEnt
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
 from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
+from moldau_broker.coordinator.group.core.static_members import check_instance
 from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
 from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
@@ -212,11 +213,8 @@ class StreamsDecisions:
             holder = group.static_member(request.instance_id)
             if holder is not None and joins and holder.epoch == LEAVE_STATIC_EPOCH:
                 return replace(holder, member_id=member_id, epoch=0, previous_epoch=0), holder
-            if holder is None and not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
-            if holder is not None and holder.member_id != member_id:
-                code = ErrorCode.UNRELEASED_INSTANCE_ID if joins else ErrorCode.FENCED_INSTANCE_ID
-                raise KafkaError(code, f"Instance id {request.instance_id} belongs to member {holder.member_id}.")
+            holder_id = None if holder is None else holder.member_id
+            check_instance(request.instance_id, holder_id, member_id, joins=joins)
         found = group.members.get(member_id)
         if found is None:
             if not joins:
@@ -240,17 +238,18 @@ class StreamsDecisions:
         group = draft.group
         if not group.exists:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
-        holder = None if request.instance_id is None else group.static_member(request.instance_id)
-        if holder is not None and holder.member_id != request.member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID, f"Instance id {request.instance_id} belongs to member {holder.member_id}."
-            )
-        if request.member_id not in group.members or (holder is None and request.instance_id is not None):
+        member = group.members.get(request.member_id)
+        if request.instance_id is not None:
+            holder = group.static_member(request.instance_id)
+            if holder is not None:
+                check_instance(request.instance_id, holder.member_id, request.member_id, joins=False)
+            member = holder
+        if member is None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
             )
-        if holder is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
-            draft.add(StreamsCurrent(group_id=group.group_id, member_id=holder.member_id, member=_away(holder)))
+        if request.instance_id is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
+            draft.add(StreamsCurrent(group_id=group.group_id, member_id=member.member_id, member=_away(member)))
         else:
             self.fence(draft, around, request.member_id)
         if draft.group.members and request.shutdown_application and around.shutdown_by is None:
