@@ -25,6 +25,7 @@ BrokerId = NewType("BrokerId", int)
 LOW_BYTES_MAX: Final = 1 << 30
 """A disk with so many usable bytes is not nearly full, however large it is."""
 
+_BY_DURATION: Final = "by_duration:"
 _LOW_SHARE: Final = 20
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d{1,12})D)?"
@@ -48,3 +49,12 @@ def duration_ms(text: str) -> int:
         raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def reset_duration_ms(reset: str) -> int | None:
+    """Returns the duration of ``by_duration:DURATION``, a value of ``auto.offset.reset``; None for another value.
+
+    Raises:
+        ValueError: the duration cannot be parsed.
+    """
+    return duration_ms(reset.removeprefix(_BY_DURATION)) if reset.startswith(_BY_DURATION) else None

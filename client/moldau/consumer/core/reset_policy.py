@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.runtime.config import ConfigError
-from moldau.values import duration_ms
-
-_BY_DURATION = "by_duration:"
+from moldau.values import reset_duration_ms
 
 
 class ResetPolicy:
@@ -21,12 +19,10 @@ class ResetPolicy:
             ConfigError: the duration cannot be read.
         """
         self._name = name
-        self._duration_ms = 0
-        if name.startswith(_BY_DURATION):
-            try:
-                self._duration_ms = duration_ms(name.removeprefix(_BY_DURATION))
-            except ValueError as error:
-                raise ConfigError([f"auto.offset.reset: {error}"]) from None
+        try:
+            self._duration_ms = reset_duration_ms(name) or 0
+        except ValueError as error:
+            raise ConfigError([f"auto.offset.reset: {error}"]) from None
 
     def timestamp(self, wall_ms: int) -> int | None:
         """Returns the time for which to ask ListOffsets; None for ``none``, where the application decides."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.schemas import GROUP_CONFIG
-from moldau.values import duration_ms
+from moldau.values import reset_duration_ms
 from moldau_broker.server.share.core.values import ShareLimits
 from moldau_quorum.metadata.image import RESOURCE_GROUP
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 KNOWN_MAX = 10_000
 """Bound of the groups whose settings are kept."""
-_BY_DURATION = "by_duration:"
 _RESET = "share.auto.offset.reset"
 
 
@@ -36,9 +35,7 @@ class ShareGroupSettings:
     @property
     def reset_duration_ms(self) -> int | None:
         """The duration before now at which a group begins; None if it begins at an end of the log."""
-        if not self.reset.startswith(_BY_DURATION):
-            return None
-        return duration_ms(self.reset.removeprefix(_BY_DURATION))
+        return reset_duration_ms(self.reset)
 
 
 def group_settings(broker: Config, image: MetadataImage, group_id: str) -> ShareGroupSettings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import Synonym
 from moldau.runtime.config.declare import HOUR_MS, MINUTE_MS, SECOND_MS, boolean, integer, names, string
-from moldau.values import duration_ms
+from moldau.values import reset_duration_ms
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, ConfigKey
@@ -36,7 +36,6 @@ BOUNDED_KEYS: Final = (
     "share.partition.max.record.locks",
 )
 """Keys of groups that brokers bound with keys of their own, ``group.KIND.min.KEY`` and ``group.KIND.max.KEY``."""
-_RESET_DURATION: Final = "by_duration:"
 
 
 def _broker(name: str) -> tuple[Synonym, ...]:
@@ -201,10 +200,9 @@ def check_group(config: Config) -> list[str]:
 
 def _is_duration(reset: str) -> bool:
     try:
-        duration_ms(reset.removeprefix(_RESET_DURATION))
+        return reset_duration_ms(reset) is not None
     except ValueError:
         return False
-    return reset.startswith(_RESET_DURATION)
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
