@@ -230,28 +230,39 @@ def _address_nearby() -> str:
     global _address_source
     _address_source = str(CLUSTER_FILE)
     try:
-        document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
+        document = _cluster_nearby()
     except FileNotFoundError:
         _address_source = "the default address"
         return DEFAULT_BOOTSTRAP
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {CLUSTER_FILE}: {error}; give --bootstrap-server") from error
-    found = document.get("bootstrap") if isinstance(document, dict) else None
+    found = document.get("bootstrap")
     if not isinstance(found, str):
         raise UsageError(f"{CLUSTER_FILE} names no bootstrap addresses; give --bootstrap-server")
     _use_login_of(document)
     return found
 
 
+def _cluster_nearby() -> Mapping[str, object]:
+    """Returns what ``cluster.json`` of ./moldau-cluster says; nothing if it is no table.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
+    return document if isinstance(document, dict) else {}
+
+
 def _use_login_nearby(address: str) -> None:
     """Uses the administrator's login of the cluster in ./moldau-cluster if all the addresses are of its brokers."""
+    if _command_config:
+        return
     try:
-        document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
+        bootstrap = (document := _cluster_nearby()).get("bootstrap")
     except (OSError, ValueError):
         return  # no cluster is needed there: the address was given
-    bootstrap = document.get("bootstrap") if isinstance(document, dict) else None
     wanted = {part.strip() for part in address.split(",") if part.strip()}
-    if isinstance(bootstrap, str) and wanted <= set(bootstrap.split(",")) and not _command_config:
+    if isinstance(bootstrap, str) and wanted <= set(bootstrap.split(",")):
         _use_login_of(document)
         _command_config.pop("bootstrap.servers", None)  # the user has named some of these addresses
 

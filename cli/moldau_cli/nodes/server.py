@@ -68,18 +68,18 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         sys.stdout.write(HELP)
         return EXIT_DONE
     try:
-        rest = [argument for argument in arguments if argument != "--check"]
-        words = _parse(rest)
+        checks = "--check" in arguments
+        words = _parse([argument for argument in arguments if argument != "--check"])
         path = words.path
         config = _read_config(path)
         configs = _chosen(config, words)
         extras = _extras_of(configs[0], path)
-        if len(rest) < len(arguments):
+        if checks:
             _check_certificates(configs, path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
-    if len(rest) < len(arguments):
+    if checks:
         for one in configs:
             sys.stdout.write(f"{path}: node {one.get_int('node.id')} ({', '.join(one.get_list('process.roles'))})\n")
         return EXIT_DONE
