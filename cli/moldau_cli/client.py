@@ -7,7 +7,7 @@ import os
 import socket
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from moldau import Admin
+    from moldau import Admin, AdminError
     from moldau.runtime.ports.environment import Environment
     from moldau_cli.profiles.core.document import Profile
 
@@ -339,7 +339,9 @@ def _from_kafka(error: Exception) -> CommandError:
         ErrorCode.INVALID_GROUP_ID,
         ErrorCode.MESSAGE_TOO_LARGE,
     )
-    is_usage = error.code in usage_codes or isinstance(error, ControllerPeerError)
+    # In a call of the admin client, the user has given the offset.
+    is_wrong_offset = isinstance(failures, dict) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    is_usage = error.code in usage_codes or is_wrong_offset or isinstance(error, ControllerPeerError)
     return UsageError(reported) if is_usage else CommandError(reported)
 
 
@@ -368,9 +370,30 @@ def answering_done(wanted: Sequence[T], answer: Callable[[Sequence[T]], None], f
         done = [one for one in wanted if str(one) not in error.failures]
         if done:
             answer(done)
-        reported = _from_kafka(error)
-        raise type(reported)(f"{failed}: {reported}") from error
+        raise _in_part(error, failed) from error
     answer(wanted)
+
+
+async def answer_results(asked: Awaitable[R], answer: Callable[[R], None], failed: str) -> None:
+    """Answers with the results of a call, also with those that it has for some names if it failed for others.
+
+    Raises:
+        CommandError: it begins with ``failed`` and has the names of the others with the reasons.
+    """
+    from moldau import AdminError
+
+    try:
+        results = await asked
+    except AdminError as error:
+        if error.results:
+            answer(cast("R", error.results))
+        raise _in_part(error, failed) from error
+    answer(results)
+
+
+def _in_part(error: AdminError, failed: str) -> CommandError:
+    reported = _from_kafka(error)
+    return type(reported)(f"{failed}: {reported}")
 
 
 def deleting(names: Sequence[str]) -> AbstractContextManager[None]:

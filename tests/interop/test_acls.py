@@ -249,3 +249,53 @@ def test_the_command_line(node, tmp_path):
     wrong = run("acls", "add", *who, "--topic", "m-1", "--operation", "fly")
     assert wrong.returncode == 2
     assert "fly" in wrong.stderr
+
+
+@pytest.fixture
+def commands(node, tmp_path):
+    """Returns a function that runs a command as a user; it checks the exit code, and returns answer and error."""
+
+    def run(user, *arguments, code=0):
+        config = tmp_path / f"{user}.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in confluent(node, user).items()))
+        done = run_command(*arguments, "--command-config", str(config), "--json")
+        assert done.returncode == code, done
+        failure = json.loads(done.stderr)["error"] if code else ""
+        return json.loads(done.stdout) if done.stdout else None, failure
+
+    return run
+
+
+def test_acls_that_the_cluster_refuses_do_not_hide_the_others(commands):
+    """One of the principals is misspelt: the answer has the ACLs that were added."""
+    who = ("--allow-principal", "User:bob", "--allow-principal", "bob")
+    answer, error = commands("root", "acls", "add", *who, "--operation", "Read", "--topic", "part", code=2)
+    assert [each["principal"] for each in answer["added"]] == ["User:bob"]
+    assert error.startswith("not added: allow bob read topic part: principal 'bob' is not of the form User:name")
+    answer, _ = commands("root", "acls", "list", "--topic", "part")
+    assert [each["principal"] for each in answer["acls"]] == ["User:bob"]
+
+
+def test_filters_of_a_removal_go_in_one_request(commands):
+    """An administrator gives its rights up: the removal of the first one does not refuse that of the second."""
+    own = ("--operation", "Alter", "--operation", "Describe", "--cluster")
+    commands("root", "acls", "add", "--allow-principal", "User:carol", *own)
+    answer, _ = commands("carol", "acls", "remove", "--allow-principal", "User:carol", *own)
+    assert sorted(each["operation"] for each in answer["removed"]) == ["alter", "describe"]
+    _, error = commands("carol", "acls", "remove", "--allow-principal", "User:carol", *own, code=1)
+    assert error.count("CLUSTER_AUTHORIZATION_FAILED") == 1, "one reason for both filters"
+
+
+def test_a_reset_names_what_it_could_not_set(commands):
+    """The user may read one of the topics, and only see the other one."""
+    for topic in ("mine", "seen"):
+        commands("root", "topics", "create", topic, "--partitions", "1")
+    bob = ("--allow-principal", "User:bob")
+    commands("root", "acls", "add", *bob, "--operation", "Read", "--topic", "mine", "--group", "resets")
+    commands("root", "acls", "add", *bob, "--operation", "Describe", "--topic", "seen")
+    reset = ("groups", "reset", "resets", "--topic", "mine", "--topic", "seen", "--to", "latest", "--create")
+    answer, error = commands("bob", *reset, code=1)
+    assert [each["topic"] for each in answer["partitions"]] == ["mine"]
+    assert error.startswith("not reset: seen-0: ")
+    answer, _ = commands("root", "groups", "describe", "resets")
+    assert [each["topic"] for each in answer["partitions"]] == ["mine"]

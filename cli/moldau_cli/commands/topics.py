@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answering_done, deleting, refuse_repeated, with_admin
+from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import parse_settings
@@ -394,7 +394,7 @@ def delete_records(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
 
-    async def work(admin: Admin) -> dict[TopicPartition, int]:
+    async def work(admin: Admin) -> None:
         wanted: dict[tuple[str, int], int] = {(one.topic, one.partition): at for one, at in listed.items()}
         if topic is not None:
             known = [part.partition for part in (await admin.describe_topics([topic]))[topic].partitions]
@@ -402,9 +402,9 @@ def delete_records(
                 if number not in known:
                     raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {number}")
                 wanted[topic, number] = -1 if before in (None, "end") else int(before)
-        return await _delete_below(admin, wanted)
+        await answer_results(_delete_below(admin, wanted), _answer_starts, "not deleted")
 
-    _answer_starts(with_admin(bootstrap_server, work))
+    with_admin(bootstrap_server, work)
 
 
 def _answer_starts(starts: Mapping[TopicPartition, int]) -> None:
@@ -419,30 +419,29 @@ def _answer_starts(starts: Mapping[TopicPartition, int]) -> None:
 
 
 async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dict[TopicPartition, int]:
-    """Deletes records; an offset that is out of range is reported with the range.
-
-    If the deletion fails for some partitions, the answer has the others.
-    """
+    """Deletes records, as ``Admin.delete_records``; an offset that is out of range is reported with the range."""
     from moldau import TopicPartition
     from moldau.admin import EARLIEST, LATEST, AdminError
-    from moldau.protocol.errors import ErrorCode
+    from moldau.protocol.errors import ErrorCode, KafkaError
 
     try:
         return await admin.delete_records(wanted)
     except AdminError as error:
-        if isinstance(error.results, dict) and error.results:
-            _answer_starts(error.results)
+        names = {str(one): one for one in (TopicPartition(*each) for each in sorted(wanted))}
         refused = [
-            TopicPartition(*one)
-            for one in sorted(wanted)
-            if (failure := error.failures.get(str(TopicPartition(*one))))
-            and failure.code is ErrorCode.OFFSET_OUT_OF_RANGE
+            one
+            for name, one in names.items()
+            if name in error.failures and error.failures[name].code is ErrorCode.OFFSET_OUT_OF_RANGE
         ]
-        if not refused or len(refused) < len(error.failures):
+        if not refused:
             raise
         starts = await admin.list_offsets(dict.fromkeys(refused, EARLIEST))
         ends = await admin.list_offsets(dict.fromkeys(refused, LATEST))
-        reasons = [
-            f"{one}: expected an offset from {starts[one][0]} to {ends[one][0]}, not {wanted[one]}" for one in refused
-        ]
-        raise UsageError("; ".join(reasons)) from error
+        ranges = {
+            str(one): KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"expected an offset from {starts[one][0]} to {ends[one][0]}, not {wanted[one]}",
+            )
+            for one in refused
+        }
+        raise AdminError({**error.failures, **ranges}, error.results) from error

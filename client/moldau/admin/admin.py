@@ -402,6 +402,7 @@ class Admin(AsyncOnly):
 
         Raises:
             CommitFailedError: the group has members.
+            AdminError: the coordinator refused the offsets of some partitions; those of the others are set.
         """
         await self._calls.groups.alter_group_offsets(group_id, offsets)
 
@@ -495,6 +496,7 @@ class Admin(AsyncOnly):
 
         Raises:
             CommitFailedError: the group has members.
+            AdminError: the coordinator refused the offsets of some partitions; those of the others are set.
         """
         await self._calls.streams_groups.alter_streams_group_offsets(group_id, offsets)
 
@@ -597,10 +599,11 @@ class Admin(AsyncOnly):
         """
         await self._calls.acls.create_acls(acls)
 
-    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
-        """Deletes the ACLs that pass a filter, and returns them.
+    async def delete_acls(self, wanted: AclFilter | Iterable[AclFilter]) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, or one of several, in one request, and returns them.
 
         Raises:
+            AdminError: the cluster refused some filters.
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
         return await self._calls.acls.delete_acls(wanted)

@@ -225,10 +225,11 @@ class Admin(AioClient):
         """
         await self._portal.call_async(self._admin.create_acls, acls)
 
-    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
-        """Deletes the ACLs that pass a filter, and returns them.
+    async def delete_acls(self, wanted: AclFilter | Iterable[AclFilter]) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, or one of several, in one request, and returns them.
 
         Raises:
+            AdminError: the cluster refused some filters.
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
         return await self._portal.call_async(self._admin.delete_acls, wanted)
@@ -573,6 +574,7 @@ class Admin(AioClient):
 
         Raises:
             CommitFailedError: the group has members.
+            AdminError: the coordinator refused the offsets of some partitions; those of the others are set.
         """
         await self._portal.call_async(self._admin.alter_streams_group_offsets, group_id, offsets)
 

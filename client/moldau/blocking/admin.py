@@ -219,10 +219,11 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.create_acls, acls)
 
-    def delete_acls(self, wanted: AclFilter) -> list[Acl]:
-        """Deletes the ACLs that pass a filter, and returns them.
+    def delete_acls(self, wanted: AclFilter | Iterable[AclFilter]) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, or one of several, in one request, and returns them.
 
         Raises:
+            AdminError: the cluster refused some filters.
             KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
         """
         return self._portal.call(self._admin.delete_acls, wanted)
@@ -559,6 +560,7 @@ class Admin(PortalClient):
 
         Raises:
             CommitFailedError: the group has members.
+            AdminError: the coordinator refused the offsets of some partitions; those of the others are set.
         """
         self._portal.call(self._admin.alter_streams_group_offsets, group_id, offsets)
 

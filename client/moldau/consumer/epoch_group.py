@@ -162,7 +162,9 @@ class EpochGroupClient(GroupClient):
         except (*TRANSPORT_ERRORS, KafkaError) as error:
             self._client.logger.info("leave-failed", group=self._group_id, error=error)
 
-    async def _commit_once(self, asked: AskedCommit, deadline_ms: float) -> tuple[ErrorCode, TopicPartition | None]:
+    async def _commit_once(
+        self, asked: AskedCommit, deadline_ms: float
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Sends a commit under the present epoch, unless the member has released one of the partitions since."""
         membership = self._epochs
         if asked.member == membership.commits_as and asked.epoch != membership.generation:

@@ -62,6 +62,15 @@ class CommitFailedError(KafkaError):
     """
 
 
+class OffsetsRefusedError(KafkaError):
+    """Reports that the coordinator refused the offsets of some partitions; it has committed those of the others."""
+
+    def __init__(self, group_id: str, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        partition, code = next(iter(refused.items()))
+        super().__init__(code, f"group {group_id}: {partition}: {code.message}")
+        self.refused = dict(refused)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCommit:
     """Offsets to commit, with the generation and member id that held the partitions at the time of the call.
@@ -339,7 +348,8 @@ class GroupClient:
 
         Raises:
             CommitFailedError: this member no longer belongs to the group's generation.
-            KafkaError: the coordinator refused the commit.
+            OffsetsRefusedError: the coordinator refused the offsets of partitions.
+            KafkaError: the coordinator cannot be found.
             trio.TooSlowError: the deadline has passed.
         """
         if not asked.offsets:
@@ -384,7 +394,7 @@ class GroupClient:
             if asked.clusters_left != self._client.clusters_left:
                 text = f"group {self._group_id}: the offsets are those of another cluster, which the client has left"
                 raise CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, text)
-            code, partition = await self._commit_once(asked, limit_ms)
+            code, refused = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
                 return True
             if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT):
@@ -405,7 +415,7 @@ class GroupClient:
                 raise self._refusal(code)
             elif code is not ErrorCode.STALE_MEMBER_EPOCH and not code.retriable:
                 # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.
-                raise KafkaError(code, f"group {self._group_id}: {partition}: {code.message}")
+                raise OffsetsRefusedError(self._group_id, refused)
             failures += 1
             if self._client.now_ms >= limit_ms:
                 raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({code.name})")
@@ -416,7 +426,10 @@ class GroupClient:
             code, f"group {self._group_id}: offsets were not committed ({code.name}: {code.message})"
         )
 
-    async def _commit_once(self, asked: AskedCommit, deadline_ms: float) -> tuple[ErrorCode, TopicPartition | None]:
+    async def _commit_once(
+        self, asked: AskedCommit, deadline_ms: float
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Returns the first error, and the error of each partition whose offset was refused."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for partition, committed in asked.offsets.items():
             topics.setdefault(partition.topic, []).append(
@@ -447,13 +460,14 @@ class GroupClient:
             response = await self._request(OffsetCommitResponse, request, deadline_ms, version=_COMMIT_VERSION_MAX)
         except TRANSPORT_ERRORS as error:
             self._client.logger.info("commit-unanswered", group=self._group_id, error=error)
-            return ErrorCode.REQUEST_TIMED_OUT, None
-        for topic in response.topics:
-            for answer in topic.partitions:
-                code = ErrorCode.of(answer.error_code)
-                if code is not ErrorCode.NONE:
-                    return code, TopicPartition(topic.name, answer.partition_index)
-        return ErrorCode.NONE, None
+            return ErrorCode.REQUEST_TIMED_OUT, {}
+        refused = {
+            TopicPartition(topic.name, answer.partition_index): ErrorCode.of(answer.error_code)
+            for topic in response.topics
+            for answer in topic.partitions
+            if answer.error_code
+        }
+        return next(iter(refused.values()), ErrorCode.NONE), refused
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the committed offsets; partitions without one are left out.

@@ -11,11 +11,11 @@ import typer
 from moldau.admin import Acl, AclFilter
 from moldau.admin.calls.acls import CLUSTER_NAME, OPERATIONS
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from moldau import Admin
 
@@ -136,10 +136,13 @@ def add(
     ]
 
     async def work(admin: Admin) -> None:
-        await admin.create_acls(acls)
+        with answering_done(acls, answer, "not added"):
+            await admin.create_acls(acls)
+
+    def answer(added: Sequence[Acl]) -> None:
+        output.answer_rows("added", COLUMNS, [_row(each) for each in added])
 
     with_admin(bootstrap_server, work)
-    output.answer_rows("added", COLUMNS, [_row(each) for each in acls])
 
 
 @commands.command()
@@ -167,10 +170,13 @@ def remove(
         for each in _operations(operation)
     ]
 
-    async def work(admin: Admin) -> list[Acl]:
-        return sorted({acl for wanted in filters for acl in await admin.delete_acls(wanted)})
+    async def work(admin: Admin) -> None:
+        await answer_results(admin.delete_acls(filters), answer, "not removed")
 
-    output.answer_rows("removed", COLUMNS, [_row(each) for each in with_admin(bootstrap_server, work)])
+    def answer(removed: Sequence[Acl]) -> None:
+        output.answer_rows("removed", COLUMNS, [_row(each) for each in removed])
+
+    with_admin(bootstrap_server, work)
 
 
 def _permissions(allowed: list[str] | None, denied: list[str] | None) -> Iterator[tuple[str | None, list[str] | None]]:

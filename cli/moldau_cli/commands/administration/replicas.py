@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from moldau import Admin, TopicPartition
     from moldau_cli.plans.balance.execution import RunningMove
     from moldau_cli.plans.balance.state import Partition
@@ -147,23 +149,27 @@ def execute(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Start all moves of a plan; ``status`` lists those in progress. Repeat it to change the throttle."""
+    from moldau import TopicPartition
     from moldau_cli.operations.throttling import throttle_moves
     from moldau_cli.plans.reassignment import read_plan
 
     moves = read_plan(plan_file)
+    ending = f"; moldau reassign verify {plan_file} lifts the throttle" if throttle is not None else ""
+
+    def answer(started: Sequence[TopicPartition]) -> None:
+        output.answer(
+            {"moves": len(started), "throttle": throttle},
+            f"{len(started)} partitions move; moldau reassign status{ending}",
+        )
 
     async def work(admin: Admin) -> None:
         if throttle is not None:
             await throttle_moves(admin, moves, throttle)
-        if moves:
-            await admin.alter_partition_reassignments(moves)
+        with answering_done([TopicPartition(*one) for one in moves], answer, "not moved"):
+            if moves:
+                await admin.alter_partition_reassignments(moves)
 
     with_admin(bootstrap_server, work)
-    ending = f"; moldau reassign verify {plan_file} lifts the throttle" if throttle is not None else ""
-    output.answer(
-        {"moves": len(moves), "throttle": throttle},
-        f"{len(moves)} partitions move; moldau reassign status{ending}",
-    )
 
 
 @reassign.command()
@@ -218,14 +224,7 @@ def elect(
         return await admin.elect_leaders(wanted, unclean=unclean)
 
     async def elect_and_answer(admin: Admin) -> None:
-        from moldau import AdminError
-
-        try:
-            _answer_elected(await work(admin))
-        except AdminError as error:  # some partitions have no replica that could lead
-            if isinstance(error.results, list) and error.results:
-                _answer_elected(error.results)
-            raise
+        await answer_results(work(admin), _answer_elected, "not elected")
 
     with_admin(bootstrap_server, elect_and_answer)
 

@@ -252,7 +252,7 @@ def reset(
     wanted += [(one.topic, [one.partition]) for one in listed]
     since_ms = earliest_ms(to_datetime, by_duration)
 
-    async def work(admin: Admin) -> tuple[dict[TopicPartition, plans.Held], dict[TopicPartition, int]]:
+    async def work(admin: Admin) -> dict[TopicPartition, int]:
         found = (await admin.describe_groups([group]))[group] if create else await _existing(admin, group, CREATES)
         refuse_members(f"group {group}", found.members)
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
@@ -266,27 +266,31 @@ def reset(
             targets = {one: _named(to, at) for one, at in held.items()}
         else:
             targets = plans.within_logs(listed or dict.fromkeys(partitions, to_offset or 0), held)
-        if targets and not dry_run:
-            await admin.alter_group_offsets(group, {(one.topic, one.partition): at for one, at in targets.items()})
-        return held, targets
 
-    held, targets = with_admin(bootstrap_server, work)
+        def answer(done: Sequence[TopicPartition]) -> None:
+            rows: list[dict[str, output.Json]] = [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "was": held[one].committed,
+                    "offset": targets[one],
+                    "log_end_offset": held[one].end,
+                }
+                for one in done
+            ]
+            output.answer_rows("partitions", ["topic", "partition", "was", "offset", "log_end_offset"], rows)
+
+        with answering_done(sorted(targets), answer, "not reset"):
+            if targets and not dry_run:
+                await admin.alter_group_offsets(group, {(one.topic, one.partition): at for one, at in targets.items()})
+        return targets
+
+    targets = with_admin(bootstrap_server, work)
     if export is not None:
         try:
             export.write_text(plans.write_offsets(targets), encoding="utf-8")
         except OSError as error:
             raise CommandError(f"cannot write {export}: {error.strerror}") from error
-    rows: list[dict[str, output.Json]] = [
-        {
-            "topic": one.topic,
-            "partition": one.partition,
-            "was": held[one].committed,
-            "offset": at,
-            "log_end_offset": held[one].end,
-        }
-        for one, at in sorted(targets.items())
-    ]
-    output.answer_rows("partitions", ["topic", "partition", "was", "offset", "log_end_offset"], rows)
     if dry_run and not output.wants_json():
         output.note("nothing was changed (--dry-run)")
 

@@ -134,7 +134,7 @@ def reset_offsets(
     wanted = [plans.parse_topic(topic) for topic in topics or []]
     since_ms = earliest_ms(to_datetime, by_duration)
 
-    async def work(admin: Admin) -> dict[TopicPartition, int]:
+    async def work(admin: Admin) -> None:
         if not create or group in {each.group_id for each in await admin.list_groups(types=[SHARE.name])}:
             found = await SHARE.existing(admin, group, CREATES)
             refuse_members(f"share group {group}", found.members)
@@ -149,16 +149,19 @@ def reset_offsets(
             targets = {one: at.begin if to is ResetTo.EARLIEST else at.end for one, at in held.items()}
         else:
             targets = plans.within_logs(dict.fromkeys(partitions, to_offset or 0), held)
-        if targets and not dry_run:
-            pairs = {(one.topic, one.partition): at for one, at in targets.items()}
-            await admin.alter_share_group_offsets(group, pairs)
-        return targets
 
-    targets = with_admin(bootstrap_server, work)
-    rows: list[dict[str, output.Json]] = [
-        {"topic": one.topic, "partition": one.partition, "start_offset": at} for one, at in sorted(targets.items())
-    ]
-    output.answer_rows("partitions", _COLUMNS[:3], rows)
+        def answer(done: Sequence[TopicPartition]) -> None:
+            rows: list[dict[str, output.Json]] = [
+                {"topic": one.topic, "partition": one.partition, "start_offset": targets[one]} for one in done
+            ]
+            output.answer_rows("partitions", _COLUMNS[:3], rows)
+
+        with answering_done(sorted(targets), answer, "not reset"):
+            if targets and not dry_run:
+                pairs = {(one.topic, one.partition): at for one, at in targets.items()}
+                await admin.alter_share_group_offsets(group, pairs)
+
+    with_admin(bootstrap_server, work)
     if dry_run and not output.wants_json():
         output.note("nothing was changed (--dry-run)")
 

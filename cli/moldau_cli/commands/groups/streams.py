@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, answering_done, with_admin
 from moldau_cli.commands.groups.positions import DryRun, held_offsets, named_partitions, refuse_members
 from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
-    from moldau import Admin, TopicPartition
+    from collections.abc import Sequence
+
+    from moldau import Admin
     from moldau.admin import StreamsGroupDescription
 
 commands = typer.Typer(help="List, describe, reset and delete streams groups.", rich_markup_mode=None)
@@ -105,7 +107,7 @@ def reset(
 
     wanted = [plans.parse_topic(topic) for topic in topics]
 
-    async def work(admin: Admin) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
+    async def work(admin: Admin) -> None:
         found = await STREAMS.existing(admin, group)
         refuse_members(f"streams group {group}", found.members, whom="the application")
         partitions = await named_partitions(admin, wanted)
@@ -114,26 +116,29 @@ def reset(
             targets = {one: at.begin for one, at in held.items()}
         else:
             targets = plans.within_logs(dict.fromkeys(partitions, to_offset), held)
-        gone = found.internal_topics if delete_internal_topics else ()
-        if not dry_run:
-            if targets:
-                pairs = {(one.topic, one.partition): at for one, at in targets.items()}
-                await admin.alter_streams_group_offsets(group, pairs)
-            if gone:
-                present = {topic.name for topic in await admin.list_topics()}
-                await admin.delete_topics([name for name in gone if name in present])
-        return targets, gone
+        if targets and not dry_run:
+            pairs = {(one.topic, one.partition): at for one, at in targets.items()}
+            await admin.alter_streams_group_offsets(group, pairs)
+        rows: list[dict[str, output.Json]] = [
+            {"topic": one.topic, "partition": one.partition, "offset": at} for one, at in sorted(targets.items())
+        ]
+        output.answer_rows("partitions", ["topic", "partition", "offset"], rows)
+        await remove(admin, found.internal_topics if delete_internal_topics else ())
 
-    targets, gone = with_admin(bootstrap_server, work)
-    rows: list[dict[str, output.Json]] = [
-        {"topic": one.topic, "partition": one.partition, "offset": at} for one, at in sorted(targets.items())
-    ]
-    output.answer_rows("partitions", ["topic", "partition", "offset"], rows)
-    if not output.wants_json():
-        if gone:
+    async def remove(admin: Admin, internal: tuple[str, ...]) -> None:
+        present = {topic.name for topic in await admin.list_topics()} if internal else set()
+        gone = [name for name in internal if name in present]
+        with answering_done(gone, note_gone, "internal topics not deleted"):
+            if gone and not dry_run:
+                await admin.delete_topics(gone)
+
+    def note_gone(gone: Sequence[str]) -> None:
+        if gone and not output.wants_json():
             output.note(f"internal topics: {', '.join(gone)}")
-        if dry_run:
-            output.note("nothing was changed (--dry-run)")
+
+    with_admin(bootstrap_server, work)
+    if dry_run and not output.wants_json():
+        output.note("nothing was changed (--dry-run)")
 
 
 @commands.command()

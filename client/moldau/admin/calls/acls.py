@@ -81,6 +81,11 @@ class Acl:
     pattern: str = "literal"
     host: str = "*"
 
+    def __str__(self) -> str:
+        origin = "" if self.host == "*" else f" from {self.host}"
+        prefixed = " prefixed" if self.pattern == "prefixed" else ""
+        return f"{self.permission} {self.principal}{origin} {self.operation} {self.resource}{prefixed} {self.name}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
@@ -93,6 +98,10 @@ class AclFilter:
     permission: str | None = None
     pattern: str | None = None
     host: str | None = None
+
+    def __str__(self) -> str:
+        parts = (self.permission, self.principal, self.operation, self.resource, self.pattern, self.name, self.host)
+        return " ".join(part for part in parts if part is not None) or "all"
 
 
 class Acls:
@@ -121,16 +130,31 @@ class Acls:
         for entry, result in zip(entries, response.results, strict=True):
             error = error_of(result.error_code, result.error_message)
             if error is not None:
-                failures[f"{entry.principal} {entry.operation} {entry.resource} {entry.name}"] = error
+                failures[str(entry)] = error
         raise_failures(failures)
 
-    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
+    async def delete_acls(self, wanted: AclFilter | Iterable[AclFilter]) -> list[Acl]:
         """Implements ``Admin.delete_acls``."""
-        request = DeleteAclsRequest(filters=[_filter("delete_acls", wanted, DeleteAclsFilter)])
+        filters = [wanted] if isinstance(wanted, AclFilter) else list(wanted)
+        request = DeleteAclsRequest(filters=[_filter("delete_acls", each, DeleteAclsFilter) for each in filters])
         response = await self._requester.ask(DeleteAclsResponse, request)
-        (result,) = response.filter_results
-        raise_error(result.error_code, result.error_message)
-        return sorted(_acl(each, each) for each in result.matching_acls)
+        removed: set[Acl] = set()
+        failures: dict[str, KafkaError] = {}
+        for each, result in zip(filters, response.filter_results, strict=True):
+            error = error_of(result.error_code, result.error_message)
+            if error is not None:
+                failures[str(each)] = error
+            for match in result.matching_acls:
+                acl = _acl(match, match)
+                kept = error_of(match.error_code, match.error_message)
+                if kept is None:
+                    removed.add(acl)
+                else:
+                    failures[str(acl)] = kept
+        if not removed and len({str(error) for error in failures.values()}) == 1:
+            raise next(iter(failures.values()))  # one reason for all filters
+        raise_failures(failures, sorted(removed))
+        return sorted(removed)
 
 
 def _creation(entry: Acl) -> AclCreation:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures, raise_group_error
+from moldau.admin.failures import (
+    AdminError,
+    error_of,
+    first_retriable,
+    raise_error,
+    raise_failures,
+    raise_group_error,
+)
 from moldau.admin.requester import by_topic, operations_of
 from moldau.admin.values import (
     GroupDescription,
@@ -283,7 +290,8 @@ class Groups:
         self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
     ) -> None:
         """Implements ``Admin.alter_group_offsets``."""
-        from moldau.consumer.group import GroupClient  # the consumer takes long to load, and only this call needs it
+        # The consumer takes long to load, and only this call needs it.
+        from moldau.consumer.group import GroupClient, OffsetsRefusedError
 
         arguments.text("alter_group_offsets", "group_id", group_id)
         committed = {
@@ -292,7 +300,12 @@ class Groups:
         }
         consumer = CONSUMER_CONFIG.parse({"bootstrap.servers": ",".join(self._bootstrap_servers), "group.id": group_id})
         group = GroupClient(self._requester.client, group_id, consumer, None)
-        await group.commit(committed)
+        try:
+            await group.commit(committed)
+        except OffsetsRefusedError as error:
+            if len(error.refused) == len(committed):
+                raise
+            raise AdminError({str(one): KafkaError(code) for one, code in error.refused.items()}) from error
 
 
 def _consumer_member(member: Member) -> GroupMember:

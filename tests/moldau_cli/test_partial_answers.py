@@ -1,0 +1,68 @@
+"""Goal: a command whose call failed for some names answers with the others first, then fails with these names.
+
+Method: calls that fail in part are awaited directly; what the command would print is read.
+"""
+
+import json
+
+import pytest
+import trio
+
+from moldau import AdminError, TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli import output
+from moldau_cli.client import answer_results
+from moldau_cli.commands.administration.replicas import _answer_elected
+from moldau_cli.errors import CommandError, UsageError
+
+LED = TopicPartition("t", 0)
+REFUSED = KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no replica could lead")
+
+
+@pytest.fixture(autouse=True)
+def _json():
+    output.use_json(True)
+    yield
+    output.use_json(False)
+
+
+def elected(capsys, outcome):
+    """Runs an election with this outcome; returns what was printed, and the failure."""
+
+    async def call():
+        await trio.lowlevel.checkpoint()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    failure = None
+    try:
+        trio.run(lambda: answer_results(call(), _answer_elected, "not elected"))
+    except CommandError as error:
+        failure = error
+    printed = capsys.readouterr().out
+    return json.loads(printed) if printed else None, failure
+
+
+def test_results_are_the_answer(capsys):
+    assert elected(capsys, [LED]) == ({"elected": [{"topic": "t", "partition": 0}]}, None)
+    assert elected(capsys, []) == ({"elected": []}, None)
+
+
+def test_the_others_are_answered_before_the_failure(capsys):
+    answer, failure = elected(capsys, AdminError({"t-1": REFUSED}, [LED]))
+    assert answer == {"elected": [{"topic": "t", "partition": 0}]}
+    assert str(failure) == "not elected: t-1: no replica could lead (PREFERRED_LEADER_NOT_AVAILABLE)"
+    assert not isinstance(failure, UsageError)
+
+
+def test_nothing_is_answered_where_all_failed(capsys):
+    answer, failure = elected(capsys, AdminError({"t-1": REFUSED}, []))
+    assert answer is None
+    assert failure is not None
+
+
+def test_an_offset_out_of_range_is_the_users_mistake(capsys):
+    outcome = AdminError({"t-1": KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "expected 0 to 3, not 9")}, None)
+    _, failure = elected(capsys, outcome)
+    assert isinstance(failure, UsageError)
