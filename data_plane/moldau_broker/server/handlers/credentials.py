@@ -14,7 +14,7 @@ from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHa
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau_broker.server.handlers.forwarded import forward, until_visible
-from moldau_quorum.controller.entities.scram import described_credentials
+from moldau_quorum.controller.entities.scram import credential_record, described_credentials
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.describe_user_scram_credentials import (
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DescribeUserScramCredentialsResponse,
     )
     from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_quorum.metadata.image import MetadataImage
 
 CREDENTIALS_MAX = 1_000
 """Changes in one request, each of which costs the controller three digests and a record."""
@@ -30,16 +31,25 @@ CREDENTIALS_MAX = 1_000
 async def handle_alter_user_scram_credentials(
     context: BrokerContext, request: AlterUserScramCredentialsRequest, call: Call
 ) -> AlterUserScramCredentialsResponse:
-    """Forwards the request, and waits until this broker knows the change: a client may log in with it next."""
+    """Forwards the request, and waits until this broker knows its changes: a client may log in with them next."""
     if len(request.deletions) + len(request.upsertions) > CREDENTIALS_MAX:
         why = f"a request may change {CREDENTIALS_MAX} credentials"
         return refusal_of(
             AlterUserScramCredentialsResponse, request, ErrorCode.INVALID_REQUEST, why, version=call.version
         )
-    before = context.metadata.image.scram_credentials
     response, _ = await forward(context, request, AlterUserScramCredentialsResponse, call)
-    if any(result.error_code == ErrorCode.NONE for result in response.results):
-        await until_visible(context, lambda image: image.scram_credentials is not before)
+    changed = {result.user for result in response.results if result.error_code == ErrorCode.NONE}
+    removed = [(each.name, each.mechanism) for each in request.deletions if each.name in changed]
+    stored = [credential_record(each) for each in request.upsertions if each.name in changed]
+
+    def is_known(image: MetadataImage) -> bool:
+        known = image.scram_credentials
+        return all(known.get((each.user, each.mechanism)) == each for each in stored) and not any(
+            key in known for key in removed
+        )
+
+    if changed:
+        await until_visible(context, is_known)
     return response
 
 

@@ -48,7 +48,7 @@ def alter_user_scram_credentials(
             seen[item.name, item.mechanism] = None
             _check(item.name, item.mechanism)
             if isinstance(item, ScramCredentialUpsertion):
-                record: MetadataRecord = _credential(item)
+                record: MetadataRecord = credential_record(item)
             else:
                 if (item.name, item.mechanism) not in image.scram_credentials:
                     raise RefusedError(ErrorCode.RESOURCE_NOT_FOUND, "there is no such credential to delete")
@@ -79,7 +79,12 @@ def _check(user: str, mechanism: int) -> None:
         )
 
 
-def _credential(item: ScramCredentialUpsertion) -> UserScramCredentialRecord:
+def credential_record(item: ScramCredentialUpsertion) -> UserScramCredentialRecord:
+    """Returns the record that stores a credential.
+
+    Raises:
+        RefusedError: its iterations, salt or password are not allowed.
+    """
     if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
         raise RefusedError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
