@@ -229,15 +229,16 @@ class MetadataFollower:
             )
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
-        if response.leader_id >= 0 and response.leader_epoch > self._leader_epoch:
-            self._leader_epoch = response.leader_epoch
-            if self._on_leader is not None:
-                self._on_leader(response.leader_id)
         voters = {node_id: (host, port) for node_id, host, port in response.voters}
         if voters and voters != self._voters:
             self._voters = voters
             if self._on_voters is not None:
                 self._on_voters(voters)
+        # After the voters: a leader that has just joined them has no address before.
+        if response.leader_id >= 0 and response.leader_epoch > self._leader_epoch:
+            self._leader_epoch = response.leader_epoch
+            if self._on_leader is not None:
+                self._on_leader(response.leader_id)
         return response
 
     async def _step(self, connection: RpcConnection) -> None:
