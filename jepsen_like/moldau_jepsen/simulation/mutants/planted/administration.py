@@ -32,11 +32,11 @@ def error_hidden_by_next_partition() -> list[Patch]:
 
     async def commit_once(
         self: GroupClient, asked: AskedCommit, deadline_ms: float
-    ) -> tuple[ErrorCode, TopicPartition | None]:
-        code, partition = await original(self, asked, deadline_ms)
-        if partition is not None and partition != list(asked.offsets)[-1]:
-            return ErrorCode.NONE, None
-        return code, partition
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        code, refused = await original(self, asked, deadline_ms)
+        if refused and list(asked.offsets)[-1] not in refused:
+            return ErrorCode.NONE, {}
+        return code, refused
 
     return [(GroupClient, "_commit_once", commit_once)]
 
