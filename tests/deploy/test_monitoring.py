@@ -36,6 +36,8 @@ def test_prometheus_loads_rules_and_configuration(promtool):
     assert "1 rule files found" in run(promtool, "check", "config", "prometheus.yml", cwd=PROMETHEUS)
 
 
+LOGINS = 'kafka_server_socketservermetrics_failed_authentication_total{instance="a",listener="L",mechanism="PLAIN"}'
+RENEWALS = LOGINS.replace("authentication", "reauthentication")
 WELL = {
     'up{job="moldau",instance="a"}': "1+0x60",
     'kafka_controller_kafkacontroller_activecontrollercount{instance="a"}': "1+0x60",
@@ -47,8 +49,10 @@ WELL = {
     'kafka_log_logmanager_offlinelogdirectorycount{instance="a"}': "0+0x60",
     'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "200+0x60",
     'moldau_log_directory_total_bytes{instance="a",directory="/d"}': "1000+0x60",
-    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "0 1+0x59",  # for less than a day
-    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/e"}': "1+0x10 0+0x50",  # not any more
+    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "0x300 1+0x1300",  # less than a day
+    'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/e"}': "1+0x1550 0+0x50",  # not any more
+    LOGINS: "5+1x60",  # some are always refused
+    RENEWALS: "0+0x60",
     'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "2000000+0x60",  # time() begins at 0
     'moldau_broker_fenced{instance="a"}': "0+0x60",
     'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "3+0x60",
@@ -84,7 +88,10 @@ FAULTS = {
         'moldau_log_directory_usable_bytes{instance="a",directory="/d"}': "90+0x60",
     },
     "MoldauForgottenCordon": {
-        'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "1+0x60",
+        'kafka_log_logmanager_logdirectorycordoned{instance="a",logDirectory="/d"}': "1+0x1600",
+    },
+    "MoldauLoginsRefused": {
+        LOGINS: "0+20x60",
     },
     "MoldauCertificateExpires": {
         'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "1000000+0x60",
@@ -115,13 +122,19 @@ FAULTS = {
 }
 """For each alert the series that differ when its fault is there."""
 
+LATE = {"MoldauForgottenCordon": "26h"}
+"""Alerts about what lasts too long, and when they are evaluated; all others after half an hour."""
 
-def fires(promtool, tmp_path, series):
-    """Returns the alerts that fire after half an hour of these series; promtool prints what was not expected."""
+
+def fires(promtool, tmp_path, series, times=None):
+    """Returns the alerts that fire for these series at their times; promtool prints what was not expected."""
+    times = times or {}
     case = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "alert_rule_test": [{"eval_time": "30m", "alertname": name, "exp_alerts": []} for name in ALERTS],
+        "alert_rule_test": [
+            {"eval_time": times.get(name, "30m"), "alertname": name, "exp_alerts": []} for name in ALERTS
+        ],
     }
     file = tmp_path / "case.yml"
     file.write_text(yaml.safe_dump({"rule_files": [str(PROMETHEUS / "alerts.yml")], "tests": [case]}))
@@ -135,9 +148,20 @@ def fires(promtool, tmp_path, series):
 
 
 def test_no_alert_fires_while_all_is_well(promtool, tmp_path):
-    assert fires(promtool, tmp_path, WELL) == set()
+    assert fires(promtool, tmp_path, WELL, LATE) == set()
 
 
 @pytest.mark.parametrize("alert", list(ALERTS))
 def test_each_alert_fires_for_its_fault(promtool, tmp_path, alert):
-    assert fires(promtool, tmp_path, {**WELL, **FAULTS[alert]}) == {alert}
+    times = {alert: LATE[alert]} if alert in LATE else None
+    assert fires(promtool, tmp_path, {**WELL, **FAULTS[alert]}, times) == {alert}
+
+
+def test_a_new_prometheus_knows_no_forgotten_cordon(promtool, tmp_path):
+    """It has seen the cordon for some hours, which may be as old as that."""
+    series = {**WELL, **FAULTS["MoldauForgottenCordon"]}
+    assert fires(promtool, tmp_path, series, {"MoldauForgottenCordon": "12h"}) == set()
+
+
+def test_refused_renewals_count_as_refused_logins(promtool, tmp_path):
+    assert fires(promtool, tmp_path, {**WELL, RENEWALS: "0+20x60"}) == {"MoldauLoginsRefused"}

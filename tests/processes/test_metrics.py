@@ -4,6 +4,7 @@ Method: a real process that is broker and controller, a real client, and real sc
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,7 +15,8 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from moldau.blocking import Consumer, ShareConsumer
+from moldau.blocking import Admin, Consumer, ShareConsumer
+from moldau.protocol.errors import KafkaError
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
 from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
@@ -31,7 +33,7 @@ LABELS = re.compile(r"\{[^}]*\}")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     home = tmp_path_factory.mktemp("node")
-    broker, secured, controller, metrics = take_free_ports(4)
+    broker, secured, login, controller, metrics = take_free_ports(5)
     chain, key = authority().issue("127.0.0.1")
     (home / "node.pem").write_text(key + chain)
     config = home / "server.properties"
@@ -39,7 +41,10 @@ def node(tmp_path_factory):
         f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{broker},SSL://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},SSL://127.0.0.1:{secured},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.login.sasl.jaas.config=PlainLoginModule required user_alice="right";
 ssl.keystore.type=PEM
 ssl.keystore.location={home}/node.pem
 metrics.listener=127.0.0.1:{metrics}
@@ -53,6 +58,7 @@ log.flush.interval.messages=1
     with (home / "log").open("wb") as log:
         process = Command("server", str(config), stdout=log, stderr=STDOUT)
     process.bootstrap = f"127.0.0.1:{broker}"
+    process.secured_port, process.login = secured, f"127.0.0.1:{login}"
     process.url = f"http://127.0.0.1:{metrics}"
     process.log = home / "log"
     try:
@@ -122,6 +128,38 @@ def test_traffic_counts_by_topic_and_in_sum(traffic):
     assert samples[prefix + 'bytesin_total{topic="seen"}'] > 10
     assert samples[prefix + 'bytesout_total{topic="seen"}'] >= samples[prefix + 'bytesin_total{topic="seen"}']
     assert samples['kafka_log_log_logendoffset{topic="seen",partition="0"}'] == 10
+
+
+def test_failed_tls_handshakes_count_as_refused_logins(traffic):
+    name = 'kafka_server_socketservermetrics_failed_authentication_total{listener="SSL",mechanism="SSL"}'
+    assert scrape(traffic)[name] == 0
+    with socket.create_connection(("127.0.0.1", traffic.secured_port), WAIT_S):
+        pass  # a probe that leaves without a word
+    with socket.create_connection(("127.0.0.1", traffic.secured_port), WAIT_S) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert peer.recv(1) == b"\x15", "a TLS alert"
+    wait_until(lambda: scrape(traffic)[name] == 1, "the handshake is counted")
+
+
+def test_logins_are_counted(traffic):
+    prefix = "kafka_server_socketservermetrics_"
+
+    def counts():
+        samples = scrape(traffic)
+        labels = '{listener="LOGIN",mechanism="PLAIN"}'
+        return [samples[f"{prefix}{kind}_authentication_total{labels}"] for kind in ("successful", "failed")]
+
+    accepted, refused = counts()
+    client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    with Admin({"bootstrap.servers": traffic.login, "sasl.password": "right", **client}) as admin:
+        admin.describe_cluster()
+    with (
+        pytest.raises(KafkaError, match="Invalid username or password"),
+        Admin({"bootstrap.servers": traffic.login, "sasl.password": "wrong", **client}) as admin,
+    ):
+        admin.describe_cluster()
+    assert counts()[0] > accepted
+    assert counts()[1] > refused
 
 
 def test_requests_have_counts_and_times(traffic):

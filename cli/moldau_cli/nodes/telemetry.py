@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.net.serving.request_times import RequestTimes, register_request_times
+from moldau.runtime.sasl.attempts import register_attempts
 from moldau.runtime.telemetry.endpoint import PROMETHEUS_TYPE, Page, serve_pages
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from moldau.runtime.tls.expiry import register_expiry
@@ -68,6 +69,7 @@ class NodeTelemetry:
 
         register_metrics(self.registry, node)
         register_expiry(self.registry, node.certificates)
+        register_attempts(self.registry, node.attempts, node.servers.items, node.certificates)
         self._checks["controller"] = lambda: None if node.log.leadership.leader_id >= 0 else "knows no quorum leader"
 
     def broker_created(self, broker: Broker) -> None:
@@ -82,6 +84,8 @@ class NodeTelemetry:
 
         register_metrics(self.registry, broker)
         register_expiry(self.registry, broker.listening.certificates)
+        listening = broker.listening
+        register_attempts(self.registry, listening.attempts, listening.servers, listening.certificates)
         self._checks["broker"] = lambda: None if broker.is_unfenced else "is fenced"
 
     def _metrics(self) -> Page:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.answers import HandlerFactory
     from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.ports.environment import Connection, Environment, Listener
+    from moldau.runtime.sasl.attempts import ListenerAttempts
     from moldau.runtime.sasl.core.identity import Peer
     from moldau_quorum.log.port import MetadataLog
     from moldau_quorum.metadata.image import MetadataImage
@@ -84,6 +85,8 @@ class ServedListeners(NamedTuple):
     """Host and port of each, as bound."""
     certificates: Mapping[str, ListenerTls]
     """Those with TLS, by name."""
+    servers: Mapping[str, Server]
+    """All of them, by name."""
 
 
 class ControllerNode:
@@ -96,6 +99,7 @@ class ControllerNode:
         machine: MetadataStateMachine,
         active: ActiveController,
         served: ServedListeners,
+        attempts: Mapping[str, ListenerAttempts],
     ) -> None:
         """Made by ``run_controller``."""
         self.log = log
@@ -105,6 +109,10 @@ class ControllerNode:
         """Host and port of each controller listener, as bound."""
         self.certificates = served.certificates
         """The listeners with TLS, by name."""
+        self.servers = served.servers
+        """The listeners, by name."""
+        self.attempts = attempts
+        """The attempts to authenticate, by the name of the listener."""
 
 
 async def run_controller(
@@ -208,6 +216,7 @@ async def _run(
     machine.on_image(functools.partial(_learn_cluster_id, directory, logger))
     service = _service(environment, config, settings, active, machine, features, bound[0][0].listener_name)
     known_credentials = ImageCredentials(lambda: machine.image, credentials, token_secret(config))
+    attempts: dict[str, ListenerAttempts] = {}
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         nursery.start_soon(active.run)
@@ -216,7 +225,7 @@ async def _run(
             environment,
             config,
             bound,
-            lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, logger),
+            lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, attempts, logger),
             logger,
             requests,
         )
@@ -229,7 +238,7 @@ async def _run(
             listener_name=bound[0][0].listener_name,
         )
         nursery.start_soon(search.run)
-        task_status.started(ControllerNode(log=log, machine=machine, active=active, served=served))
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, served=served, attempts=attempts))
 
 
 def _endpoints(bound: Sequence[tuple[ListenerEndpoint, Listener]], voter_host: str) -> tuple[Endpoint, ...]:
@@ -310,13 +319,18 @@ def _handlers(
     endpoint: ListenerEndpoint,
     service: ControllerService,
     credentials: ImageCredentials,
+    attempts: dict[str, ListenerAttempts],
     logger: EventLogger,
 ) -> HandlerFactory:
-    """Returns what serves the connections of one listener, behind its login and its check of certificates."""
+    """Returns what serves the connections of one listener, behind its login and its check of certificates.
+
+    Adds what counts the logins to ``attempts``.
+    """
     name, protocol = endpoint.listener_name, endpoint.security_protocol
     sasl = None
     if protocol.uses_sasl:
         sasl = SaslListener(environment, config, name, protocol, credentials, logger)
+        attempts[name] = sasl.attempts
     principals = node_principals(config, name, protocol)
 
     def connect(connection: Connection, peer: Peer) -> ControllerConnection:
@@ -364,11 +378,12 @@ async def _serve_listeners(
     """Starts a server for each listener in ``nursery``; together they keep to the limits of connections."""
     limits, tally = _limits(config), ConnectionTally()
     certificates: dict[str, ListenerTls] = {}
+    servers: dict[str, Server] = {}
     for endpoint, listener in bound:
         secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
         if secure is not None:
             certificates[endpoint.listener_name] = secure
-        await nursery.start(
+        servers[endpoint.listener_name] = await nursery.start(
             _serve,
             environment,
             listener,
@@ -382,7 +397,7 @@ async def _serve_listeners(
         )
     found = tuple(listener.address for _, listener in bound)
     logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
-    return ServedListeners(found, certificates)
+    return ServedListeners(found, certificates, servers)
 
 
 async def _serve(

@@ -136,8 +136,16 @@ class SaslGate:
         )
 
     def _receive(self, given: Input) -> Effect:
-        effect = self._session.receive(given)
-        self._is_open = self._session.state is State.AUTHENTICATED
+        session = self._session
+        was, user, mechanism = session.state, session.user, session.mechanism
+        effect = session.receive(given)
+        self._is_open = session.state is State.AUTHENTICATED
+        # ``prepare`` counts failures of an exchange, and a connection that is closed already has been counted.
+        if isinstance(effect, Refuse) and effect.failure is None and was is not State.CLOSED:
+            if was is State.AUTHENTICATED and given.event in (Event.OTHER, Event.VERSIONS):
+                self._listener.attempts.expired += 1
+            else:
+                self._listener.attempts.of(mechanism).count(accepted=False, again=user is not None)
         return effect
 
     def _refuse_request(self, effect: Effect) -> None:
@@ -167,7 +175,7 @@ class SaslGate:
         failure = None if isinstance(effect, PassOn) else effect.failure
         if failure is not None and failure is not self._logged_failure:  # OAUTHBEARER refuses in two answers
             self._logged_failure = failure
-            listener.log_failure(self._peer.identity.host, mechanism, failure, again=was is not None)
+            listener.note_failure(self._peer.identity.host, mechanism, failure, again=was is not None)
             await trio.sleep(listener.failure_delay_ms / 1000)
         return effect
 
@@ -203,7 +211,7 @@ class SaslGate:
             security_protocol=before.security_protocol,
             by_token=self._session.by_token,
         )
-        self._listener.log_success(self._peer.identity, again=not before.is_anonymous)
+        self._listener.note_success(self._peer.identity, again=not before.is_anonymous)
 
 
 class _Step(Preparation):

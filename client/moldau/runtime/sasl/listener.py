@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.runtime.config.sasl import SCRAM_MECHANISMS, BootstrapCredential, listener_sasl, principal_rules
 from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.sasl.attempts import ListenerAttempts
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.sasl.core.oauth import OauthServer
 from moldau.runtime.sasl.core.plain import PlainServer
@@ -82,7 +83,7 @@ class SaslListener:
         self._drawn_secret = environment.random.getrandbits(256).to_bytes(32, "big")
         self._logged_second = -1.0
         self._logged = self._suppressed = 0
-        self.failures = 0
+        self.attempts = ListenerAttempts()
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -99,6 +100,7 @@ class SaslListener:
             exchanges={mechanism: self._factory(mechanism) for mechanism in settings.mechanisms},
             reauthentication_ms=settings.reauthentication_ms,
         )
+        self.attempts.show(settings.mechanisms)
         self.failure_delay_ms = settings.failure_delay_ms
         self.receive_bytes_max = settings.receive_bytes_max
 
@@ -133,10 +135,11 @@ class SaslListener:
         if mechanism == "OAUTHBEARER" and self._tokens is not None:
             await self._tokens.prepare(token)
 
-    # --- log
+    # --- counts and log
 
-    def log_success(self, identity: Identity, *, again: bool) -> None:
-        """Logs that a peer has authenticated."""
+    def note_success(self, identity: Identity, *, again: bool) -> None:
+        """Counts and logs that a peer has authenticated."""
+        self.attempts.of(identity.mechanism).count(accepted=True, again=again)
         self._logger.debug(
             "re-authenticated" if again else "authenticated",
             principal=identity.principal,
@@ -145,9 +148,9 @@ class SaslListener:
             listener=self.name,
         )
 
-    def log_failure(self, host: str, mechanism: str, rejected: Rejected, *, again: bool) -> None:
-        """Logs a failed attempt; a flood of them costs a bounded number of lines."""
-        self.failures += 1
+    def note_failure(self, host: str, mechanism: str, rejected: Rejected, *, again: bool) -> None:
+        """Counts and logs a failed attempt; a flood of them costs a bounded number of lines."""
+        self.attempts.of(mechanism).count(accepted=False, again=again)
         second = self._environment.clock.monotonic_ms() // 1000
         if second != self._logged_second:
             self._logged_second, self._logged = second, 0

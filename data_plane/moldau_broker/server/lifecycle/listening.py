@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.net.serving.server import Server
     from moldau.runtime.ports.environment import Environment, Listener
+    from moldau.runtime.sasl.attempts import ListenerAttempts
     from moldau.values import BrokerId
     from moldau_broker.server.handlers.context import BrokerContext
     from moldau_broker.server.lifecycle.authentication import Authentication
@@ -66,6 +67,8 @@ class BrokerListeners:
         self._servers: list[Server] = []
         self.addresses: dict[str, tuple[str, int]] = {}
         """Host and real port of each bound listener, by name."""
+        self.attempts: dict[str, ListenerAttempts] = {}
+        """The attempts to authenticate, by the name of a listener with SASL that serves."""
 
     @property
     def is_serving(self) -> bool:
@@ -97,6 +100,7 @@ class BrokerListeners:
 
     async def serve(self, nursery: trio.Nursery, context: BrokerContext, authentication: Authentication) -> None:
         """Starts a server in ``nursery`` for each listener; all share one budget of bytes and one tally."""
+        self.attempts.update({name: sasl.attempts for name, sasl in authentication.listeners.items()})
         budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
         files = context.logs.files
         self._apply_connection_rates(context)

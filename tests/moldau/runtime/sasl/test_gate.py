@@ -19,9 +19,11 @@ from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, 
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from moldau.runtime.config import BROKER_CONFIG, SecurityProtocol
 from moldau.runtime.net.serving.server import ServerLimits, serve
+from moldau.runtime.sasl.attempts import register_attempts
 from moldau.runtime.sasl.core.identity import ANONYMOUS
 from moldau.runtime.sasl.listener import SaslListener
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.telemetry.metrics import Registry
 from moldau_jepsen.world.world import run_world
 from support.proof import examples
 from support.sasl import NoCredentials, node_config
@@ -217,7 +219,7 @@ def test_failures_delay_no_other_connection():
         assert data.endswith(PASSED)
         assert passed == [(3, "User:alice")]
         assert trio.current_time() - begun <= 1.1
-        assert listener.failures == 50
+        assert listener.attempts.refused == 50
         for other in failing:
             other.close()
         connection.close()
@@ -309,7 +311,7 @@ def test_a_refused_token_is_logged_though_the_client_leaves(caplog):
         data, closed = await receive(connection, 0.5)
         assert closed
         assert decode_response(SaslAuthenticateResponse, 2, list(frames(data))[-1])[1].error_code == 58
-        assert listener.failures == 1
+        assert listener.attempts.refused == 1
 
     run_gate(
         scenario,
@@ -317,3 +319,66 @@ def test_a_refused_token_is_logged_though_the_client_leaves(caplog):
         **{"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.unsecured.tokens.enable": "true"},
     )
     assert len([line for line in caplog.messages if line.startswith("authentication-failed")]) == 1
+
+
+WRONG = authenticate(b"\0alice\0wrong")
+
+
+@pytest.mark.parametrize(
+    ("sent", "counted"),
+    [
+        ((handshake(), RIGHT, METADATA), {"PLAIN": "accepted"}),
+        ((handshake(), WRONG, METADATA), {"PLAIN": "refused"}),
+        ((METADATA,), {"none": "refused"}),  # a client without SASL
+        ((VERSIONS, handshake("GSSAPI")), {"none": "refused"}),
+        ((handshake(), METADATA), {"PLAIN": "refused"}),
+        ((VERSIONS,), {}),  # a probe that leaves
+    ],
+)
+def test_attempts_are_counted_by_mechanism(sent, counted):
+    registry = Registry()
+
+    async def scenario(connect, passed, listener, server):
+        register_attempts(registry, {"OUTSIDE": listener.attempts}, lambda: [("OUTSIDE", server)], ())
+        connection = await connect()
+        await connection.send_all([b"".join(sent)])
+        await receive(connection, 5.0)
+        connection.close()
+
+    run_gate(scenario)
+    words = {"successful_authentication_total": "accepted", "failed_authentication_total": "refused"}
+    prefix = "kafka_server_socketservermetrics_"
+    shown = [line.split(" ") for line in registry.expose().splitlines() if line.startswith(prefix)]
+    assert [name for name, _ in shown if 'mechanism="SCRAM-SHA-512"' in name], "zeros are shown"
+    found = {}
+    for name, value in shown:
+        kind, labels = name.removeprefix(prefix).split("{")
+        if value != "0":
+            assert value == "1"
+            found[labels.split('mechanism="')[1].split('"')[0]] = words[kind]
+    assert found == counted
+
+
+def test_renewals_and_ended_sessions_are_counted():
+    async def scenario(connect, passed, listener, server):
+        counts = listener.attempts.of("PLAIN")
+        connection = await connect()
+        await connection.send_all([handshake() + RIGHT])
+        await trio.sleep(2)
+        await connection.send_all([handshake() + RIGHT + METADATA])
+        await trio.sleep(2)
+        assert (counts.accepted, counts.renewals_accepted, len(passed)) == (1, 1, 1)
+        await trio.sleep(10)
+        await connection.send_all([METADATA])
+        assert (await receive(connection, 5.0))[1]
+        assert (listener.attempts.expired, counts.refused, counts.renewals_refused) == (1, 0, 0)
+        other = await connect()
+        await other.send_all([handshake() + RIGHT])
+        await trio.sleep(2)
+        await other.send_all([handshake() + WRONG])
+        assert (await receive(other, 5.0))[1]
+        assert (counts.accepted, counts.refused, counts.renewals_refused) == (2, 0, 1)
+        connection.close()
+        other.close()
+
+    run_gate(scenario, **{"connections.max.reauth.ms": "5000"})

@@ -209,6 +209,7 @@ class ConnectionLoop:
             try:
                 await handshake(partial(self._server.heard_in_handshake, self))
             except TlsHandshakeError as error:
+                self._server.handshakes_failed += 1
                 raise CloseConnection(str(error.strerror or error)) from error
         if scope.cancelled_caught:
             raise CloseConnection("TLS handshake took too long")

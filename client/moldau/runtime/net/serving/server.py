@@ -118,6 +118,8 @@ class Server:
         self.handshakes: Handshakes[ConnectionLoop] = Handshakes()
         """Connections whose TLS handshake is under way."""
         self.handshakes_given_up = 0
+        self.handshakes_failed = 0
+        """TLS handshakes that failed, without those whose peer left at once."""
 
     def statistics(self) -> ServerStatistics:
         """Returns the present counts."""
