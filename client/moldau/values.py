@@ -58,3 +58,11 @@ def reset_duration_ms(reset: str) -> int | None:
         ValueError: the duration cannot be parsed.
     """
     return duration_ms(reset.removeprefix(_BY_DURATION)) if reset.startswith(_BY_DURATION) else None
+
+
+def is_reset(reset: str, *names: str) -> bool:
+    """Returns whether a value of ``auto.offset.reset`` is one of ``names``, or ``by_duration:`` with a duration."""
+    try:
+        return reset in names or reset_duration_ms(reset) is not None
+    except ValueError:
+        return False

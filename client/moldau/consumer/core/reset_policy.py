@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from moldau.runtime.config import ConfigError
 from moldau.values import reset_duration_ms
 
 
@@ -13,16 +12,9 @@ class ResetPolicy:
     __slots__ = ("_duration_ms", "_name")
 
     def __init__(self, name: str) -> None:
-        """Parses ``auto.offset.reset``.
-
-        Raises:
-            ConfigError: the duration cannot be read.
-        """
+        """Takes a value that the consumer's configuration has checked."""
         self._name = name
-        try:
-            self._duration_ms = reset_duration_ms(name) or 0
-        except ValueError as error:
-            raise ConfigError([f"auto.offset.reset: {error}"]) from None
+        self._duration_ms = reset_duration_ms(name) or 0
 
     def timestamp(self, wall_ms: int) -> int | None:
         """Returns the time for which to ask ListOffsets; None for ``none``, where the application decides."""

@@ -7,6 +7,7 @@ from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
+from moldau.values import is_reset
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
@@ -69,7 +70,7 @@ def idempotence_enabled(config: Config) -> bool:
 def _check_consumer(config: Config) -> list[str]:
     problems: list[str] = []
     reset = config.get_str("auto.offset.reset")
-    if reset not in ("earliest", "latest", "none") and not reset.startswith("by_duration:P"):
+    if not is_reset(reset, "earliest", "latest", "none"):
         problems.append(
             f"auto.offset.reset = {reset!r}: must be earliest, latest, none or "
             "by_duration:<ISO 8601 duration such as PT1H>"

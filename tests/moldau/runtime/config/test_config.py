@@ -370,7 +370,8 @@ def test_producer_checks_span_keys():
 
 def test_consumer_checks_span_keys():
     given = {"bootstrap.servers": "a:1"}
-    assert "by_duration" in problems(CONSUMER_CONFIG.parse, given | {"auto.offset.reset": "sometimes"})[0]
+    for wrong in ("sometimes", "by_duration:P", "by_duration:P1", "by_duration:PT1H ago", "by_duration:1H"):
+        assert "by_duration" in problems(CONSUMER_CONFIG.parse, given | {"auto.offset.reset": wrong})[0]
     assert CONSUMER_CONFIG.parse(given | {"auto.offset.reset": "by_duration:PT1H"}).is_set("auto.offset.reset")
     assert "heartbeat" in problems(CONSUMER_CONFIG.parse, given | {"heartbeat.interval.ms": 45_000})[0]
     assert "group.id" in problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": "x"})[0]

@@ -19,7 +19,6 @@ from moldau.consumer.core.statistics import ConsumerCounters
 from moldau.consumer.core.unread import Unread
 from moldau.consumer.core.values import ConsumedBatch, RebalanceCallbacks, TopicPartition
 from moldau.records import Record, encode_batch
-from moldau.runtime.config import ConfigError
 from moldau.values import duration_ms
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -270,11 +269,6 @@ def test_unread_records_hold_their_positions_back():
 )
 def test_the_start_policy_names_a_time(name, expected):
     assert ResetPolicy(name).timestamp(5_000) == expected
-
-
-def test_an_unreadable_duration_is_a_configuration_error():
-    with pytest.raises(ConfigError, match=r"auto\.offset\.reset: 'soon' is no duration"):
-        ResetPolicy("by_duration:soon")
 
 
 @pytest.mark.parametrize(

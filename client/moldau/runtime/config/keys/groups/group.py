@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import Synonym
 from moldau.runtime.config.declare import HOUR_MS, MINUTE_MS, SECOND_MS, boolean, integer, names, string
-from moldau.values import reset_duration_ms
+from moldau.values import is_reset
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, ConfigKey
@@ -191,18 +191,11 @@ def check_group(config: Config) -> list[str]:
                 f"{session} = {config.get_int(session)}: must be above {heartbeat} = {config.get_int(heartbeat)}"
             )
     reset = config.get_str("share.auto.offset.reset")
-    if reset not in ("earliest", "latest") and not _is_duration(reset):
+    if not is_reset(reset, "earliest", "latest"):
         problems.append(
             f"share.auto.offset.reset = {reset!r}: must be earliest, latest or by_duration:<ISO 8601 duration>"
         )
     return problems
-
-
-def _is_duration(reset: str) -> bool:
-    try:
-        return reset_duration_ms(reset) is not None
-    except ValueError:
-        return False
 
 
 def check_bounds(config: Config, broker: Config) -> list[str]:
