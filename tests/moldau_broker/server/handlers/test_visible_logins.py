@@ -43,7 +43,7 @@ CALL: Any = SimpleNamespace(version=3, forwarded=SimpleNamespace())
 
 
 class Follower:
-    """Its image takes a record at a time while somebody waits, and stops when the wait is over."""
+    """Its image takes a record at a time while a handler waits, and stops when the wait is over."""
 
     def __init__(self, known: list[Any], coming: list[Any]) -> None:
         editor = MetadataImage().edit()
