@@ -144,12 +144,12 @@ class Pump:
         last_ms = self._now_ms()
         while not self._is_done():
             left = None if request.count is None else request.count - self.written
-            written = self.written
+            handled = self.written + self.skipped
             for batch in await self._polled(left):
                 self._write(batch)
             self._sink.flush()
             self._retire()
-            if self.written > written:
+            if self.written + self.skipped > handled:
                 last_ms = self._now_ms()
             elif request.idle_ms is not None and self._now_ms() - last_ms >= request.idle_ms:
                 return
