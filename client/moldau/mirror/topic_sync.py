@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.admin import Admin, AdminError, ConfigResource, NewTopic, ResourceType
@@ -71,12 +72,16 @@ class TopicSync:
         if plan:
             await self._carry_out(plan)
             partitions = await self._partitions_of_target()
-        ready = {
-            name: topic for name, topic in known.items() if partitions.get(self.remote(name), 0) >= topic.partitions
-        }
-        for name in known:
-            if name not in ready:
-                self._logger.warning("target-topic-missing", topic=name, remote=self.remote(name))
+        ready: dict[str, SourceTopic] = {}
+        for name, topic in known.items():
+            remote = self.remote(name)
+            present = partitions.get(remote, 0)
+            if not present:
+                self._logger.warning("target-topic-missing", topic=name, remote=remote)
+                continue
+            if present < topic.partitions:  # the others go on meanwhile
+                self._logger.warning("target-partitions-missing", topic=name, remote=remote, present=present)
+            ready[name] = replace(topic, partitions=min(topic.partitions, present))
         if ready != self._ready:
             self._ready = ready
             self._want(ready)
