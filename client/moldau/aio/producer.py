@@ -250,8 +250,9 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         if len(self._awaited) == 1:
             try:
                 token.run_sync_soon(self._watch)
-            except trio.RunFinishedError:
+            except trio.RunFinishedError:  # nothing settles it any more
                 self._awaited.clear()
+                is_settled.set()
         await is_settled.wait()
         if not delivery.is_done:
             raise RuntimeError("the client was closed during the call")
@@ -270,19 +271,18 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
     async def _watch_deliveries(self, awaited: list[tuple[AioDelivery, LoopEvent]]) -> None:
         """Waits for records, one batch at a time: records of one batch settle together."""
         try:
-            await self._opened().taken.wait_until(lambda: all(delivery.is_resolved for delivery, _ in awaited))
-            batches: dict[int, list[tuple[Delivery, LoopEvent]]] = {}
-            for delivery, is_settled in awaited:
-                if delivery.taken is None or delivery.is_done:
-                    is_settled.set()
-                else:
-                    batches.setdefault(id(delivery.taken._batch), []).append((delivery.taken, is_settled))
             async with trio.open_nursery() as nursery:
-                for waiting in batches.values():
-                    nursery.start_soon(_settle, waiting)
+                unresolved = awaited
+                while unresolved:
+                    await self._wait_resolved(unresolved)
+                    unresolved = _settle_resolved(unresolved, nursery)
         finally:
             for _, is_settled in awaited:
                 is_settled.set()
+
+    async def _wait_resolved(self, awaited: list[tuple[AioDelivery, LoopEvent]]) -> None:
+        """Waits until the trio producer took or refused one of the records; others may wait much longer for it."""
+        await self._opened().taken.wait_until(lambda: any(delivery.is_resolved for delivery, _ in awaited))
 
     async def flush(self, timeout_ms: float = 120_000) -> None:
         """Waits until every record sent before is delivered or failed.
@@ -421,6 +421,24 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             KafkaError: REQUEST_TIMED_OUT; the outcome is unknown. Close both clients and open them again.
         """
         return await self._steps.run(self, consumer, function, timeout_ms, max_records, contextlib.nullcontext)
+
+
+def _settle_resolved(
+    awaited: list[tuple[AioDelivery, LoopEvent]], nursery: trio.Nursery
+) -> list[tuple[AioDelivery, LoopEvent]]:
+    """Settles the records that the trio producer took or refused, in tasks where it must wait; returns the others."""
+    unresolved: list[tuple[AioDelivery, LoopEvent]] = []
+    batches: dict[int, list[tuple[Delivery, LoopEvent]]] = {}
+    for delivery, is_settled in awaited:
+        if not delivery.is_resolved:
+            unresolved.append((delivery, is_settled))
+        elif delivery.taken is None or delivery.is_done:
+            is_settled.set()
+        else:
+            batches.setdefault(id(delivery.taken._batch), []).append((delivery.taken, is_settled))
+    for waiting in batches.values():
+        nursery.start_soon(_settle, waiting)
+    return unresolved
 
 
 async def _settle(waiting: list[tuple[Delivery, LoopEvent]]) -> None:

@@ -253,6 +253,7 @@ class Handover:
         """Passes a record on that waits for metadata or memory."""
         topic, value, key, headers, partition, timestamp, delivery = record
         self._announce_room()
+        self.taken.notify()  # the records before it do not wait for it
         try:
             taken = await self._producer.send_bytes(
                 topic, value, key, headers=headers, partition=partition, timestamp=timestamp

@@ -157,6 +157,69 @@ def test_order_holds_around_a_wait_and_a_refusal():
         handed[7][6].outcome()
 
 
+def test_outcomes_do_not_wait_for_records_behind():
+    """Both records are passed on in one step, and the second one waits for the metadata of its topic."""
+    handover = Handover(producer := TrioProducer())
+    first, second = record(1), record(2)
+    append = producer.append
+
+    def append_known(topic, value, *others):
+        if value == 2 and not producer.room.is_set():
+            raise LookupError("no metadata yet")
+        return append(topic, value, *others)
+
+    producer.append = append_known
+    waited = []
+
+    async def main():
+        async def wait_taken(delivery):
+            await handover.taken.wait_until(lambda: delivery.is_resolved)
+            waited.append(delivery)
+
+        async def script():
+            async with trio.open_nursery() as nursery:
+                for each in (first, second):
+                    nursery.start_soon(wait_taken, each[6])
+                await trio.testing.wait_all_tasks_blocked()
+                for each in (first, second):
+                    handover.put(each, trio.lowlevel.current_trio_token())
+                await trio.testing.wait_all_tasks_blocked()
+                assert waited == [first[6]]
+                producer.room.set()
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    assert waited == [first[6], second[6]]
+
+
+def test_transaction_does_not_fail_by_earlier_records():
+    """A record that was sent before the transaction is refused while its begin waits for the queue."""
+    handover = Handover(producer := TrioProducer())
+    producer.refused = (b"early",)
+    committed = []
+
+    async def commit(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        committed.append(timeout_ms)
+
+    producer.begin_transaction, producer.commit_transaction = (lambda: None), commit
+    early = record(b"early")
+
+    async def main():
+        async def script():
+            handover.put(early, trio.lowlevel.current_trio_token())
+            await handover.begin_transaction()
+            await handover.commit_transaction(7)
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    assert committed == [7]
+    with pytest.raises(ValueError, match="refused"):
+        early[6].outcome()
+
+
 def test_cancelled_wait_fails_its_record():
     handover = Handover(producer := TrioProducer())
     producer.is_full = True

@@ -1,0 +1,114 @@
+"""Goal: a task of asyncio that waits in the producer or the portal learns the outcome, whatever the others wait for.
+
+Method: the shells alone, in one thread: their trio tasks run under trio, their coroutines under asyncio, and stand-ins
+take the place of the other side.
+"""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.aio.consumer import Consumer
+from moldau.aio.portal import AioPortal
+from moldau.aio.producer import AioDelivery, Producer
+from moldau.runtime.tasks.sync import Signal
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+class Event:
+    """Stands for a ``LoopEvent``."""
+
+    def __init__(self):
+        self.is_set = False
+
+    def set(self):
+        self.is_set = True
+
+
+def test_a_delivery_does_not_wait_for_another_one():
+    """Two tasks await deliveries in one turn of the loop; the trio producer cannot take the second record yet."""
+    producer = Producer(NOWHERE)
+    producer._handover = SimpleNamespace(taken=Signal())
+    first, second = ((AioDelivery(producer), Event()) for _ in range(2))
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer._watch_deliveries, [first, second])
+            await trio.testing.wait_all_tasks_blocked()
+            first[0].taken = SimpleNamespace(is_done=True)
+            producer._handover.taken.notify()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (first[1].is_set, second[1].is_set) == (True, False)
+            second[0].resolve(None, ValueError("refused"))
+            producer._handover.taken.notify()
+        assert second[1].is_set
+
+    trio.run(main)
+
+
+def test_a_wait_that_meets_the_end_of_the_thread_ends():
+    """The trio thread ends between the look at the delivery and the call into the thread."""
+    producer = Producer(NOWHERE)
+
+    def run_sync_soon(function):
+        raise trio.RunFinishedError
+
+    async def main():
+        token = SimpleNamespace(run_sync_soon=run_sync_soon)
+        producer._portal = SimpleNamespace(token=token, loop=asyncio.get_running_loop())
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="closed during the call"):
+                await asyncio.wait_for(AioDelivery(producer).wait(), 5)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_meets_the_end_of_trio_ends():
+    """The thread still takes calls, but trio takes no more tasks."""
+
+    class EndingPortal(AioPortal):
+        token = SimpleNamespace(run_sync_soon=lambda function, *args: function(*args))
+
+    async def main():
+        portal = EndingPortal("moldau-consumer", None)
+        portal._loop = asyncio.get_running_loop()
+        with pytest.raises(RuntimeError, match="closed during the call"):
+            await asyncio.wait_for(portal.call_async(trio.sleep, 1), 5)
+
+    asyncio.run(main())
+
+
+def test_a_callback_ends_with_the_call_that_runs_it():
+    """A poll is cancelled while its rebalance callback runs in the loop."""
+
+    async def main():
+        ended = asyncio.Event()
+        scope = trio.CancelScope()
+
+        async def revoked(partitions):
+            token.run_sync_soon(scope.cancel)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ended.set()
+                raise
+
+        consumer = Consumer(NOWHERE, on_revoked=revoked)
+        consumer._portal._loop = asyncio.get_running_loop()
+
+        async def poll():
+            nonlocal token
+            token = trio.lowlevel.current_trio_token()
+            with scope:
+                await consumer._in_loop("on_revoked", revoked)([])
+            assert scope.cancelled_caught
+
+        token = None
+        await asyncio.to_thread(trio.run, poll)
+        await asyncio.wait_for(ended.wait(), 5)
+
+    asyncio.run(main())
