@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/mutants.md").read_text(encoding="utf-8")
-OPEN = ["recreated-topic-keeps-longer-log"]
+OPEN: list[str] = []
 REMEDY = "run: moldau sim mutants --write docs/mutants.md"
 
 

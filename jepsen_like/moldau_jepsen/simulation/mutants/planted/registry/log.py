@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
-from moldau_jepsen.simulation.campaign.profiles import CLEANING, DIVERGENCE, RECREATED_TOPICS, REPLICATION, RETENTION
+from moldau_jepsen.simulation.campaign.profiles import (
+    CLEANING,
+    DIVERGENCE,
+    LONE_RECREATED_TOPICS,
+    RECREATED_TOPICS,
+    REPLICATION,
+    RETENTION,
+)
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted.log import housekeeping, logs, truncation
 from moldau_jepsen.simulation.mutants.pressed import TOMBSTONES
@@ -43,7 +50,7 @@ LOG = (
         area="log",
         text="of two logs with one topic name in two directories, the longer one is kept whatever its topic id",
         patches=logs.recreated_topic_keeps_longer_log,
-        profile=RECREATED_TOPICS,
+        profile=LONE_RECREATED_TOPICS,
     ),
     Mutant(
         name="recreated-topic-reuses-old-log",
