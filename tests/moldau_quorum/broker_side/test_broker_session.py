@@ -5,11 +5,16 @@ Method: a session in a simulated world, with a controller or without.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.session import (
@@ -99,6 +104,55 @@ def test_an_older_broker_says_what_it_supports() -> None:
         (refused,) = leaves(raised.value)
         assert isinstance(refused, RegistrationRefusedError)
         assert f"it supports {METADATA_VERSION} 1 to {METADATA_LEVEL_LATEST - 1}: start a newer version" in str(refused)
+
+    run_world(main, 1)
+
+
+def test_a_broker_that_registers_again_is_fenced() -> None:
+    """The controller has forgotten the broker, and its answer to the next registration is late."""
+
+    async def main(world) -> None:
+        answers = [
+            BrokerRegistrationResponse(broker_epoch=5),
+            BrokerHeartbeatResponse(is_fenced=False),
+            BrokerHeartbeatResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED),
+            BrokerRegistrationResponse(broker_epoch=6),
+            BrokerHeartbeatResponse(is_fenced=False),
+        ]
+        answered = trio.Event()
+
+        async def request(message: object, **_: object) -> Any:
+            if isinstance(message, BrokerRegistrationRequest) and session.broker_epoch == 5:
+                await answered.wait()
+            await trio.lowlevel.checkpoint()
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            assert type(message).__api_key__ == type(answer).__api_key__
+            return answer
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
+
+        async def drive(_: object) -> None:
+            await trio.sleep_forever()
+
+        session = BrokerSession(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
+            metadata_offset=lambda: 0,
+            connect=connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await session.wait_unfenced()
+            session.wake()
+            await trio.sleep(1)
+            assert (session.fenced, session.broker_epoch) == (True, 5)
+            answered.set()
+            await session.wait_unfenced()
+            assert session.broker_epoch == 6
+            nursery.cancel_scope.cancel()
 
     run_world(main, 1)
 

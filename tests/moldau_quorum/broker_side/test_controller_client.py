@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import trio
 
+from moldau.protocol.api import APIS
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import encode_response
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -17,6 +19,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from moldau.protocol.messages.envelope import EnvelopeResponse
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import (
     ATTEMPT_TIMEOUT_MS,
@@ -167,6 +170,44 @@ def test_a_controller_that_opens_late_is_asked_nothing() -> None:
         assert voters[client.active_controller_id][0] == other
 
     run_world(main, 5)
+
+
+def test_a_connection_that_was_left_closes_with_its_last_answer() -> None:
+    """A change waits on the connection to a former controller, which at last refuses it."""
+
+    async def main(world) -> None:
+        refused, news = trio.Event(), []
+        voters = {1: ("one", 1), 2: ("two", 1)}
+        created = encode_response(
+            CreateTopicsResponse(topics=[]), APIS[CreateTopicsRequest.__api_key__].versions.last, 0
+        )
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+
+            async def request(*_: object, **__: object) -> EnvelopeResponse:
+                news.append(f"asked {host}")
+                if len(news) > 1:
+                    await trio.lowlevel.checkpoint()
+                    return EnvelopeResponse(response_data=created)
+                await refused.wait()
+                return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER, response_data=None)
+
+            return SimpleNamespace(request=request, close=lambda: news.append(f"left {host}"), notice_end=lambda: True)
+
+        client = ControllerClient(world.node("b1").environment, voters, client_id="b1", connect=connect)
+        client.suggest(1)
+        change = CreateTopicsRequest(topics=[])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.request, change, CreateTopicsResponse, timeout_ms=3_000))
+            await trio.sleep(0.1)
+            client.suggest(2)
+            await trio.sleep(0.1)
+            assert news == ["asked one"]
+            refused.set()
+        assert news == ["asked one", "left one", "asked two"]
+
+    run_world(main, 6)
 
 
 def test_a_client_that_closes_waits_for_nothing() -> None:

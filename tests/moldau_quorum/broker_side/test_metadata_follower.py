@@ -1,4 +1,4 @@
-"""Goal: a follower says what it hears of its controllers in an order that its listeners can use.
+"""Goal: a follower reports its controllers in an order that its listeners can use, and does not press a wrong one.
 
 Method: a follower in a simulated world, and in the place of a controller one that answers what the test says.
 """
@@ -11,6 +11,10 @@ from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerClient
 from moldau_quorum.broker_side.metadata_fetch import MetadataFetchResponse, encode_fetch_response
 from moldau_quorum.broker_side.metadata_follower import MetadataFollower
+from moldau_quorum.broker_side.metadata_position import MetadataPosition
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import ClusterRecord
+from moldau_quorum.metadata.snapshot import snapshot_pieces
 
 
 class Controller:
@@ -29,6 +33,12 @@ class Controller:
 
     def close(self) -> None:
         """Has nothing to close."""
+
+
+def image(offset: int, epoch: int) -> MetadataImage:
+    editor = MetadataImage().edit()
+    editor.replay_all((ClusterRecord(cluster_id="cluster"),))
+    return editor.finish_image(offset=offset, epoch=epoch)
 
 
 def test_a_new_voter_that_leads_is_asked_at_once() -> None:
@@ -60,3 +70,33 @@ def test_a_new_voter_that_leads_is_asked_at_once() -> None:
         assert asked == [102]
 
     run_world(main, 1)
+
+
+def test_a_log_below_the_floor_is_asked_for_less_and_less() -> None:
+    """The metadata get newer with an answer, and then end too early; such an answer does not end the failures."""
+
+    async def main(world) -> None:
+        opened: list[float] = []
+        pieces = tuple(snapshot_pieces(image(offset=40, epoch=5)))
+        newer = MetadataFetchResponse(committed_offset=60, snapshot_offset=40, pieces=pieces, complete=True)
+        nothing, end = MetadataFetchResponse(committed_offset=60), MetadataFetchResponse(committed_offset=40)
+
+        async def connect(host: str, port: int) -> Controller:
+            opened.append(trio.current_time())
+            return await Controller(nothing, newer, end).connect(host, port)
+
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            floor=MetadataPosition(offset=50, epoch=5),
+            on_delta=lambda delta: None,
+            connect=connect,
+        )
+        with trio.move_on_after(20):
+            await follower.run()
+        assert "before offset 50" in follower.refusal
+        assert 10 < len(opened) < 60
+        assert opened[-1] - opened[-2] > 0.4
+
+    run_world(main, 2)

@@ -1,4 +1,4 @@
-"""Goal: a client that has got the answer to a change of its login can use that login at the same broker.
+"""Goal: a client that has got the answer to a change can use what it changed at the same broker, without delay.
 
 Method: the handlers alone, with a controller that answers at once and a follower whose image takes other changes first.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -19,17 +21,27 @@ from moldau.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from moldau.protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from moldau.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from moldau.values import BrokerId
 from moldau_broker.server.handlers.credentials import handle_alter_user_scram_credentials
+from moldau_broker.server.handlers.forwarded import handle_create_partitions
 from moldau_broker.server.handlers.tokens import change_token
 from moldau_quorum.controller.entities.scram import credential_record
 from moldau_quorum.metadata.delegation_tokens import token_hmac
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import (
     DelegationTokenRecord,
+    PartitionRecord,
     RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
+    TopicRecord,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +51,7 @@ if TYPE_CHECKING:
 
 SECRET = "secret of the cluster"
 HMAC = token_hmac(SECRET.encode(), "mine")
-CALL: Any = SimpleNamespace(version=3, forwarded=SimpleNamespace())
+CALL: Any = SimpleNamespace(version=3, forwarded=None)
 
 
 class Follower:
@@ -100,7 +112,7 @@ def test_credentials_of_others_do_not_end_the_wait() -> None:
         results=[
             AlterUserScramCredentialsResult(user="mine"),
             AlterUserScramCredentialsResult(user="gone"),
-            AlterUserScramCredentialsResult(user="refused", error_code=93),
+            AlterUserScramCredentialsResult(user="refused", error_code=ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ]
     )
     assert left_behind(handle_alter_user_scram_credentials, request, response, follower) == ["behind"]
@@ -144,3 +156,26 @@ def test_a_token_that_is_not_known_yet_ends_with_any_change() -> None:
     follower = Follower([], [token("mine"), token("mine", 700)])
     request = RenewDelegationTokenRequest(hmac=HMAC)
     assert left_behind(change_token, request, RenewDelegationTokenResponse(expiry_timestamp_ms=700), follower)
+
+
+def partition(topic: int, number: int) -> PartitionRecord:
+    replicas = (BrokerId(1),)
+    return PartitionRecord(
+        topic_id=UUID(int=topic), partition_id=number, replicas=replicas, isr=replicas, leader=BrokerId(1)
+    )
+
+
+def test_a_topic_that_does_not_grow_delays_no_answer() -> None:
+    """The controller lets one topic grow and refuses the other."""
+    topics = [TopicRecord(name=name, topic_id=UUID(int=number)) for number, name in enumerate(("grows", "stays"), 1)]
+    follower = Follower([*topics, partition(1, 0), partition(2, 0)], [partition(1, 1), "behind"])
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=topic.name, count=2, assignments=None) for topic in topics], timeout_ms=9_000
+    )
+    response = CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name="grows"),
+            CreatePartitionsTopicResult(name="stays", error_code=ErrorCode.INVALID_PARTITIONS),
+        ]
+    )
+    assert left_behind(handle_create_partitions, request, response, follower) == ["behind"]
