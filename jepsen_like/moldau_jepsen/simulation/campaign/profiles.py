@@ -431,21 +431,6 @@ RECREATED_TOPICS = Profile(
     lengths=(0.3, 2.5),
 )
 
-LONE_RECREATED_TOPICS = replace(
-    RECREATED_TOPICS,
-    name="lone-recreated-topics",
-    text="as recreated-topics, with one broker, so that no other one has the records of the new topic",
-    stream="",
-    options=replace(RECREATED_TOPICS.options, shape=ClusterShape(brokers=1)),
-    kinds=(FaultKind.KILL,),
-    strikes=(1, 3),
-    lengths=(0.1, 0.5),
-    story=((FaultKind.DIRECTORY, 0.0, 1.2), (FaultKind.RESTART, 1.4, 1.6)),
-    story_seconds=4.0,
-)
-"""A directory fails, and returns with a restart after the topic was made again in the other one. Hunts its own planted
-bug, and is none of ``PROFILES``, so that it shifts no campaign."""
-
 BANK = Profile(
     name="bank",
     text="money is moved in transactions while tellers and clerks pause and are usurped, and coordinators and leaders "

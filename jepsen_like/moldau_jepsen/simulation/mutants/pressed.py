@@ -15,6 +15,7 @@ from moldau_jepsen.simulation.campaign.profiles import (
     GROUPS,
     IMPATIENT,
     OUTAGES,
+    RECREATED_TOPICS,
     REPLICATION,
     TRANSACTIONS,
 )
@@ -50,6 +51,20 @@ TRANSFERS = replace(
     ),
     strikes=(0, 2),
 )
+
+LONE_RECREATED_TOPICS = replace(
+    RECREATED_TOPICS,
+    name="lone-recreated-topics",
+    text="as recreated-topics, with one broker: a directory returns after the topic was created again in the other one",
+    options=replace(RECREATED_TOPICS.options, shape=ClusterShape(brokers=1)),
+    kinds=(FaultKind.KILL,),
+    strikes=(1, 3),
+    lengths=(0.1, 0.5),
+    story=((FaultKind.DIRECTORY, 0.0, 1.2), (FaultKind.RESTART, 1.4, 1.6)),
+    story_seconds=4.0,
+    stream="",
+)
+"""No follower has the records of the new topic, so its loss shows."""
 
 SLOW_READERS = replace(
     GROUPS,

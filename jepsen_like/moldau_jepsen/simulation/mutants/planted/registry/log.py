@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
 from moldau_jepsen.simulation.campaign.options import RunOptions
-from moldau_jepsen.simulation.campaign.profiles import (
-    CLEANING,
-    DIVERGENCE,
-    LONE_RECREATED_TOPICS,
-    RECREATED_TOPICS,
-    REPLICATION,
-    RETENTION,
-)
+from moldau_jepsen.simulation.campaign.profiles import CLEANING, DIVERGENCE, RECREATED_TOPICS, REPLICATION, RETENTION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted.log import housekeeping, logs, truncation
-from moldau_jepsen.simulation.mutants.pressed import TOMBSTONES
+from moldau_jepsen.simulation.mutants.pressed import LONE_RECREATED_TOPICS, TOMBSTONES
 
 LOG = (
     Mutant(
