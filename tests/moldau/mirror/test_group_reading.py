@@ -1,7 +1,7 @@
 """A group that the mirror cannot read leaves the other groups of its source alone.
 
-Goal: checkpoints of all readable groups, in each round. Method: a scripted source that refuses the offsets of one
-group, and a producer that keeps what it is given.
+Goal: checkpoints of all readable groups, in each round, and again until the target has them. Method: a scripted source
+that refuses the offsets of one group, and a producer that keeps what it is given.
 """
 
 import pytest
@@ -32,7 +32,7 @@ class Source:
         return [GroupListing(group_id=name, protocol_type="consumer", state="Stable", type="Classic") for name in "abc"]
 
     async def list_group_offsets(self, group):
-        if group == "b":
+        if group == "b" and self.code is not ErrorCode.NONE:
             raise KafkaError(self.code)
         return {ORDERS: CommittedOffset(5)}
 
@@ -40,15 +40,19 @@ class Source:
 class Kept:
     """A producer, and the reader of a topic of offset syncs."""
 
-    def __init__(self):
+    def __init__(self, lost=0):
+        """``lost``: the first checkpoints, which the target does not acknowledge."""
         self.checkpoints = []
+        self.lost = lost
 
     async def send(self, topic, value, *, key, partition):
         self.checkpoints.append(Checkpoint.parse(key, value))
-        return self.delivered()
+        return self.delivered(len(self.checkpoints))
 
-    async def delivered(self):
+    async def delivered(self, number):
         await trio.lowlevel.checkpoint()
+        if number <= self.lost:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def read_to_end(self, take):
         sync = OffsetSync(ORDERS, 5, 50)
@@ -64,3 +68,14 @@ def test_a_group_that_is_refused_does_not_stop_the_others(code, caplog):
     assert [(each.group, each.downstream) for each in kept.checkpoints] == [("a", 50), ("c", 50)]
     assert statistics.failures == 1
     assert any(line.startswith("group-not-read") and "group=b" in line for line in caplog.messages)
+
+
+def test_a_checkpoint_that_was_lost_is_written_again():
+    """Without it, a group would go on too early after a fail-over, for as long as it commits nothing."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    kept, statistics = Kept(lost=1), SourceStatistics(alias="e")
+    sync = GroupSync(settings, Source(ErrorCode.NONE), None, kept, statistics, EventLogger("moldau.mirror"))
+    with pytest.raises(KafkaError):
+        trio.run(sync.write_checkpoints, kept)
+    assert trio.run(sync.write_checkpoints, kept) == 3
+    assert [each.group for each in kept.checkpoints] == ["a", "a", "b", "c"]

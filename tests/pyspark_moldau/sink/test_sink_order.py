@@ -1,0 +1,64 @@
+"""Goal: a driver that drops a batch ends its own unfinished decision first, and drops no transaction that is decided.
+
+Method: the calls of the sink alone; a cluster of the test takes the place of the admin client and the producer.
+"""
+
+import pytest
+import trio
+
+from moldau.admin import TransactionListing
+from moldau.consumer import CommittedOffset
+from pyspark_moldau.sink import cluster as sink
+from pyspark_moldau.sink.core.decision_codec import encode_decision
+from pyspark_moldau.sink.core.protocol import Decision, Entry
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
+
+NAMES = sink.Names(app_id="q")
+DECIDED, ORPHAN = NAMES.task("r", 0, 0), NAMES.task("r", 1, 0)
+ENTRY = Entry(transactional_id=DECIDED, producer_id=7, producer_epoch=0, rows=1, fingerprint=1)
+
+
+class Cluster:
+    """Has the decision of batch 3 and, until the driver starts again, a newer one that is being committed."""
+
+    def __init__(self):
+        self.is_fenced = False
+        self.aborted = []
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await trio.lowlevel.checkpoint()
+
+    async def init_transactions(self):
+        await trio.lowlevel.checkpoint()
+        self.is_fenced = True
+
+    async def list_group_offsets(self, group, *, require_stable):
+        await trio.lowlevel.checkpoint()
+        assert self.is_fenced, "it would wait for the end of a transaction that nothing ends"
+        assert (group, require_stable) == (NAMES.decision_group(0), True)
+        (part,) = encode_decision(Decision(batch=3, run="r", entries=(ENTRY, None)))
+        return {sink.MARKER_PARTITION: CommittedOffset(offset=3, metadata=part)}
+
+    async def list_transactions(self, *, states):
+        await trio.lowlevel.checkpoint()
+        found = (DECIDED, ORPHAN, sink.Names(app_id="q-2").task("r", 0, 0))
+        return [
+            TransactionListing(transactional_id=name, producer_id=7, state="Ongoing", coordinator=1) for name in found
+        ]
+
+    async def terminate_transaction(self, name):
+        await trio.lowlevel.checkpoint()
+        self.aborted.append(name)
+
+
+@pytest.mark.parametrize(("batch", "aborted"), [(3, [ORPHAN]), (4, [DECIDED, ORPHAN])])
+def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, aborted):
+    cluster = Cluster()
+    monkeypatch.setattr(sink, "_admin", lambda options: cluster)
+    monkeypatch.setattr(sink, "Producer", lambda given: cluster)
+    given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}
+    sink.abort_batch(parse_sink_options(given, streaming=True), NAMES, batch)
+    assert cluster.aborted == aborted
