@@ -83,23 +83,51 @@ class Link:
     Invariant: at most one task opens it at a time.
     """
 
-    __slots__ = ("connection", "failures", "lock", "opening", "purpose", "retry_at_ms", "silent_until_ms", "used_at_ms")
+    __slots__ = (
+        "connection",
+        "failed",
+        "failure",
+        "failures",
+        "lock",
+        "opening",
+        "purpose",
+        "retry_at_ms",
+        "silent_until_ms",
+        "used_at_ms",
+    )
 
     def __init__(self, purpose: str) -> None:
         self.purpose = purpose
         self.connection: RpcConnection | None = None
         self.lock = trio.Lock()
         self.opening = False
-        self.failures = 0
+        self.failures = 0  # in a row
+        self.failed = 0  # attempts that failed since the start
+        self.failure: Exception | None = None  # of the last one, while tasks wait that must fail with it
         self.retry_at_ms = -math.inf
         self.silent_until_ms = -math.inf  # it has not answered in time, or its metadata may be stale
         self.used_at_ms = -math.inf
 
     @property
-    def usable(self) -> RpcConnection | None:
-        """Its connection while that is open."""
+    def is_open(self) -> bool:
+        """Whether it has a connection, as far as is known."""
+        return self.connection is not None and self.connection.is_open
+
+    def notice_lost_session(self) -> RpcConnection | None:
+        """Returns its connection while that is open; closes one whose session has ended."""
         connection = self.connection
         return connection if connection is not None and connection.notice_lost_session() else None
+
+    def note_failure(self, error: Exception) -> None:
+        """Takes note of a failed attempt to open it, for the tasks that wait for the lock."""
+        self.failed += 1
+        self.failure = error
+        self.forget_failure()
+
+    def forget_failure(self) -> None:
+        """Drops the last failure, which holds frames of the task that met it, once no task waits for it."""
+        if not self.lock.statistics().tasks_waiting:
+            self.failure = None
 
 
 class Links:
@@ -154,7 +182,7 @@ class Links:
                 return 1
             if link.silent_until_ms > now_ms:
                 return 3
-            if link.usable is not None:
+            if link.is_open:
                 return 0
             return 2 if link.retry_at_ms <= now_ms else 3
 
@@ -180,15 +208,22 @@ class Links:
     # --- opening
 
     async def connection(self, node_id: int, purpose: str) -> RpcConnection:
-        """See ``ClusterClient.connection``."""
+        """See ``ClusterClient.connection``.
+
+        Calls that wait for an attempt which fails then fail with it: one attempt each, in turn, would take minutes
+        while the host does not answer.
+        """
         link = self.link(node_id, purpose)
         link.used_at_ms = self._client.now_ms
-        if (current := link.usable) is not None:
+        if (current := link.notice_lost_session()) is not None:
             return current
         generation = self._client.recovery.generation
+        failed = link.failed
         async with link.lock:
-            if (current := link.usable) is not None:
+            if (current := link.notice_lost_session()) is not None:
                 return current
+            if link.failed != failed:
+                raise _shared_failure(link)
             wait_ms = link.retry_at_ms - self._client.now_ms
             if wait_ms > 0:
                 await trio.sleep(wait_ms / 1000)
@@ -243,7 +278,8 @@ class Links:
                 reason = f"{address[0]}:{address[1]} is not broker {node_id} of this cluster"
                 if generation == client.recovery.generation:
                     client.rebootstrap(reason)
-                raise ConnectionAbortedError(reason) from failure
+                error = ConnectionAbortedError(reason)
+            link.note_failure(error)
             if error is failure:
                 raise
             raise error from failure
@@ -254,6 +290,7 @@ class Links:
             client.check_open()
             raise ConnectionAbortedError(STARTS_AGAIN)
         link.failures = 0
+        link.failure = None
         self.misfits.opened(address)
         link.retry_at_ms = -math.inf
         link.connection = connection
@@ -262,9 +299,12 @@ class Links:
 
     async def _open_quietly(self, node_id: int, link: Link) -> None:
         client = self._client
+        failed = link.failed
         try:
             async with link.lock:
-                if link.usable is None:
+                if link.notice_lost_session() is None:
+                    if link.failed != failed:
+                        raise _shared_failure(link)
                     await self._open(node_id, link)
         except (*TRANSPORT_ERRORS, KafkaError):
             # A broker with an unknown address was not tried, but needs a pause too.
@@ -301,3 +341,11 @@ class Links:
             if link.connection is not None:
                 link.connection.close(keeps_sent=True)
         self._links.clear()
+
+
+def _shared_failure(link: Link) -> Exception:
+    """Returns the error of the attempt that failed while the caller waited for its end."""
+    failure = link.failure
+    link.forget_failure()
+    assert failure is not None, "it is kept while a task waits"
+    return failure.with_traceback(None)
