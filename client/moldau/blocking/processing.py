@@ -118,12 +118,13 @@ class _Processor:
         except RecordDeserializationError as error:
             if self._plan.retries is None:
                 raise
-            self._send(self._plan.retries.failed(error, error, wall_ms()), is_raw=True)
             cluster = consumer.clusters_left
-            with self._lock:
-                work.follow(cluster)
-                work.skip(error.topic_partition, error.offset)
-            consumer.seek(error.topic_partition, error.offset + 1)
+            self._send(self._plan.retries.failed(error, error, wall_ms()), is_raw=True)
+            if consumer.clusters_left == cluster:  # in another one the offset is of another record
+                with self._lock:
+                    work.follow(cluster)
+                    work.skip(error.topic_partition, error.offset)
+                consumer.seek(error.topic_partition, error.offset + 1)
             batches = []
         assignment, cluster = consumer.assignment, consumer.clusters_left
         with self._lock:

@@ -86,10 +86,12 @@ class SharedSteps:
         except RecordDeserializationError as error:
             if self._plan.retries is None:
                 raise
-            work.follow(consumer.clusters_left)
+            cluster = consumer.clusters_left
+            work.follow(cluster)
             await self._send(self._plan.retries.failed(error, error, self._wall_ms()), is_raw=True)
-            work.skip(error.topic_partition, error.offset)
-            consumer.seek(error.topic_partition, error.offset + 1)
+            if consumer.clusters_left == cluster:  # in another one the offset is of another record
+                work.skip(error.topic_partition, error.offset)
+                consumer.seek(error.topic_partition, error.offset + 1)
         work.retain(consumer.assignment)
 
     def next_record(self) -> ConsumedRecord[Any, Any] | None:
