@@ -313,8 +313,7 @@ class Cluster:
 
     async def until(self, condition: Callable[[], object], *, timeout_ms: float = 30_000) -> None:
         with trio.fail_after(timeout_ms / 1000):
-            while not condition():  # noqa: ASYNC110 - no event reports changes inside a node
-                await trio.sleep(0.005)
+            await self.world.agenda.wait_until(condition, every_seconds=0.005)
 
     def image(self) -> MetadataImage:
         """Returns the newest image of a running broker."""

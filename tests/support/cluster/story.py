@@ -85,8 +85,7 @@ class Scene:
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Waits for a condition on the state of the nodes."""
         with trio.fail_after(seconds):
-            while not condition():  # noqa: ASYNC110 - no event reports changes inside a node
-                await trio.sleep(0.05)
+            await self.world.agenda.wait_until(condition, every_seconds=0.05)
 
     async def acknowledged_more(self, count: int = 5, seconds: float = 30.0) -> None:
         """Waits until ``count`` more sends were acknowledged."""

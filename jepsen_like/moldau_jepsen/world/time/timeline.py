@@ -68,6 +68,29 @@ class Agenda:
         """Books ``call()`` for ``seconds`` from now."""
         self.call_at(self.clock.now + seconds, call)
 
+    async def wait_until(self, condition: Callable[[], object], every_seconds: float) -> None:
+        """Waits until ``condition()`` holds: looks now, and again each time that so many virtual seconds have passed.
+
+        It looks in booked calls. A task that sleeps between two looks costs some twenty times as much.
+        """
+        met = trio.Event()
+
+        def look() -> None:
+            if waits:
+                if _holds_or_fails(condition):
+                    met.set()
+                else:
+                    self.call_after(every_seconds, look)
+
+        waits = True
+        try:
+            while not condition():
+                self.call_after(every_seconds, look)
+                await met.wait()
+                met = trio.Event()
+        finally:
+            waits = False
+
     def next_moment(self) -> float:
         """Returns the virtual time of the next call, infinite if there is none."""
         return self._booked[0][0] if self._booked else math.inf
@@ -103,3 +126,11 @@ class Agenda:
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure
+
+
+def _holds_or_fails(condition: Callable[[], object]) -> bool:
+    """Returns whether a condition ends a wait: the task that waits evaluates it again, and raises its error."""
+    try:
+        return bool(condition())
+    except Exception:  # noqa: BLE001 - see above
+        return True
