@@ -291,6 +291,7 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True
     """
     import trio
 
+    from moldau.cluster.arguments import ArgumentError
     from moldau.protocol.errors import KafkaError
     from moldau.runtime.config import ConfigError
 
@@ -309,6 +310,8 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True
             raise first from error
         if isinstance(first, ConfigError):
             raise UsageError("; ".join(map(_explained, first.problems))) from error
+        if isinstance(first, ArgumentError):
+            raise UsageError(first.reason) from error
         if isinstance(first, KafkaError):
             raise _from_kafka(first) from error
         if isinstance(first, OSError):

@@ -229,3 +229,25 @@ def test_a_deletion_says_what_was_deleted_and_what_not(shell):
     done = shell("topics", "delete-records", "--file", str(tmp_file), code=2)
     assert done.stdout.split() == ["TOPIC", "PARTITION", "LOG", "START", "OFFSET", "held", "0", "1"]
     assert "held-1: expected an offset from 0 to 0, not 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topics", "describe", ""), "one of names is empty"),
+        (("topics", "create", ""), "the name of a topic is empty"),
+        (("groups", "describe", ""), "one of group_ids is empty"),
+        (("users", "remove", ""), "user is empty"),
+        (("txns", "describe", ""), "one of transactional_ids is empty"),
+        (("tokens", "create", "--renewer-principal", "scheduler"), "the form User:name"),
+        (("tokens", "describe", "--owner-principal", "alice"), "the form User:name"),
+        (("tokens", "expire", "--hmac", "secret!"), "secret in base64"),
+        (("topics", "create", "wide", "--partitions", str(2**31)), "does not fit its field"),
+        (("features", "upgrade", "--feature", "metadata.version=99999"), "does not fit its field"),
+    ],
+)
+def test_impossible_arguments_are_refused_at_once(shell, arguments, words):
+    done = shell(*arguments, code=2)
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert (done.stderr.startswith("moldau: "), done.stderr.count("\n")) == (True, 1)

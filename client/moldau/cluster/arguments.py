@@ -31,6 +31,23 @@ _PAIR = 'a (topic, partition) pair such as ("flights", 0)'
 _PAIRS = 'a list of (topic, partition) pairs such as [("flights", 0)]'
 
 
+class ArgumentError(Exception):
+    """Reports that an argument of a call is wrong. The text after the name of the call is ``reason``."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without the name of the call."""
+        return str(self).partition(": ")[2] or str(self)
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """Reports an argument of another type."""
+
+
+class ArgumentValueError(ArgumentError, ValueError):
+    """Reports an argument of the right type that is not allowed."""
+
+
 def shown(value: object) -> str:
     """Returns the type and the shortened text of a wrong argument."""
     text = shortened(value)
@@ -49,7 +66,7 @@ def refuse(call: str, name: str, wanted: str, value: object, hint: str = "") -> 
     Raises:
         TypeError: always.
     """
-    raise TypeError(f"{call}: {name} must be {wanted}, not {shown(value)}{hint}")
+    raise ArgumentTypeError(f"{call}: {name} must be {wanted}, not {shown(value)}{hint}")
 
 
 def configuration(kind: str, config: object, schema: ConfigSchema) -> Config:
@@ -78,7 +95,7 @@ def text(call: str, name: str, value: object) -> str:
         hint = f"; decode it: {value.decode('utf-8', 'replace')!r}" if isinstance(value, bytes) else ""
         refuse(call, name, 'a str such as "flights"', value, hint)
     if not value:
-        raise ValueError(f"{call}: {name} is empty")
+        raise ArgumentValueError(f"{call}: {name} is empty")
     return value
 
 
@@ -98,7 +115,7 @@ def offset(call: str, value: object, name: str = "offset") -> int:
     """
     number = integer(call, name, value)
     if number < 0:
-        raise ValueError(f"{call}: {name} {number} is negative")
+        raise ArgumentValueError(f"{call}: {name} {number} is negative")
     return number
 
 
@@ -129,7 +146,7 @@ def at_least(call: str, name: str, value: object, least: int) -> int:
     """
     number = integer(call, name, value)
     if number < least:
-        raise ValueError(f"{call}: {name} must be {least} or more, not {number}")
+        raise ArgumentValueError(f"{call}: {name} must be {least} or more, not {number}")
     return number
 
 
@@ -139,7 +156,7 @@ def pattern(call: str, value: object) -> None:
     try:
         re.compile(expression)
     except re.error as error:
-        raise ValueError(f"{call}: pattern {value!r} is no regular expression: {error}") from error
+        raise ArgumentValueError(f"{call}: pattern {value!r} is no regular expression: {error}") from error
 
 
 def milliseconds(call: str, value: object, name: str = "timeout_ms") -> float:
@@ -147,7 +164,7 @@ def milliseconds(call: str, value: object, name: str = "timeout_ms") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(call, name, "a number of milliseconds", value, "; math.inf waits without end" if value is None else "")
     if value != value:  # NaN
-        raise ValueError(f"{call}: {name} is not a number")
+        raise ArgumentValueError(f"{call}: {name} is not a number")
     return value
 
 
@@ -169,6 +186,8 @@ def texts(call: str, name: str, values: object) -> list[str]:
     if isinstance(values, str):
         refuse(call, name, wanted, values, f"; pass [{shortened(values)}]")
     names = elements(call, name, wanted, values)
+    if "" in names:
+        raise ArgumentValueError(f"{call}: one of {name} is empty")
     return [text(call, f"each of {name}", each) for each in names]
 
 
@@ -212,7 +231,7 @@ def partition(call: str, value: object, name: str = "partition") -> TopicPartiti
     except TypeError:
         refuse(call, name, _PAIR, value)
     if number < 0:
-        raise ValueError(f"{call}: partition {number} of {topic} is negative")
+        raise ArgumentValueError(f"{call}: partition {number} of {topic} is negative")
     return TopicPartition(topic, number)
 
 
@@ -290,7 +309,9 @@ def _buffer(call: str, name: str, value: object) -> None:
         return
     if isinstance(value, memoryview):
         if value.itemsize != 1 or value.ndim != 1 or not value.c_contiguous:
-            raise ValueError(f"{call}: {name} is a memoryview that is no plain run of bytes; pass {name}.tobytes()")
+            raise ArgumentValueError(
+                f"{call}: {name} is a memoryview that is no plain run of bytes; pass {name}.tobytes()"
+            )
         return
     hint = ""
     if isinstance(value, str):

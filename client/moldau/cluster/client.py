@@ -25,6 +25,7 @@ from moldau.cluster.reports import TelemetryHandle
 from moldau.cluster.silence_watch import SilenceWatch
 from moldau.cluster.troubles import Troubles
 from moldau.implementation import announce_implementation
+from moldau.protocol.codec import EncodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -210,8 +211,8 @@ class ClusterClient:
         """Sends a request, in no later version than ``version_max``, to a broker and returns the response.
 
         Raises:
-            KafkaError: the broker does not support the API or the ``needed`` version of it; ``TRANSPORT_ERRORS`` may
-                be raised too.
+            KafkaError: the broker does not support the API or the ``needed`` version of it, or a value of the request
+                does not fit its field; ``TRANSPORT_ERRORS`` may be raised too.
         """
         connection = await self.connection(node_id, purpose)
         if needed is not None:
@@ -219,7 +220,10 @@ class ClusterClient:
         version = None if version_max is None else connection.version_for(message, version_max)
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         began_ms = self.now_ms
-        response = await connection.request_as(response_class, message, version, limit_ms)
+        try:
+            response = await connection.request_as(response_class, message, version, limit_ms)
+        except EncodeError as error:  # no broker could read it, so no other one is asked
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a value does not fit its field: {error}") from error
         self.telemetry.answered(node_id, began_ms)
         if isinstance(response, MetadataResponse):
             self._check_metadata(connection, node_id, response)

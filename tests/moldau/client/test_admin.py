@@ -476,6 +476,18 @@ def test_a_request_that_is_given_up_tells_the_brokers_reason():
     simulate(scenario, handlers, **{"default.api.timeout.ms": 1000})
 
 
+def test_a_value_that_no_broker_could_read_is_refused_at_once():
+    async def scenario(cluster, admin):
+        begun = trio.current_time()
+        with pytest.raises(KafkaError, match="does not fit its field") as raised:
+            await admin.create_topics([NewTopic("new", partitions=2**31)])
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+        assert trio.current_time() - begun < 1
+        return asked(cluster, ApiKey.CREATE_TOPICS)
+
+    assert simulate(scenario, {ApiKey.CREATE_TOPICS: once(ct.CreateTopicsResponse())}) == []
+
+
 def test_an_unsupported_api_is_refused_at_once():
     async def scenario(cluster, admin):
         with pytest.raises(KafkaError, match=r"UNSUPPORTED_VERSION: CreateTopics: .* does not serve it"):

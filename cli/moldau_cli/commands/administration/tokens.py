@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +10,8 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
-from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from moldau import Admin
     from moldau.admin import DelegationToken
 
@@ -28,15 +24,6 @@ Owner = Annotated[
 Hmac = Annotated[
     str, typer.Option("--hmac", metavar="BASE64", help="The token's secret; - reads it from standard input.")
 ]
-
-
-@contextmanager
-def _misuse() -> Iterator[None]:
-    """Turns a wrong argument that the client names into the command line's error."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _time(time_ms: int) -> str:
@@ -75,8 +62,7 @@ def create(
     async def work(admin: Admin) -> DelegationToken:
         return await admin.create_delegation_token(owner=owner, renewers=renewer or (), max_lifetime_ms=max_life)
 
-    with _misuse():
-        output.answer_rows("tokens", _COLUMNS, [_row(with_admin(bootstrap_server, work))])
+    output.answer_rows("tokens", _COLUMNS, [_row(with_admin(bootstrap_server, work))])
 
 
 @commands.command()
@@ -93,8 +79,7 @@ def renew(
     async def work(admin: Admin) -> int:
         return await admin.renew_delegation_token(secret, period_ms=period)
 
-    with _misuse():
-        expiry_ms = with_admin(bootstrap_server, work)
+    expiry_ms = with_admin(bootstrap_server, work)
     output.answer({"expiry_ms": expiry_ms}, f"expires {_time(expiry_ms)}")
 
 
@@ -112,8 +97,7 @@ def expire(
     async def work(admin: Admin) -> int:
         return await admin.expire_delegation_token(secret, period_ms=period)
 
-    with _misuse():
-        expiry_ms = with_admin(bootstrap_server, work)
+    expiry_ms = with_admin(bootstrap_server, work)
     output.answer({"expiry_ms": expiry_ms}, f"expires {_time(expiry_ms)}")
 
 
@@ -129,9 +113,7 @@ def describe(
     async def work(admin: Admin) -> list[DelegationToken]:
         return await admin.describe_delegation_tokens(owner)
 
-    with _misuse():
-        found = with_admin(bootstrap_server, work)
-    output.answer_rows("tokens", _COLUMNS, [_row(token) for token in found])
+    output.answer_rows("tokens", _COLUMNS, [_row(token) for token in with_admin(bootstrap_server, work)])
 
 
 def _secret(hmac: str) -> str:

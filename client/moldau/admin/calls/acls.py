@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from moldau.admin.failures import error_of, raise_error, raise_failures
+from moldau.cluster import arguments
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
@@ -159,7 +160,7 @@ class Acls:
 
 def _creation(entry: Acl) -> AclCreation:
     if not isinstance(entry, Acl):
-        raise TypeError(f"create_acls: takes values of Acl, not {type(entry).__name__}")
+        raise arguments.ArgumentTypeError(f"create_acls: takes values of Acl, not {type(entry).__name__}")
     return AclCreation(
         resource_type=_number("create_acls", "resource", RESOURCES, entry.resource),
         resource_name=entry.name,
@@ -190,7 +191,7 @@ def _filter(call: str, wanted: AclFilter, make: Callable[..., F]) -> F:
 
 def _number(call: str, field: str, known: Mapping[str, int], value: str) -> int:
     if value not in known:
-        raise ValueError(f"{call}: {field} must be one of {', '.join(known)}, not {value!r}")
+        raise arguments.ArgumentValueError(f"{call}: {field} must be one of {', '.join(known)}, not {value!r}")
     return known[value]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin.values import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
+from moldau.cluster import arguments
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -32,7 +33,7 @@ def by_broker(
     for resource in resources:
         is_one_broker = resource.type in types and resource.name
         if is_one_broker and not resource.name.isdigit():
-            raise ValueError(f"broker {resource.name!r} is no number")
+            raise arguments.ArgumentValueError(f"broker {resource.name!r} is no number")
         groups.setdefault(int(resource.name) if is_one_broker else None, []).append(resource)
     return groups
 

@@ -138,13 +138,15 @@ def _entry(call: str, alteration: QuotaAlteration) -> AlterClientQuotasRequestEn
     parts: list[AlterClientQuotasRequestEntityData] = []
     for kind, name in _parts(alteration.entity):
         if name is QuotaName.ANY:
-            raise ValueError(f"{call}: {kind} must be a name or QuotaName.DEFAULT; QuotaName.ANY is for filters")
+            raise arguments.ArgumentValueError(
+                f"{call}: {kind} must be a name or QuotaName.DEFAULT; QuotaName.ANY is for filters"
+            )
         parts.append(
             AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name if isinstance(name, str) else None)
         )
     operations: list[OpData] = []
     for key, value in arguments.mapping(call, "quotas", alteration.quotas, '{"producer_byte_rate": 1e6}').items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise TypeError(f"{call}: {key} must be a number, or None to remove it, not {value!r}")
+            raise arguments.ArgumentTypeError(f"{call}: {key} must be a number, or None to remove it, not {value!r}")
         operations.append(OpData(key=key, value=0.0 if value is None else float(value), remove=value is None))
     return AlterClientQuotasRequestEntryData(entity=parts, ops=operations)

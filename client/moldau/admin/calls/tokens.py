@@ -134,7 +134,7 @@ class Tokens:
 def _principal(call: str, text: str) -> tuple[str, str]:
     kind, colon, name = text.partition(":")
     if not colon or not kind or not name:
-        raise ValueError(f"{call}: a principal has the form User:name, not {text!r}")
+        raise arguments.ArgumentValueError(f"{call}: a principal has the form User:name, not {text!r}")
     return kind, name
 
 
@@ -146,4 +146,4 @@ def _bytes(call: str, hmac: str) -> bytes:
     try:
         return base64.b64decode(arguments.text(call, "hmac", hmac), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{call}: hmac must be the token's secret in base64") from error
+        raise arguments.ArgumentValueError(f"{call}: hmac must be the token's secret in base64") from error

@@ -313,4 +313,4 @@ def _names_or_ids(call: str, given: Iterable[str | UUID]) -> list[str | UUID]:
     if isinstance(given, str):
         return [*arguments.texts(call, "names", given)]  # refuses it
     found = arguments.elements(call, "names", 'a list of str such as ["flights"]', given)
-    return [each if isinstance(each, UUID) else arguments.text(call, "each of names", each) for each in found]
+    return [each if isinstance(each, UUID) else arguments.texts(call, "names", [each])[0] for each in found]

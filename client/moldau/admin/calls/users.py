@@ -86,10 +86,12 @@ class Users:
         call = "set_user_password"
         arguments.text(call, "user", user)
         if not isinstance(password, str) or not password:
-            raise ValueError(f"{call}: password must be a str that is not empty")
+            raise arguments.ArgumentValueError(f"{call}: password must be a str that is not empty")
         number = _number(call, mechanism)
         if not ITERATIONS_MIN <= arguments.integer(call, "iterations", iterations) <= ITERATIONS_MAX:
-            raise ValueError(f"{call}: iterations must be from {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}")
+            raise arguments.ArgumentValueError(
+                f"{call}: iterations must be from {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}"
+            )
         salt = self._requester.client.environment.random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
         upsertion = ScramCredentialUpsertion(
             name=user,
@@ -119,5 +121,7 @@ class Users:
 
 def _number(call: str, mechanism: str) -> int:
     if mechanism not in SCRAM_MECHANISMS:
-        raise ValueError(f"{call}: mechanism must be one of {', '.join(SCRAM_MECHANISMS)}, not {mechanism!r}")
+        raise arguments.ArgumentValueError(
+            f"{call}: mechanism must be one of {', '.join(SCRAM_MECHANISMS)}, not {mechanism!r}"
+        )
     return SCRAM_MECHANISMS[mechanism]
