@@ -36,7 +36,7 @@ class ArgumentError(Exception):
 
     @property
     def reason(self) -> str:
-        """What is wrong, without the name of the call."""
+        """The text without the name of the call."""
         return str(self).partition(": ")[2] or str(self)
 
 
