@@ -211,7 +211,7 @@ def test_a_client_survives_any_message(message):
 TOKEN = TokenKeys(keys=credential(), owner="alice", expires_wall_ms=77)
 
 
-def token_exchange(tokens, users=None):
+def token_exchange(tokens, users=None, extension=TOKEN_EXTENSION):
     """Returns the outcome of an exchange of a client that gives a token's id and secret."""
     users = {} if users is None else users
     serving = ScramServer(
@@ -226,7 +226,7 @@ def token_exchange(tokens, users=None):
         "id",
         lambda salt, iterations: salted_password("SCRAM-SHA-256", "pencil", salt, iterations),
         "CLIENT",
-        TOKEN_EXTENSION,
+        extension,
     )
     _, final = first_two(serving, asking)
     return serving.step(final)
@@ -241,7 +241,16 @@ def test_a_token_stands_for_its_owner_until_it_expires():
 def test_an_unknown_token_is_refused_even_if_a_user_has_its_name():
     outcome = token_exchange({}, users={"id": credential()})
     assert isinstance(outcome, Rejected)
-    assert outcome.claimed == "id"
+    assert (outcome.claimed, outcome.cause) == ("id", "unknown or expired delegation token")
+
+
+def test_the_log_says_that_a_client_does_not_ask_for_a_token():
+    """Clients on librdkafka cannot."""
+    outcome = token_exchange({"id": TOKEN}, extension="")
+    assert isinstance(outcome, Rejected)
+    assert "does not ask for a token (tokenauth)" in outcome.cause
+    assert outcome.message is None, "the client learns no more than of an unknown user"
+    assert token_exchange({}, extension="").cause == "unknown user"
 
 
 def test_a_message_may_not_be_longer_than_the_bound():

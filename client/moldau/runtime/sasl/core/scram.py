@@ -146,6 +146,7 @@ class ScramServer:
         """
         self._tokens = tokens
         self._token: TokenKeys | None = None
+        self._asks_for_token = False
         self._digest = DIGESTS[mechanism]
         self._keys_of = keys
         self._decoy_of = decoy
@@ -181,6 +182,7 @@ class ScramServer:
                 claimed=user,
             )
         if extensions is not None and TOKEN_EXTENSION[1:] in extensions.split(","):
+            self._asks_for_token = True
             self._token = self._tokens(user)
             keys = None if self._token is None else self._token.keys
         else:
@@ -219,13 +221,21 @@ class ScramServer:
         client_key = _xor(proof, hmac.digest(keys.stored_key, auth_message, digest))
         is_right = hmac.compare_digest(hashlib.new(digest, client_key).digest(), keys.stored_key)
         if not is_right or not self._is_known:
-            return Rejected(cause="wrong password" if self._is_known else "unknown user", claimed=user)
+            return Rejected(cause="wrong password" if self._is_known else self._unknown(user), claimed=user)
         signature = base64.b64encode(hmac.digest(keys.server_key, auth_message, digest)).decode()
         data = f"v={signature}".encode()
         token = self._token
         if token is None:
             return Accepted(user=user, data=data)
         return Accepted(user=token.owner, data=data, expires_wall_ms=token.expires_wall_ms, by_token=True)
+
+    def _unknown(self, name: str) -> str:
+        """Returns why there are no keys for a name; the node logs it, and the client does not see it."""
+        if self._asks_for_token:
+            return "unknown or expired delegation token"
+        if self._tokens(name) is not None:
+            return "a delegation token's id as user: the client does not ask for a token (tokenauth)"
+        return "unknown user"
 
 
 class ScramClient:
