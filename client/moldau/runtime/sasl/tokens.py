@@ -171,12 +171,16 @@ class TokenChecker:
             raise TokenRefusedError("the listener has no keys: sasl.oauthbearer.jwks.endpoint.url is not set")
         if self._keys is None:
             raise TokenRefusedError("the keys that sign tokens could not be read")
-        from joserfc.errors import JoseError
+        from joserfc.errors import InvalidKeyIdError, JoseError
         from joserfc.jws import deserialize_compact
 
         try:
             verified = deserialize_compact(token, self._keys, algorithms=list(ALGORITHMS))
             claims = json.loads(verified.payload)
+        except InvalidKeyIdError as error:
+            raise TokenRefusedError(
+                "the key that signed the token is not at sasl.oauthbearer.jwks.endpoint.url"
+            ) from error
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise TokenRefusedError(f"the signature is not valid ({type(error).__name__})") from error
         if not isinstance(claims, dict):
