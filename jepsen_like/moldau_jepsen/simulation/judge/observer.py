@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import zlib
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from moldau.records import iterate_batches
 from moldau_broker.log.files.batches import CONTROL_BIT
 from moldau_broker.replication.replica import Role
 from moldau_jepsen.simulation.judge.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
 from moldau_jepsen.simulation.judge.rules.committed import read_log
+from moldau_jepsen.simulation.judge.rules.durable_records import DurableRecords
 from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch
 from moldau_jepsen.simulation.judge.rules.watcher import RuleWatcher, is_cleaned
 from moldau_jepsen.simulation.judge.rules.watermarks import WatermarkRules
@@ -36,23 +37,25 @@ LOOKS_PER_COMPARISON = 16
 
 A log whose replica has changed is compared at once, so only a change of a log alone is seen that much later.
 """
-_STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "_proposal")
+_STATE_OF = attrgetter("role", "state", "high_watermark", "log_end_offset", "_proposal", "settled_end_offset")
 """The state of a replica that the judge follows, read without a call of Python code, property or not.
 
 A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
 """
-_UNSEEN: tuple[Role | None, PartitionView | None, int, int, object] = (None, None, -1, -1, None)
+_Seen: TypeAlias = tuple["Role | None", "PartitionView | None", int, int, object, int]
+_UNSEEN: _Seen = (None, None, -1, -1, None, -1)
 
 
 class _ReplicaView:
     """The last observation of one replica of one process."""
 
-    __slots__ = ("key", "leader_epoch", "led", "log_end", "partition", "seen", "verified")
+    __slots__ = ("durable", "key", "leader_epoch", "led", "log_end", "partition", "seen", "verified")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
         self.seen = _UNSEEN
+        self.durable = DurableRecords()
         self.leader_epoch = -2  # of the leadership that was last judged
         self.led = False  # at the last look
         self.verified = -1  # batches below this offset were given to the judge; -1: none
@@ -68,7 +71,7 @@ class _BrokerView:
         self.looks = 0
         self.partitions: list[Partition] = []
         self.replicas: list[Replica] = []
-        self.seen: list[tuple[Role | None, PartitionView | None, int, int, object]] = []
+        self.seen: list[_Seen] = []
         self.views: list[_ReplicaView] = []
 
     def follow(self, partitions: list[Partition]) -> list[_ReplicaView]:
@@ -175,7 +178,7 @@ class ClusterObserver:
 
     def _look_at_the_last_of(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         """A replica is gone; in the step in which it went it may have led, and acknowledged, once more."""
-        role, state, watermark, _, _ = view.seen
+        role, state, watermark, *_ = view.seen
         last = view.partition.replica.high_watermark
         if role is Role.LEADER and state is not None and last > watermark:
             self._judge.leader_watermark(view.key, node_id, incarnation, state.leader_epoch, last)
@@ -207,7 +210,7 @@ class ClusterObserver:
 
     def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         judge = self._judge
-        role, state, watermark, log_end, _ = view.seen
+        role, state, watermark, log_end, *_ = view.seen
         assert state is not None
         is_leader = role is Role.LEADER
         leader_epoch = state.leader_epoch
@@ -230,6 +233,13 @@ class ClusterObserver:
             known = judge.partition(view.key).watermark
             self._watermarks.believed(view.key, node_id, watermark, known, lambda: self._last_watermark(view.key))
         view.led = is_leader
+        lost = view.durable.look(partition.log, self._cluster.machines[node_id].disk)
+        if lost is not None:
+            point = partition.log.recovery_point
+            judge.violated(
+                "recovery-point-durable",
+                f"{view.key}: broker {node_id} counts records below {point} as durable, and not durable is {lost}",
+            )
         self._watermarks.compare(view.key, node_id, partition)
         view.verified = min(view.verified, log_end)
         first = max(view.verified, partition.log.log_start_offset)

@@ -112,6 +112,7 @@ ALONE: dict[str, Trial] = {
     "wait-ends": _trial("wake-up-lost"),
     "hanging-disk-given-up": _trial("hanging-disk-kept"),
     "late-write": _trial("hanging-disk-kept"),
+    "recovery-point-durable": _trial("log-not-synced"),
     "cordon-kept": _trial("cordon-ignored"),
     "log-watermark": _trial("moved-log-loses-watermark"),
     "watermark-known": _trial("checkpoint-takes-log-end"),

@@ -28,6 +28,7 @@ transaction-state        a transactional id follows KIP-98's state transitions; 
 transaction-epoch        at level 2 the end of a transaction takes exactly the next epoch (KIP-890)
 transaction-outcome      a marker has the outcome that the coordinator decided, and precedes the next transaction
 hanging-disk-given-up    a broker gives up a log directory whose disk answers no sync in time (ADR 0043)
+recovery-point-durable   what a broker counts as safe from a loss of power is durable on its disk (``durable_records``)
 cordon-kept              no new replica starts in a cordoned log directory while another one works (KIP-1066)
 wait-ends                a produce is answered as soon as it has nothing to wait for
 answered-once            a request is answered once, whatever completes it (``coverage`` judges it on the wire)

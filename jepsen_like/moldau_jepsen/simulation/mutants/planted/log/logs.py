@@ -11,11 +11,13 @@ from moldau_broker.log.directories.log_store import LogStore
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.partition.follower_appends import FollowerAppends
 from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.log.partition.recovery_point import Flush
 from moldau_broker.log.producers.producer_state import ProducerStateManager
 
 if TYPE_CHECKING:
     import uuid
 
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.values import TopicPartition, Work
     from moldau_jepsen.planted_bug import Patch
 
@@ -36,6 +38,16 @@ def log_not_synced() -> list[Patch]:
         return None if work is None else dataclasses.replace(work, run=lambda: None)
 
     return [(PartitionLog, "flush_work", flush_work)]
+
+
+def rolled_segment_not_synced() -> list[Patch]:
+    original = Flush.__init__
+
+    def init(self: Flush, log: SegmentedLog, offset: int, *, up_to_closed_only: bool) -> None:
+        original(self, log, offset, up_to_closed_only=up_to_closed_only)
+        self._closed = []
+
+    return [(Flush, "__init__", init)]
 
 
 def recreated_topic_keeps_longer_log() -> list[Patch]:

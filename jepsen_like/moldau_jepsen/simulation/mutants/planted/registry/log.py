@@ -7,7 +7,7 @@ from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profiles import CLEANING, DIVERGENCE, RECREATED_TOPICS, REPLICATION, RETENTION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted.log import housekeeping, logs, truncation
-from moldau_jepsen.simulation.mutants.pressed import LONE_RECREATED_TOPICS, TOMBSTONES
+from moldau_jepsen.simulation.mutants.pressed import LONE_RECREATED_TOPICS, POWER_CUTS, TOMBSTONES
 
 LOG = (
     Mutant(
@@ -37,6 +37,13 @@ LOG = (
         text="the sync before an acknowledgement does nothing",
         patches=logs.log_not_synced,
         swarm=RunOptions(synced=True),
+    ),
+    Mutant(
+        name="rolled-segment-not-synced",
+        area="log",
+        text="a sync leaves out the segments that were closed since the one before",
+        patches=logs.rolled_segment_not_synced,
+        profile=POWER_CUTS,
     ),
     Mutant(
         name="recreated-topic-keeps-longer-log",
