@@ -565,7 +565,7 @@ def test_clients_work_with_their_rights_alone_through_failures():
 
 
 def test_a_refused_group_does_not_keep_the_others():
-    """One call deletes several groups: the coordinator of one of them is not shown to the user."""
+    """One call is about several groups: the coordinator of one of them is not shown to the user."""
 
     async def scenario(cluster):
         environment = cluster.client_environment
@@ -576,10 +576,14 @@ def test_a_refused_group_does_not_keep_the_others():
             for group in ("g", "hidden"):
                 await admin.alter_group_offsets(group, {("t", 0): 0})
             async with Admin(client_settings("alice"), environment=environment) as alice:
+                with pytest.raises(AdminError) as undescribed:
+                    await alice.describe_groups(["hidden", "g"])
                 with pytest.raises(AdminError) as refused:
                     await alice.delete_groups(["hidden", "g"])
-            failures = {name: error.code for name, error in refused.value.failures.items()}
-            assert failures == {"hidden": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+            for problem in (undescribed.value, refused.value):
+                failures = {name: error.code for name, error in problem.failures.items()}
+                assert failures == {"hidden": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+            assert list(undescribed.value.results) == ["g"]
             assert [each.group_id for each in await admin.list_groups()] == ["hidden"]
 
     run_secured(scenario)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moldau.admin.failures import (
     AdminError,
-    error_of,
     first_retriable,
     raise_error,
     raise_failures,
@@ -59,6 +58,7 @@ class _Described(Protocol):
 
 G = TypeVar("G", bound=_Described)
 D = TypeVar("D")
+A = TypeVar("A")
 
 _OFFSET_FETCH_VERSION_MAX = 9
 _DEAD = "Dead"
@@ -98,95 +98,58 @@ class Groups:
         self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
     ) -> dict[str, GroupDescription]:
         """Implements ``Admin.describe_groups``."""
-        found: dict[str, GroupDescription] = {}
-        failures: dict[str, KafkaError] = {}
-        for group_id in arguments.texts("describe_groups", "group_ids", group_ids):
-            at = self._requester.group_coordinator(group_id)
-            response = await self._requester.ask(
+
+        async def describe(requester: Requester, group_id: str) -> GroupDescription:
+            at = requester.group_coordinator(group_id)
+            response = await requester.ask(
                 DescribeGroupsResponse,
                 DescribeGroupsRequest(groups=[group_id], include_authorized_operations=include_authorized_operations),
                 at=at,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
-            for group in response.groups:
-                code = ErrorCode.of(group.error_code)
-                if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                    failures[group_id] = KafkaError(code, group.error_message)
-                    continue
-                if code is ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
-                    consumers = await self._describe_consumers(group_id, at, include_authorized_operations)
-                    if consumers is not None:
-                        found[group_id] = consumers
-                        continue
-                found[group_id] = GroupDescription(
-                    group_id=group.group_id,
-                    state=group.group_state,
-                    protocol_type=group.protocol_type,
-                    protocol=group.protocol_data,
-                    coordinator=at.node_id,
-                    members=tuple(_member(member, group.protocol_type) for member in group.members),
-                    authorized_operations=operations_of(group.authorized_operations),
-                )
-        raise_failures(failures, found)
-        return found
+            group = _only(response.groups, group_id)
+            code = ErrorCode.of(group.error_code)
+            if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                raise KafkaError(code, group.error_message)
+            if code is ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
+                consumers = await _describe_consumers(requester, group_id, at, include_authorized_operations)
+                if consumers is not None:
+                    return consumers
+            return GroupDescription(
+                group_id=group.group_id,
+                state=group.group_state,
+                protocol_type=group.protocol_type,
+                protocol=group.protocol_data,
+                coordinator=at.node_id,
+                members=tuple(_member(member, group.protocol_type) for member in group.members),
+                authorized_operations=operations_of(group.authorized_operations),
+            )
+
+        return await self._requester.each(arguments.texts("describe_groups", "group_ids", group_ids), describe)
 
     async def describe_each(
         self,
         call: str,
         group_ids: Iterable[str],
-        ask: Callable[[str, Located], Awaitable[Sequence[G]]],
+        ask: Callable[[Requester, str, Located], Awaitable[Sequence[G]]],
         describe: Callable[[G, int], D],
     ) -> dict[str, D]:
         """Returns the descriptions of groups whose coordinators ``ask`` asks, for the calls of one type of group.
 
-        ``ask`` takes a group and the place of its coordinator; ``describe`` makes the call's value of an answer without
-        an error.
+        ``ask`` takes a requester, a group and the place of its coordinator; ``describe`` makes the call's value of an
+        answer without an error.
 
         Raises:
             AdminError: a group cannot be described.
         """
-        found: dict[str, D] = {}
-        failures: dict[str, KafkaError] = {}
-        for group_id in arguments.texts(call, "group_ids", group_ids):
-            at = self._requester.group_coordinator(group_id)
-            for group in await ask(group_id, at):
-                error = error_of(group.error_code, group.error_message)
-                if error is None:
-                    found[group_id] = describe(group, at.node_id)
-                else:
-                    failures[group_id] = error
-        raise_failures(failures, found)
-        return found
 
-    async def _describe_consumers(self, group_id: str, at: Located, with_operations: bool) -> GroupDescription | None:
-        """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
-        try:
-            response = await self._requester.ask(
-                ConsumerGroupDescribeResponse,
-                ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
-                at=at,
-                code_of=lambda each: first_retriable(group.error_code for group in each.groups),
-            )
-        except UnsupportedApiError:
-            return None
-        for group in response.groups:
-            code = ErrorCode.of(group.error_code)
-            if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-                return None
-            raise_group_error(group.error_code, group_id, group.error_message)
-            return GroupDescription(
-                group_id=group_id,
-                state=group.group_state,
-                protocol_type="consumer",
-                protocol=group.assignor_name,
-                coordinator=at.node_id,
-                members=tuple(_consumer_member(member) for member in group.members),
-                type="consumer",
-                epoch=group.group_epoch,
-                assignment_epoch=group.assignment_epoch,
-                authorized_operations=operations_of(group.authorized_operations),
-            )
-        return None
+        async def describe_one(requester: Requester, group_id: str) -> D:
+            at = requester.group_coordinator(group_id)
+            group = _only(await ask(requester, group_id, at), group_id)
+            raise_error(group.error_code, group.error_message)
+            return describe(group, at.node_id)
+
+        return await self._requester.each(arguments.texts(call, "group_ids", group_ids), describe_one)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Implements ``Admin.delete_groups``."""
@@ -306,6 +269,46 @@ class Groups:
             if len(error.refused) == len(committed):
                 raise
             raise AdminError({str(one): KafkaError(code) for one, code in error.refused.items()}) from error
+
+
+async def _describe_consumers(
+    requester: Requester, group_id: str, at: Located, with_operations: bool
+) -> GroupDescription | None:
+    """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
+    try:
+        response = await requester.ask(
+            ConsumerGroupDescribeResponse,
+            ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
+            at=at,
+            code_of=lambda each: first_retriable(group.error_code for group in each.groups),
+        )
+    except UnsupportedApiError:
+        return None
+    for group in response.groups:
+        code = ErrorCode.of(group.error_code)
+        if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            return None
+        raise_group_error(group.error_code, group_id, group.error_message)
+        return GroupDescription(
+            group_id=group_id,
+            state=group.group_state,
+            protocol_type="consumer",
+            protocol=group.assignor_name,
+            coordinator=at.node_id,
+            members=tuple(_consumer_member(member) for member in group.members),
+            type="consumer",
+            epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            authorized_operations=operations_of(group.authorized_operations),
+        )
+    return None
+
+
+def _only(answers: Sequence[A], group_id: str) -> A:
+    """Returns the answer for the one group of a request."""
+    for answer in answers:
+        return answer
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves group {group_id} out")
 
 
 def _consumer_member(member: Member) -> GroupMember:

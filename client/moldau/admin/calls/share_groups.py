@@ -61,8 +61,11 @@ class ShareGroups:
         ask = partial(self._ask, with_operations=include_authorized_operations)
         return await self._groups.describe_each("describe_share_groups", group_ids, ask, _description)
 
-    async def _ask(self, group_id: str, at: Located, *, with_operations: bool) -> Sequence[DescribedGroup]:
-        response = await self._requester.ask(
+    @staticmethod
+    async def _ask(
+        requester: Requester, group_id: str, at: Located, *, with_operations: bool
+    ) -> Sequence[DescribedGroup]:
+        response = await requester.ask(
             ShareGroupDescribeResponse,
             ShareGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=with_operations),
             at=at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import first_retriable, raise_failures
+from moldau.admin.failures import first_retriable, raise_error
 from moldau.admin.requester import Located
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
@@ -136,38 +136,33 @@ class Transactions:
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """Implements ``Admin.describe_transactions``."""
-        found: dict[str, TransactionDescription] = {}
-        failures: dict[str, KafkaError] = {}
         names = arguments.texts("describe_transactions", "transactional_ids", transactional_ids)
-        for name in dict.fromkeys(names):
-            at = self._requester.transaction_coordinator(name)
-            response = await self._requester.ask(
-                DescribeTransactionsResponse,
-                DescribeTransactionsRequest(transactional_ids=[name]),
-                at=at,
-                code_of=lambda each: next((ErrorCode.of(state.error_code) for state in each.transaction_states), None),
+        return await self._requester.each(names, self._describe)
+
+    @staticmethod
+    async def _describe(requester: Requester, name: str) -> TransactionDescription:
+        at = requester.transaction_coordinator(name)
+        response = await requester.ask(
+            DescribeTransactionsResponse,
+            DescribeTransactionsRequest(transactional_ids=[name]),
+            at=at,
+            code_of=lambda each: next((ErrorCode.of(state.error_code) for state in each.transaction_states), None),
+        )
+        for state in response.transaction_states:
+            raise_error(state.error_code)
+            return TransactionDescription(
+                transactional_id=state.transactional_id,
+                state=state.transaction_state,
+                coordinator=at.node_id,
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                timeout_ms=state.transaction_timeout_ms,
+                start_ms=state.transaction_start_time_ms,
+                partitions=tuple(
+                    TopicPartition(topic.topic, partition) for topic in state.topics for partition in topic.partitions
+                ),
             )
-            for state in response.transaction_states:
-                code = ErrorCode.of(state.error_code)
-                if code is not ErrorCode.NONE:
-                    failures[name] = KafkaError(code)
-                    continue
-                found[name] = TransactionDescription(
-                    transactional_id=state.transactional_id,
-                    state=state.transaction_state,
-                    coordinator=at.node_id,
-                    producer_id=state.producer_id,
-                    producer_epoch=state.producer_epoch,
-                    timeout_ms=state.transaction_timeout_ms,
-                    start_ms=state.transaction_start_time_ms,
-                    partitions=tuple(
-                        TopicPartition(topic.topic, partition)
-                        for topic in state.topics
-                        for partition in topic.partitions
-                    ),
-                )
-        raise_failures(failures, found)
-        return found
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves transactional id {name} out")
 
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
         """Implements ``Admin.describe_producers``."""

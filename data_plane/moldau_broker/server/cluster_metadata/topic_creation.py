@@ -5,6 +5,7 @@ These are the topics of ``auto.create.topics.enable`` and the internal topics of
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,13 +36,22 @@ SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC))
 
 
+@dataclass(slots=True, eq=False)
+class _Creation:
+    """One request to the controller. ``errors`` is empty until the answer, and stays so if the client has left."""
+
+    client: ForwardedClient | None
+    done: trio.Event = field(default_factory=trio.Event)
+    errors: dict[str, ErrorCode] = field(default_factory=dict)
+
+
 class TopicCreation:
     """Asks the controller to create topics, each only once at a time."""
 
     def __init__(self, controller: ControllerClient, follower: MetadataFollower, broker_id: BrokerId) -> None:
         self._controller = controller
         self._follower = follower
-        self._under_way: dict[str, trio.Event] = {}
+        self._under_way: dict[str, _Creation] = {}
         self._logger = EventLogger("moldau.broker.topics", node=broker_id)
 
     @property
@@ -83,32 +93,54 @@ class TopicCreation:
         """
         wanted = {topic.name: topic for topic in topics}
         missing = [name for name in wanted if name not in self._follower.image.topics_by_name]
-        mine = [name for name in missing if name not in self._under_way]
-        refused: dict[str, ErrorCode] = {}
-        if len(self._under_way) + len(mine) > CREATIONS_MAX:
-            refused = dict.fromkeys(mine, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-            mine = []
-        others = [self._under_way[name] for name in missing if name in self._under_way]
-        errors: dict[str, ErrorCode] = dict(refused)
-        if mine:
-            done = trio.Event()
-            for name in mine:
-                self._under_way[name] = done
-            try:
-                errors.update(await self._create([wanted[name] for name in mine], client))
-            finally:
-                for name in mine:
-                    del self._under_way[name]
-                done.set()
+        errors: dict[str, ErrorCode] = {}
+        left = missing
+        while left:
+            left = await self._create_or_wait([wanted[name] for name in left], client, errors)
         with trio.move_on_after(CREATE_TIMEOUT_MS / 1000):
-            for event in others:
-                await event.wait()
             coming = [name for name in missing if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE]
             await self._follower.wait_until(lambda image: all(name in image.topics_by_name for name in coming))
         for name in missing:
             if name not in self._follower.image.topics_by_name:
                 errors.setdefault(name, ErrorCode.REQUEST_TIMED_OUT)
         return {name: error for name, error in errors.items() if error is not ErrorCode.NONE}
+
+    async def _create_or_wait(
+        self, topics: Sequence[CreatableTopic], client: ForwardedClient | None, errors: dict[str, ErrorCode]
+    ) -> list[str]:
+        """Creates those of the topics that no other task creates now, and waits until the others are done.
+
+        Adds to ``errors``. Returns the topics to try again: those that another client may not create.
+        """
+        others = {topic.name: self._under_way[topic.name] for topic in topics if topic.name in self._under_way}
+        mine = [topic for topic in topics if topic.name not in others]
+        if len(self._under_way) + len(mine) > CREATIONS_MAX:
+            errors.update((topic.name, ErrorCode.THROTTLING_QUOTA_EXCEEDED) for topic in mine)
+            mine = []
+        if mine:
+            creation = _Creation(client)
+            for topic in mine:
+                self._under_way[topic.name] = creation
+            try:
+                creation.errors = await self._create(mine, client)
+            finally:
+                for topic in mine:
+                    del self._under_way[topic.name]
+                creation.done.set()
+            errors.update(creation.errors)
+        with trio.move_on_after(CREATE_TIMEOUT_MS / 1000):
+            for each in others.values():
+                await each.done.wait()
+        again: list[str] = []
+        for name, each in others.items():
+            code = each.errors.get(name)
+            if code is ErrorCode.NONE or not each.done.is_set() or name in self._follower.image.topics_by_name:
+                continue
+            if code is not None and (each.client == client or code is ErrorCode.REQUEST_TIMED_OUT):
+                errors[name] = code
+            else:
+                again.append(name)
+        return again
 
     async def _create(self, topics: Sequence[CreatableTopic], client: ForwardedClient | None) -> dict[str, ErrorCode]:
         partitions = {topic.name: topic.num_partitions for topic in topics}

@@ -1,7 +1,7 @@
 """Allocates producer ids one by one from blocks of the controller (KIP-730).
 
-The broker asks for the next block when the present one is used up; callers meanwhile wait for the same answer. The rest
-of a block is lost when the broker stops, which does no harm.
+The broker asks for the next block when the present one is used up; callers meanwhile wait for the same answer, and fail
+with it. The rest of a block is lost when the broker stops, which does no harm.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class ProducerIds:
         self._next = 0
         self._end = 0  # exclusive
         self._asking = trio.Lock()
+        self._failed = 0  # attempts
+        self._why = ""  # the last of them failed
         self._broker_epoch = broker_epoch
 
     async def take(self) -> int:
@@ -40,14 +42,25 @@ class ProducerIds:
         Raises:
             KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which the client retries.
         """
+        failed = self._failed
         async with self._asking:
             if self._next >= self._end:
+                if self._failed != failed:  # one attempt after the other would take minutes for many callers
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, self._why)
                 await self._allocate()
             taken = self._next
             self._next += 1
             return taken
 
     async def _allocate(self) -> None:
+        try:
+            await self._ask_for_block()
+        except KafkaError as error:
+            self._failed += 1
+            self._why = error.message
+            raise
+
+    async def _ask_for_block(self) -> None:
         request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
         try:
             response = await self._controller.request(

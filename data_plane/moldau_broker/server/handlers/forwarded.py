@@ -7,6 +7,7 @@ request is refused with REQUEST_TIMED_OUT: the change may still happen.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
@@ -46,7 +47,7 @@ from moldau_quorum.broker_side.controller_client import (
     SLOW_ATTEMPT_TIMEOUT_MS,
     ControllerUnavailableError,
 )
-from moldau_quorum.controller.entities.configs import too_many_resources
+from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, too_many_resources
 from moldau_quorum.controller.topics import too_many_topics
 from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
 from moldau_quorum.quotas.mutations import STRICT_SINCE
@@ -54,6 +55,9 @@ from moldau_quorum.quotas.mutations import STRICT_SINCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullConfigs
+    from moldau.protocol.messages.create_topics import CreatableTopicResult
+    from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource
     from moldau.runtime.config import Config
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
@@ -140,9 +144,16 @@ async def handle_create_topics(
             topic.replication_factor = context.config.get_int("default.replication.factor")
     response, answered = await forward(context, request, CreateTopicsResponse, call)
     if answered and not request.validate_only:
-        created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
-        await until_visible(context, lambda image: all(name in image.topics_by_name for name in created))
+        created = [topic for topic in response.topics if topic.error_code == ErrorCode.NONE]
+        await until_visible(context, lambda image: all(_has_created(image, topic) for topic in created))
     return response
+
+
+def _has_created(image: MetadataImage, topic: CreatableTopicResult) -> bool:
+    """Returns whether a topic is there: itself, and not a deleted one of its name."""
+    if topic.topic_id != ZERO_UUID:
+        return topic.topic_id in image.topics_by_id
+    return topic.name in image.topics_by_name
 
 
 async def handle_delete_topics(
@@ -222,11 +233,32 @@ async def handle_incremental_alter_configs(
 async def _alter_in_metadata(
     context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
-    before = context.metadata.image
     response, answered = await forward(context, request, IncrementalAlterConfigsResponse, call)
-    if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
-        await _configs_visible(context, before)
+    if answered and not request.validate_only:
+        outcomes = zip(request.resources, response.responses, strict=False)  # in the same order
+        await _configs_visible(context, [partial(_is_altered, each) for each, made in outcomes if not made.error_code])
     return response
+
+
+def _is_altered(resource: AlterConfigsResource, image: MetadataImage) -> bool:
+    """Returns whether an image has the changes of a resource; the controller keeps values as they are given."""
+    values = image.config(resource.resource_type, resource.resource_name)
+    for change in resource.configs:
+        present = values.get(change.name)
+        if change.config_operation in (SET, DELETE):
+            if present != (change.value if change.config_operation == SET else None):
+                return False
+            continue
+        if present is None:
+            return False
+        elements, known = _elements(change.value or ""), _elements(present)
+        if not elements <= known if change.config_operation == APPEND else elements & known:
+            return False
+    return True
+
+
+def _elements(text: str) -> set[str]:
+    return {part.strip() for part in text.split(",") if part.strip()}
 
 
 async def handle_alter_configs(
@@ -236,25 +268,31 @@ async def handle_alter_configs(
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
-    before = context.metadata.image
     request.resources, refused = without_refused(context, request.resources, FullResource)
     response, answered = AlterConfigsResponse(responses=[]), False
     if request.resources or not refused:
         response, answered = await forward(context, request, AlterConfigsResponse, call)
-    if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
-        await _configs_visible(context, before)
+    if answered and not request.validate_only:
+        outcomes = zip(request.resources, response.responses, strict=False)  # in the same order
+        await _configs_visible(context, [partial(_is_replaced, each) for each, made in outcomes if not made.error_code])
     response.responses = [*response.responses, *refused]
     return response
 
 
-async def _configs_visible(context: ForwardingContext, before: MetadataImage) -> None:
-    """Waits 200 ms for a change of configuration; equal values change nothing.
+def _is_replaced(resource: FullConfigs, image: MetadataImage) -> bool:
+    """Returns whether an image has the new configuration of a resource."""
+    wanted = {config.name: config.value for config in resource.configs if config.value is not None}
+    return dict(image.config(resource.resource_type, resource.resource_name)) == wanted
+
+
+async def _configs_visible(context: ForwardingContext, changes: list[Callable[[MetadataImage], bool]]) -> None:
+    """Waits for changes of configuration, if there are any.
 
     If this broker's cordoned log directories have changed, it also waits until the controller places replicas by them.
     """
-    with trio.move_on_after(0.2):
-        await context.follower.wait_until(lambda image: image.configs is not before.configs)
-    await until_visible(context, context.directories.is_recorded)
+    if changes:
+        await until_visible(context, lambda image: all(is_made(image) for is_made in changes))
+        await until_visible(context, context.directories.is_recorded)
 
 
 async def handle_update_features(

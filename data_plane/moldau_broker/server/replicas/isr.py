@@ -84,8 +84,8 @@ class IsrAlterations:
         sent: dict[tuple[uuid.UUID, int], TopicPartition] = {}
         for key, proposal in proposals.items():
             partition = replicas.partitions.get(key)
-            if partition is None:
-                continue
+            if partition is None or partition.replica.proposal is not proposal:
+                continue  # newer metadata resolved it, or the topic was deleted and created again
             sent[partition.topic_id, key.partition] = key
             topics.setdefault(partition.topic_id, []).append(
                 AlterPartitionRequestPartitionData(
@@ -99,6 +99,9 @@ class IsrAlterations:
                     partition_epoch=proposal.partition_epoch,
                 )
             )
+        if not sent:
+            replicas.alterations.answered()
+            return
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._broker_epoch(),
@@ -153,4 +156,6 @@ class IsrAlterations:
                 replicas.perform(partition, effects)
         for key in sent.values():  # the response lacks it: the outcome is unknown
             replicas.alterations.back_off(now_ms)
-            replicas.alterations.submit(key, proposals[key])
+            partition = replicas.partitions.get(key)
+            if partition is not None and partition.replica.proposal is proposals[key]:
+                replicas.alterations.submit(key, proposals[key])

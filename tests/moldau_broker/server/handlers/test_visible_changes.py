@@ -13,6 +13,13 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
+from moldau.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+)
+from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
+from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullAnswer
 from moldau.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -27,19 +34,40 @@ from moldau.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from moldau.values import BrokerId
 from moldau_broker.server.handlers.credentials import handle_alter_user_scram_credentials
-from moldau_broker.server.handlers.forwarded import handle_create_partitions
+from moldau_broker.server.handlers.forwarded import (
+    handle_alter_configs,
+    handle_create_partitions,
+    handle_create_topics,
+    handle_incremental_alter_configs,
+)
 from moldau_broker.server.handlers.tokens import change_token
+from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
 from moldau_quorum.controller.entities.scram import credential_record
 from moldau_quorum.metadata.delegation_tokens import token_hmac
-from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import (
+    ConfigRecord,
     DelegationTokenRecord,
     PartitionRecord,
     RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
 )
@@ -51,7 +79,7 @@ if TYPE_CHECKING:
 
 SECRET = "secret of the cluster"
 HMAC = token_hmac(SECRET.encode(), "mine")
-CALL: Any = SimpleNamespace(version=3, forwarded=None)
+CALL: Any = SimpleNamespace(version=7, forwarded=None)
 
 
 class Follower:
@@ -86,6 +114,7 @@ def left_behind(
             controller=SimpleNamespace(request=answer),
             follower=follower,
             metadata=SimpleNamespace(image=follower.image),
+            directories=SimpleNamespace(is_recorded=lambda _: True),
             config=SimpleNamespace(get_str_or_none={"delegation.token.secret.key": SECRET}.get),
         )
         await handle(context, request, CALL)
@@ -179,3 +208,55 @@ def test_a_topic_that_does_not_grow_delays_no_answer() -> None:
         ]
     )
     assert left_behind(handle_create_partitions, request, response, follower) == ["behind"]
+
+
+def test_a_deleted_topic_is_not_taken_for_the_created_one() -> None:
+    """Another broker has deleted the topic, and this one has not heard of it yet."""
+    former, fresh = (TopicRecord(name="t", topic_id=UUID(int=number)) for number in (1, 2))
+    follower = Follower([former], [RemoveTopicRecord(topic_id=UUID(int=1)), fresh, "behind"])
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+    response = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", topic_id=UUID(int=2))])
+    assert left_behind(handle_create_topics, request, response, follower) == ["behind"]
+
+
+def config(key: str, value: str | None, topic: str = "t") -> ConfigRecord:
+    return ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic, name=key, value=value)
+
+
+KNOWN = [config("set", "1"), config("gone", "1"), config("more", "a"), config("less", "a,b"), config("kept", "1")]
+FOREIGN = [config("set", "2", "other"), config("retention.ms", "7")]
+
+
+def test_configurations_of_others_do_not_end_the_wait() -> None:
+    """All changes of a request count, those of other topics and other keys do not, and refused ones are not awaited."""
+    coming = [config("set", "2"), config("gone", None), config("more", "a,b"), config("less", "b")]
+    follower = Follower(KNOWN, [*FOREIGN, *coming, "behind"])
+    operations = [("set", SET, "2"), ("gone", DELETE, None), ("more", APPEND, "b"), ("less", SUBTRACT, "a")]
+    wanted = [AlterableConfig(name=name, config_operation=kind, value=value) for name, kind, value in operations]
+    refused = [AlterableConfig(name="kept", config_operation=SET, value="never")]
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="t", configs=configs)
+            for configs in (wanted, refused)
+        ]
+    )
+    codes = (ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
+    response = IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=None, resource_type=RESOURCE_TOPIC, resource_name="t"
+            )
+            for code in codes
+        ]
+    )
+    assert left_behind(handle_incremental_alter_configs, request, response, follower) == ["behind"]
+
+
+def test_a_replaced_configuration_is_awaited_as_a_whole() -> None:
+    coming = [config("set", "2"), *(config(key, None) for key in ("gone", "more", "less", "kept", "retention.ms"))]
+    follower = Follower(KNOWN, [*FOREIGN, *coming, "behind"])
+    wanted = FullResource(resource_type=RESOURCE_TOPIC, resource_name="t", configs=[FullConfig(name="set", value="2")])
+    response = AlterConfigsResponse(
+        responses=[FullAnswer(error_message=None, resource_type=RESOURCE_TOPIC, resource_name="t")]
+    )
+    assert left_behind(handle_alter_configs, AlterConfigsRequest(resources=[wanted]), response, follower) == ["behind"]

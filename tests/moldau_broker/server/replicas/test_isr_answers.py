@@ -69,7 +69,8 @@ def test_a_partition_without_an_answer_is_proposed_again() -> None:
     async def main(world: World) -> list[float]:
         controller: Any = Controller(silent=2)
         clock = world.node("broker").environment.clock
-        partition = SimpleNamespace(topic_id=TOPIC_ID, replica=SimpleNamespace(alter_answered=alter_answered))
+        replica = SimpleNamespace(alter_answered=alter_answered, proposal=PROPOSAL)
+        partition = SimpleNamespace(topic_id=TOPIC_ID, replica=replica)
         replicas: Any = SimpleNamespace(
             partitions={KEY: partition},
             alterations=AlterPartitionQueue(partitions_max=10, backoff_ms=BACKOFF_MS),

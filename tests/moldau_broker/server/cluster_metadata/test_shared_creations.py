@@ -1,0 +1,105 @@
+"""Goal: clients that need the same topic at one time each get the outcome that they have a right to, without delay.
+
+Method: the creation of topics alone, with a controller that refuses some clients; virtual time.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from moldau.runtime.tasks.sync import Signal
+from moldau.values import BrokerId
+from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.broker_side.controller_client import ControllerUnavailableError, ForwardedClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau_jepsen.world.world import World
+
+EVE, ANN = (ForwardedClient(principal=name, address=b"\x7f\0\0\1") for name in (b"eve", b"ann"))
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+ANSWER_S = 0.2
+
+
+class Cluster:
+    """The controller and this broker's metadata."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.image = SimpleNamespace(topics_by_name={})
+        self.changed = Signal()
+        self.answers = answers
+        self.asked: list[ForwardedClient | None] = []
+
+    async def request(
+        self, request: CreateTopicsRequest, *_: object, client: ForwardedClient | None, **__: object
+    ) -> CreateTopicsResponse:
+        self.asked.append(client)
+        await trio.sleep(ANSWER_S)
+        if not self.answers:
+            raise ControllerUnavailableError
+        code = ErrorCode.NONE if client == ANN else DENIED
+        if client == ANN:
+            self.image.topics_by_name.update({topic.name: topic for topic in request.topics})
+            self.changed.notify()
+        return CreateTopicsResponse(
+            topics=[CreatableTopicResult(name=topic.name, error_code=code) for topic in request.topics]
+        )
+
+    async def wait_until(self, condition: Callable[[Any], bool]) -> None:
+        await self.changed.wait_until(lambda: condition(self.image))
+
+
+def outcomes(cluster: Cluster, *clients: ForwardedClient | None) -> list[tuple[dict[str, ErrorCode], float]]:
+    """Returns what each client gets that needs the topic, in order, and when."""
+    found: dict[int, tuple[dict[str, ErrorCode], float]] = {}
+
+    async def main(world: World) -> None:
+        part: Any = cluster
+        creation = TopicCreation(part, part, BrokerId(1))
+        began_s = trio.current_time()
+
+        async def need(number: int, client: ForwardedClient | None) -> None:
+            errors = await creation.ensure(["t"], partitions=1, replication_factor=1, configs={}, client=client)
+            found[number] = (errors, trio.current_time() - began_s)
+
+        async with trio.open_nursery() as nursery:
+            for number, client in enumerate(clients):
+                nursery.start_soon(need, number, client)
+                await trio.sleep(0.01)
+        assert creation.under_way == 0
+
+    run_world(main, 1)
+    return [found[number] for number in range(len(clients))]
+
+
+def test_a_client_without_rights_does_not_cost_others_the_topic() -> None:
+    """They waited five seconds for a topic that nobody created, and were refused."""
+    cluster = Cluster()
+    denied, (errors, took_s), _ = outcomes(cluster, EVE, ANN, ANN)
+    assert denied[0] == {"t": DENIED}
+    assert errors == {}
+    assert took_s < 3 * ANSWER_S
+    assert cluster.asked == [EVE, ANN]
+
+
+def test_requests_of_one_client_fail_together() -> None:
+    cluster = Cluster()
+    for errors, took_s in outcomes(cluster, None, None, None):
+        assert errors == {"t": DENIED}
+        assert took_s < 2 * ANSWER_S
+    assert cluster.asked == [None]
+
+
+def test_all_fail_with_a_controller_that_does_not_answer() -> None:
+    cluster = Cluster(answers=False)
+    for errors, took_s in outcomes(cluster, EVE, ANN, None):
+        assert errors == {"t": ErrorCode.REQUEST_TIMED_OUT}
+        assert took_s < 2 * ANSWER_S
+    assert cluster.asked == [EVE]
