@@ -6,7 +6,8 @@ A task gets everything that it needs in its ``InputRanges``, because it runs in 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -41,6 +42,9 @@ def connect_cluster(client: ClientOptions) -> LogReader:
     return shared_reader(client)
 
 
+SETTLE_S = 10.0
+"""How long an end that is missing or too low is asked for again, before its records are taken for lost."""
+SETTLE_POLL_S: Final = 0.1
 GROUP_ROWS: Final = 2000
 """Partitions with fewer waiting records share a task: a task costs as much as reading tens of thousands of records."""
 
@@ -135,7 +139,7 @@ def plan(
             report_loss(f"topic {topic} {what} before its records up to the end of this batch were read", options)
             end = {partition: at for partition, at in end.items() if partition[0] != topic}
             start = {partition: at for partition, at in start.items() if partition[0] != topic}
-    ranges = _ranges(reader, options, start, end, now)
+    ranges = _confirmed(reader, options, _ranges(reader, options, start, end, now))
     sizes = None
     if options.max_bytes_per_partition is not None and ranges:
         sizes = _means(reader, end)
@@ -181,6 +185,43 @@ def _ranges(
     for topic, number in sorted(set(start).difference(end)):
         report_loss(f"{topic}-{number} is gone", options)
     return ranges
+
+
+def _confirmed(reader: LogReader, options: SourceOptions, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Returns the ranges with the leader epochs of their ends, as far as the logs still have them.
+
+    A query that starts again repeats its last batch, whose end only the checkpoint knows; logs may be shorter by now.
+
+    Raises:
+        DataLossError: records are gone, and ``failOnDataLoss`` is true.
+    """
+    ends: dict[Partition, int] = {}
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        unseen = [
+            (one.topic, one.partition)
+            for one in ranges
+            if one.start < one.end and reader.end_epoch((one.topic, one.partition), one.end) is None
+        ]
+        ends = {key: at or 0 for key, at in reader.offsets(dict.fromkeys(unseen, LATEST)).items()} if unseen else {}
+        short = [one for one in ranges if ends.get((one.topic, one.partition), one.end) < one.end]
+        if not short or time.monotonic() >= deadline:
+            break
+        time.sleep(SETTLE_POLL_S)
+    for one in short:
+        latest = ends[one.topic, one.partition]
+        report_loss(
+            f"{one.topic}-{one.partition} was cut at offset {latest}: its records {max(one.start, latest)}.."
+            f"{one.end - 1} are gone",
+            options,
+        )
+    confirmed = []
+    for one in ranges:
+        key = one.topic, one.partition
+        end = max(one.start, min(one.end, ends.get(key, one.end)))
+        epoch = reader.end_epoch(key, end)
+        confirmed.append(replace(one, end=end, leader_epoch=-1 if epoch is None else epoch))
+    return confirmed
 
 
 def _means(reader: LogReader, end: Offsets) -> dict[Partition, float]:

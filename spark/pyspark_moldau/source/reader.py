@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -29,7 +30,8 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.records import CorruptRecordError, iterate_batches
 from pyspark_moldau.errors import DamagedBatchError, DataLossError, ReadTimeoutError
-from pyspark_moldau.source.core.options import EARLIEST, ClientOptions, OptionError, Subscription
+from pyspark_moldau.source.core.ends import SeenEnds
+from pyspark_moldau.source.core.options import EARLIEST, LATEST, ClientOptions, OptionError, Subscription
 from pyspark_moldau.wire.cluster import (
     NO_TOPIC_ID,
     Address,
@@ -64,6 +66,10 @@ LEADER_ONLY_S: Final = 60.0
 """How long a partition is read from its leader after the replica in the reader's rack could not serve it."""
 
 
+class ShortLogError(ConnectionError):
+    """A leader's log ends before an end that was seen."""
+
+
 class LogReader(Protocol):
     """The interface of a log reader that the source uses."""
 
@@ -83,6 +89,13 @@ class LogReader(Protocol):
         """Returns for each partition the offset of a timestamp (milliseconds, ``EARLIEST`` or ``LATEST``).
 
         None means that no record is that late.
+        """
+        ...
+
+    def end_epoch(self, partition: Partition, end: int) -> int | None:
+        """Returns the leader epoch in which a leader named an end of at least ``end`` to this reader.
+
+        -1 means that the leader epoch is not known, None that no end as high was named.
         """
         ...
 
@@ -107,6 +120,7 @@ class ClusterReader:
         self._cluster = Cluster(client)
         self._preferred: dict[Partition, tuple[int, float]] = {}
         self._leader_only_until: dict[Partition, float] = {}
+        self._ends = SeenEnds()
 
     def close(self) -> None:
         """Closes the connections that no request is using; the reader opens others when it is used again."""
@@ -128,7 +142,12 @@ class ClusterReader:
 
     def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """See ``LogReader``."""
-        return self._cluster.retry("look up offsets", lambda: self._offsets(timestamps))
+        found = self._cluster.retry("look up offsets", lambda: self._offsets(timestamps))
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    def end_epoch(self, partition: Partition, end: int) -> int | None:
+        """See ``LogReader``."""
+        return self._ends.epoch_of(partition, self._cluster.topic_ids.get(partition[0]), end)
 
     def sizes(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """See ``LogReader``."""
@@ -155,9 +174,16 @@ class ClusterReader:
                         self._report_loss(text, fail_on_data_loss=fail_on_data_loss)
                         return
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    if from_leader:  # a replica may be behind, and the leader decides
-                        position = self._after_loss(work, position, waits, fail_on_data_loss=fail_on_data_loss)
+                is_outside = isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+                if is_outside and not from_leader:  # a replica may be behind, and the leader decides
+                    continue
+                if is_outside or isinstance(error, ShortLogError):
+                    left = self._left(work, position, fail_on_data_loss=fail_on_data_loss)
+                    if left is not None:
+                        work = left
+                        continue
+                if is_outside:
+                    position = self._after_loss(work, position, waits, fail_on_data_loss=fail_on_data_loss)
                     continue
                 waits.failed(error)
                 self._cluster.forget()
@@ -213,8 +239,9 @@ class ClusterReader:
             by_leader.setdefault(self._cluster.leader_address(partition), []).append(partition)
         return by_leader
 
-    def _offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        found: dict[Partition, int | None] = {}
+    def _offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, tuple[int | None, int]]:
+        """Returns offsets and leader epochs."""
+        found: dict[Partition, tuple[int | None, int]] = {}
         for address, partitions in self._by_leader(list(timestamps)).items():
             by_topic: dict[str, list[ListOffsetsPartition]] = {}
             for topic, number in partitions:
@@ -230,7 +257,10 @@ class ClusterReader:
             for entry in answer.topics:
                 for part in entry.partitions:
                     raise_for(part.error_code, f"{entry.name}-{part.partition_index}")
-                    found[entry.name, part.partition_index] = part.offset if part.offset >= 0 else None
+                    key = entry.name, part.partition_index
+                    found[key] = part.offset if part.offset >= 0 else None, part.leader_epoch
+                    if timestamps.get(key) == LATEST:
+                        self._ends.note(key, self._cluster.topic_ids.get(entry.name), part.leader_epoch, part.offset)
         missing = [partition for partition in timestamps if partition not in found]
         if missing:
             raise ConnectionError(f"the ListOffsets response lacks {missing[0][0]}-{missing[0][1]}")
@@ -283,7 +313,7 @@ class ClusterReader:
                 batches = [] if data.records is None else list(iterate_batches(data.records))
                 reached = max([position, *(header.next_offset for _, header in batches)])
                 if reached == position and data.high_watermark < work.end:
-                    raise ConnectionError(
+                    raise ShortLogError(
                         f"{work.topic}-{work.partition} ends at {data.high_watermark}, {work.end} was seen before"
                     )
                 goes_on = reached < work.end and not connection.is_outdated
@@ -349,6 +379,29 @@ class ClusterReader:
         expected = {work.topic: work.topic_id} if work.topic_id else None
         now = self.topic_ids([work.topic], expected).get(work.topic)
         return now is None or (bool(work.topic_id) and now != work.topic_id)
+
+    def _left(self, work: OffsetRange, position: int, *, fail_on_data_loss: bool) -> OffsetRange | None:
+        """Returns what is left of a range whose last records are gone; None if they may still be there.
+
+        They are gone if the leader names an end before them and leads in an epoch in which it must have had them: that
+        of the leader that named the end of the range, or a later one.
+
+        Raises:
+            DataLossError: records are gone, and ``fail_on_data_loss`` is true.
+        """
+        if work.leader_epoch < 0:
+            return None
+        partition = (work.topic, work.partition)
+        self._cluster.forget()
+        latest, epoch = self._cluster.retry("look up offsets", lambda: self._offsets({partition: LATEST}))[partition]
+        if latest is None or latest >= work.end or epoch < work.leader_epoch:
+            return None
+        self._report_loss(
+            f"{work.topic}-{work.partition} was cut at offset {latest}: its records "
+            f"{max(position, latest)}..{work.end - 1} are gone",
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        return replace(work, end=max(latest, work.start))
 
     def _after_loss(self, work: OffsetRange, position: int, waits: RetryTimer, *, fail_on_data_loss: bool) -> int:
         """Returns where to go on after a leader has called the position out of range.

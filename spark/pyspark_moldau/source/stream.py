@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_moldau.errors import message_first, message_first_while_read
+from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import (
     START_MARK,
     Checkpoint,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SETTLE_S = 10.0
-SETTLE_POLL_S: Final = 0.1
 UNLIMITED_ROWS: Final = 2**62
 
 
@@ -229,13 +228,13 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("topic-missing topic=%s: it is read from its beginning once it exists", topic)
 
     def _ends(self, at_least: Offsets, topic_ids_before: Mapping[str, str]) -> tuple[Offsets, dict[str, str]]:
-        """Returns end offsets and topic ids; while an end is missing or too low, asks again for up to ``SETTLE_S``.
+        """Returns end offsets and topic ids; asks again for up to ``SETTLE_S`` while an end is missing or too low.
 
         A new leader may report a lower high watermark until its followers have fetched from it, and a broker that has
         just started may not know all topics; only what stays so means that records are gone.
         """
         reader = self._connect(self._options.client)
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + planning.SETTLE_S
         while True:
             partitions = reader.partitions(self._options.subscription, missing_ok=True)
             latest = reader.offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
@@ -247,7 +246,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             if settled or time.monotonic() >= deadline:
                 return ends, topic_ids
-            time.sleep(SETTLE_POLL_S)
+            time.sleep(planning.SETTLE_POLL_S)
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -36,12 +36,17 @@ OPTIONS = {"kafka.bootstrap.servers": "one:1,two:2", "subscribe": "t", "starting
 
 @dataclass
 class Broker:
-    """Its metadata have ``topic_id`` (None: no topic) and ``leader``; its log has ``records``."""
+    """Its metadata have ``topic_id`` (None: no topic) and ``leader``; its log ``records``; it leads in ``epoch``."""
 
     topic_id: uuid.UUID | None = PRESENT
     leader: int = 1
     records: int = 3
     asked: int = 0
+    epoch: int = -1
+    hears_after: int = 0  # so often it names itself, and then ``leader``
+
+    def names_leader(self):
+        return self.leader if self.asked > self.hears_after else 1
 
 
 class Connection:
@@ -66,7 +71,7 @@ class Connection:
             name="t",
             topic_id=broker.topic_id or uuid.UUID(int=0),
             error_code=ErrorCode.NONE if broker.topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            partitions=[MetadataResponsePartition(partition_index=0, leader_id=broker.leader)],
+            partitions=[MetadataResponsePartition(partition_index=0, leader_id=broker.names_leader())],
         )
         names = [MetadataResponseBroker(node_id=node, host=host, port=port) for node, (host, port) in ADDRESSES.items()]
         return MetadataResponse(brokers=names, topics=[topic])
@@ -76,7 +81,10 @@ class Connection:
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
-                    name="t", partitions=[ListOffsetsPartitionResponse(partition_index=0, offset=at)]
+                    name="t",
+                    partitions=[
+                        ListOffsetsPartitionResponse(partition_index=0, offset=at, leader_epoch=self._broker.epoch)
+                    ],
                 )
             ]
         )
@@ -151,3 +159,40 @@ def test_a_log_that_stays_cut_is_data_loss(monkeypatch):
     work = OffsetRange(topic="t", partition=0, start=2, end=3, topic_id=id_text(PRESENT))
     with pytest.raises(DataLossError, match=r"t-0 was cut below offset 2: records 2\.\.2 are gone"):
         values(reader, work)
+
+
+CUT = {"position past the log": 2, "position in the log": 1}
+
+
+@pytest.mark.parametrize("start", CUT.values(), ids=CUT)
+@pytest.mark.parametrize("epoch", [5, 6], ids=["same epoch", "later epoch"])
+def test_a_leader_that_must_have_the_records_is_believed(monkeypatch, start, epoch):
+    """Its leader epoch is that of the leader that named the end, or a later one: no waiting brings the records back."""
+    reader = reader_of(monkeypatch, Broker(records=1, epoch=epoch), Broker(), api_timeout_ms=60_000)
+    work = OffsetRange(topic="t", partition=0, start=start, end=3, topic_id=id_text(PRESENT), leader_epoch=5)
+    with pytest.raises(DataLossError, match=rf"t-0 was cut at offset 1: its records {start}\.\.2 are gone; set failOn"):
+        list(reader.read(work, fail_on_data_loss=True))
+    assert values(reader, work) == []
+
+
+def test_what_is_left_of_a_cut_range_is_read(monkeypatch):
+    reader = reader_of(monkeypatch, Broker(records=2, epoch=5), Broker(), api_timeout_ms=60_000)
+    work = OffsetRange(topic="t", partition=0, start=0, end=3, topic_id=id_text(PRESENT), leader_epoch=5)
+    assert values(reader, work) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("start", CUT.values(), ids=CUT)
+def test_a_leader_of_an_earlier_epoch_is_not_believed(monkeypatch, start):
+    """It is cut off, and so are all brokers that the reader reaches, until one of them has heard of its successor."""
+    former = Broker(records=1, epoch=4, leader=2, hears_after=4)
+    reader = reader_of(monkeypatch, former, Broker(leader=2, epoch=5))
+    work = OffsetRange(topic="t", partition=0, start=start, end=3, topic_id=id_text(PRESENT), leader_epoch=5)
+    assert values(reader, work) == [b"%d" % n for n in range(start, 3)]
+
+
+def test_a_plan_has_the_epochs_of_its_ends(monkeypatch):
+    reader = reader_of(monkeypatch, Broker(epoch=5), Broker(epoch=5))
+    stream = source.MoldauStreamReader(parse_options(OPTIONS, streaming=True), connect=lambda client: reader)
+    known = {f"t#{id_text(PRESENT)}": {}}
+    tasks = stream.partitions({"t": {"0": 0}} | known, {"t": {"0": 3}} | known)
+    assert [one.leader_epoch for task in tasks for one in task.ranges] == [5]

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_moldau import errors
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.source import arrow
+from pyspark_moldau.source import arrow, planning
 from pyspark_moldau.source import data_source as source
 from pyspark_moldau.source import stream as stream_module
 from pyspark_moldau.source.core import columns
@@ -130,7 +130,7 @@ def test_available_now_ends_at_the_end_it_saw_first(log):
 
 def test_available_now_never_plans_past_the_end_of_a_log(log, monkeypatch):
     """The topic becomes another, shorter one after the end was seen, or is cut below it."""
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     reader = stream(log, failOnDataLoss="false")
     start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     reader.prepareForTriggerAvailableNow()
@@ -231,12 +231,34 @@ def test_a_topic_that_disappears_is_data_loss(log):
 
 
 def test_a_log_that_was_cut_below_the_position_is_data_loss(log, monkeypatch):
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     reader = stream(log)
     start = {"t": {"0": 50, "1": 4}}
     end = reader.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLossError, match="t-0 ends at 10, before the position 50"):
         reader.partitions(start, end)
+
+
+def test_a_repeated_batch_of_a_log_that_was_cut(log, monkeypatch):
+    """A query that starts again repeats the batch that its checkpoint has, and the log has lost records meanwhile."""
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
+    first = stream(log)
+    start = {"t": {"0": 4, "1": 4}}
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert len(rows(first, first.partitions(start, end))) == 6
+    del log.records["t", 0][6:]
+    log.forget_ends()
+    with pytest.raises(
+        DataLossError, match=r"t-0 was cut at offset 6: its records 6\.\.9 are gone; set failOnDataLoss"
+    ):
+        stream(log).partitions(start, end)
+    lenient = stream(log, failOnDataLoss="false")
+    assert offsets_of(rows(lenient, lenient.partitions(start, end))) == [(0, 4), (0, 5)]
+    log.append(("t", 0), (9, b"k", b"after", ()))
+    position = lenient.latestOffset(end, ReadAllAvailable())
+    log.append(("t", 0), (9, b"k", b"later", ()))
+    following = lenient.latestOffset(position, ReadAllAvailable())
+    assert offsets_of(rows(lenient, lenient.partitions(position, following))) == [(0, 7)]
 
 
 def test_batch_reads_everything_or_between_given_offsets(log):
@@ -336,7 +358,7 @@ def test_a_topic_that_was_created_again_is_data_loss(log):
 @pytest.mark.parametrize("records", [3, 30], ids=["shorter", "longer"])
 def test_a_recreated_topic_is_read_from_its_beginning(log, monkeypatch, records):
     """Without failOnDataLoss the new topic is read from its beginning, whether it is shorter or longer."""
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     reader = stream(log, failOnDataLoss="false")
     start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     log.delete("t")
@@ -365,7 +387,7 @@ def test_checkpoints_without_topic_ids_are_read(log):
 
 
 def test_a_deleted_topic_ends_a_query_or_waits_for_it(log, monkeypatch):
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     start = stream(log).initialOffset()
     log.delete("t")
     with pytest.raises(DataLossError, match="t-0 was deleted while the query read it"):
@@ -380,7 +402,7 @@ def test_a_deleted_topic_ends_a_query_or_waits_for_it(log, monkeypatch):
 
 
 def test_a_misspelt_topic_is_refused_at_a_restart(log, monkeypatch):
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     with pytest.raises(OptionError, match="subscribe: topic tt does not exist"):
         stream(log, subscribe="t,tt").latestOffset({"t": {"0": 0, "1": 0}}, ReadAllAvailable())
 

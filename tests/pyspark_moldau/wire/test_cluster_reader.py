@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.source import stream as stream_module
+from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import from_checkpoint
 from pyspark_moldau.source.core.options import OptionError, Subscription, parse_options
 from pyspark_moldau.source.data_source import MoldauBatchReader
@@ -185,7 +185,7 @@ def recreate(bootstrap, topic, records):
 @pytest.mark.parametrize("records", [3, 30], ids=["shorter", "longer"])
 def test_a_recreated_topic_is_distinguished(plain, monkeypatch, records):
     """The new topic may be shorter or longer than what was read; offsets alone would show only the first."""
-    monkeypatch.setattr(stream_module, "SETTLE_S", 1.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 1.0)
     topic = f"again-{records}"
     create_topic(plain, topic, 1, 2)
     ConfluentClient(plain).produce(topic, [(None, b"old", [])] * 10)

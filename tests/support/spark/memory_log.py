@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
 from pyspark_moldau.errors import DataLossError
+from pyspark_moldau.source.core.ends import SeenEnds
 from pyspark_moldau.source.core.options import EARLIEST, LATEST
 from pyspark_moldau.wire.cluster import UnknownTopicError
 from pyspark_moldau.wire.decoding import Chunk
@@ -28,6 +29,11 @@ class MemoryLog:
         self.records: dict[Partition, list[Record[bytes, bytes]]] = {partition: [] for partition in partitions}
         self.ids = {topic: "id-1" for topic, _ in partitions}
         self.bytes_of_record = 100
+        self.forget_ends()
+
+    def forget_ends(self) -> None:
+        """Forgets the ends that were looked up, as a new process of a query has seen none."""
+        self._ends = SeenEnds()
 
     def append(self, partition: Partition, *pairs: Appended) -> None:
         log = self.records[partition]
@@ -61,6 +67,9 @@ class MemoryLog:
     def topic_ids(self, topics: Iterable[str], expected: Mapping[str, str] | None = None) -> dict[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
+    def end_epoch(self, partition: Partition, end: int) -> int | None:
+        return self._ends.epoch_of(partition, self.ids.get(partition[0]), end)
+
     def sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.bytes_of_record * len(self.records[partition]) for partition in partitions}
 
@@ -71,7 +80,8 @@ class MemoryLog:
             if timestamp == EARLIEST:
                 result[partition] = self.starts[partition]
             elif timestamp == LATEST:
-                result[partition] = self.starts[partition] + len(log)
+                result[partition] = end = self.starts[partition] + len(log)
+                self._ends.note(partition, self.ids[partition[0]], 0, end)
             else:
                 result[partition] = next((r.offset for r in log if r.timestamp >= timestamp), None)
         return result

@@ -48,6 +48,7 @@ class OffsetRange:
     start: int
     end: int
     topic_id: str = ""  # of the topic that the offsets are of; empty where it is not known
+    leader_epoch: int = -1  # of a leader whose log reached ``end``; -1 where it is not known
 
 
 def to_checkpoint(offsets: Mapping[Partition, int], topic_ids: Mapping[str, str] | None = None) -> Checkpoint:
