@@ -53,6 +53,55 @@ PROTOCOL: Final = "security.protocol"
 JAAS: Final = "sasl.jaas.config"
 SECURITY_PREFIXES: Final = (PROTOCOL, "ssl.", "sasl.")
 
+JAVA_SECURITY: Final = (
+    "sasl.client.callback.handler.class",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.oauthbearer.assertion.algorithm",
+    "sasl.oauthbearer.assertion.claim.aud",
+    "sasl.oauthbearer.assertion.claim.exp.seconds",
+    "sasl.oauthbearer.assertion.claim.iss",
+    "sasl.oauthbearer.assertion.claim.jti.include",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds",
+    "sasl.oauthbearer.assertion.claim.sub",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.template.file",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+    "security.providers",
+    "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+"""Keys of logins and TLS that Kafka's Java clients alone can obey: their classes, Kerberos, how they renew tokens."""
+
 WITHOUT_EFFECT: Final = (
     "allow.auto.create.topics",
     "auto.commit.interval.ms",
@@ -79,14 +128,9 @@ WITHOUT_EFFECT: Final = (
     "partition.assignment.strategy",
     "reconnect.backoff.max.ms",
     "reconnect.backoff.ms",
-    "security.providers",
     "session.timeout.ms",
     "socket.connection.setup.timeout.max.ms",
-    "ssl.engine.factory.class",
-    "ssl.keymanager.algorithm",
-    "ssl.provider",
-    "ssl.secure.random.implementation",
-    "ssl.trustmanager.algorithm",
+    *JAVA_SECURITY,
 )
 """Keys of Kafka's consumer that are accepted and change nothing here."""
 
@@ -181,7 +225,9 @@ def check_names(keys: Mapping[str, str]) -> None:
             raise OptionError(f"{PREFIX}{name} is not supported: {REFUSED[name]}")
         if name in _SILENT or (name not in WITHOUT_EFFECT and name in known):
             continue
-        near = [] if name in known or name.startswith(SECURITY_PREFIXES) else difflib.get_close_matches(name, known, 1)
+        # Later versions of Kafka have more keys of logins, whose names are like those that are known.
+        likeness = 0.9 if name.startswith(SECURITY_PREFIXES) else 0.6
+        near = [] if name in known else difflib.get_close_matches(name, known, 1, likeness)
         if near:
             raise OptionError(f"unknown option {PREFIX}{name}; did you mean {PREFIX}{near[0]}?")
         logger.warning("option-without-effect name=%s: Spark's Kafka source takes it; it changes nothing here", name)

@@ -18,6 +18,8 @@ from moldau import Admin, KafkaError, Producer
 from moldau.consumer import CommittedOffset
 from moldau.producer import PreparedTransaction, TransactionError
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.config import ConfigError
+from pyspark_moldau.client_options import PREFIX
 from pyspark_moldau.errors import SinkError
 from pyspark_moldau.sink.core.decision_codec import decode_decision, encode_decision, parts_of
 from pyspark_moldau.sink.core.protocol import (
@@ -269,13 +271,16 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
                 f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
                 "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
             )
-    elif "partition" in str(error):
+        return SinkError(f"rows for topic {topic!r} were not written: {error}")
+    if "partition" in str(error):
         return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
     return SinkError(f"{place}: rows for topic {topic!r} were not written: {error}")
 
 
 def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
-    """Returns the error of a refused login or a missing right with option and remedy, None for other errors."""
+    """Returns the error of a refused connection, login or right with option and remedy, None for other errors."""
+    if error.code is ErrorCode.INVALID_CONFIG:
+        return SinkError(_unusable(str(error)))
     if error.code in _NOT_LOGGED_IN:
         return SinkError(refusal(error, options.producer.get("sasl.mechanism", ""), options.producer))
     found = _MISSING_RIGHTS.get(error.code)
@@ -285,10 +290,19 @@ def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
     return SinkError(f"{place}: this client may not write ({error}); {found[1]}")
 
 
+def _unusable(text: str) -> str:
+    """Returns the line for brokers whose listeners do not fit the client's configuration."""
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"{PREFIX}ssl.truststore.location: {text}; name the PEM file with its signer, or check the host name"
+    return f"{PREFIX}security.protocol: {text.replace('security.protocol=', f'{PREFIX}security.protocol=')}"
+
+
 def _run(options: SinkOptions, main: Callable[[], Awaitable[T]]) -> T:
-    """Runs ``main``, and reports refused logins and missing rights by option."""
+    """Runs ``main``, and reports by option what keeps the client from the brokers or from the topic."""
     try:
         return trio.run(main)
+    except ConfigError as error:
+        raise SinkError(f"{PREFIX}{error.problems[0]}") from error
     except KafkaError as error:
         unentitled = denied(error, options)
         if unentitled is None:

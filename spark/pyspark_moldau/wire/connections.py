@@ -58,6 +58,7 @@ class BrokerConnection:
             OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
         """
         self._client_id = client.client_id
+        self._peer = f"{host}:{port}"
         self._has_answered = False
         self._until_s = math.inf
         context, login = tls_context(client), login_of(client)
@@ -123,7 +124,12 @@ class BrokerConnection:
         view = memoryview(bytearray(count))
         filled = 0
         while filled < count:
-            received = self._socket.recv_into(view[filled:])
+            try:
+                received = self._socket.recv_into(view[filled:])
+            except OSError as error:
+                # TLS 1.3 brokers look at the client's certificate when the client takes the handshake for finished.
+                _check_alert(error, self._peer)
+                raise
             if received == 0:
                 hint = "" if self._has_answered or self._speaks_sasl else NO_LOGIN
                 raise ConnectionResetError(f"the broker closed the connection{hint}")
@@ -148,9 +154,24 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
             f"({error.verify_message}); name the PEM file with its signer, or check the host name"
         ) from error
     except ssl.SSLError as error:
+        _check_alert(error, f"{host}:{port}")
         if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
             raise ConnectionError(
                 f"{host}:{port} does not speak TLS: set {PREFIX}security.protocol to {otherwise}, "
                 "or use its TLS listener"
             ) from error
         raise
+
+
+def _check_alert(error: OSError, peer: str) -> None:
+    """Refuses the keys of TLS if the broker ended the connection because of the client's certificate.
+
+    Raises:
+        OptionError: it did; another attempt would not help.
+    """
+    reason = getattr(error, "reason", None)  # of an SSLError
+    if isinstance(reason, str) and "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        raise OptionError(
+            f"{PREFIX}ssl.keystore.location: {peer} did not accept the certificate of this client, or got none "
+            f"({reason}); name the PEM file with a certificate that the broker trusts, and its key"
+        ) from error

@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_moldau.client_options import JAVA_SECURITY
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.rows import check_schema
 from pyspark_moldau.sink.writer import MoldauStreamWriter
@@ -42,6 +43,14 @@ def test_producer_keys_reach_the_producer():
     assert (options.producer["compression.type"], options.producer["batch.size"]) == ("zstd", "1000")
     assert options.ignored == ("send.buffer.bytes",)
     assert "send.buffer.bytes" not in options.producer
+
+
+def test_keys_of_logins_that_java_alone_obeys_are_taken():
+    """The same options serve the source, the sink and Spark's connector; the source takes these keys too."""
+    handler = "sasl.login.callback.handler.class"
+    options = parse(topic="t", kafka_sasl_login_callback_handler_class="OAuthBearerLoginCallbackHandler")
+    assert options.ignored == (handler,)
+    assert parse(topic="t", **{f"kafka_{key}": "1" for key in JAVA_SECURITY}).ignored == tuple(sorted(JAVA_SECURITY))
 
 
 def test_a_key_without_effect_is_warned_of(caplog):

@@ -67,6 +67,14 @@ def test_a_token_is_fetched_outside_of_a_trio_run(tmp_path):
     assert b"auth=Bearer e30.e30.c2ln" in log_in(client_of(**url), answers())[0][-1]
 
 
+def test_a_token_file_that_is_missing_is_named_by_its_key(tmp_path):
+    """Another attempt may find it: whatever renews the token may be about to replace the file."""
+    url = f"file:{tmp_path}/none"
+    options = {"kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": url}
+    with pytest.raises(OSError, match=rf"^sasl\.oauthbearer\.token\.endpoint\.url = {url}: No such file or directory"):
+        log_in(client_of(**options), answers())
+
+
 def test_a_session_with_an_end_is_left_before_it():
     before_s = time.monotonic()
     until_s = log_in(client_of(**BY_NAME), answers(lifetime_ms=10_000))[1]

@@ -4,11 +4,14 @@ Method: two real nodes in two racks, each with a TLS and a plain listener; the r
 called as Spark calls them; Spark does not run.
 """
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau_jepsen.launcher.ports import take_free_ports
-from pyspark_moldau.errors import DataLossError
+from pyspark_moldau.errors import DataLossError, SinkError
+from pyspark_moldau.sink.cluster import Attempt, Names, write_at_least_once, write_exactly_once
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import from_checkpoint
 from pyspark_moldau.source.core.options import OptionError, Subscription, parse_options
@@ -124,14 +127,47 @@ def test_a_query_reads_from_tls_listeners(nodes, plain, files):
         ("SECURE", "missing.pem", r"kafka\.ssl\.truststore\.location = .*missing\.pem.*: cannot be read"),
         ("PLAIN", "trust.pem", r"does not speak TLS: set kafka\.security\.protocol to PLAINTEXT"),
         ("SECURE", None, r"this listener speaks TLS: set kafka\.security\.protocol to SSL"),
+        ("MUTUAL", "trust.pem", r"kafka\.ssl\.keystore\.location: 127.* did not accept the certificate .*_REQUIRED"),
     ],
-    ids=["foreign", "missing", "plain listener", "plain client"],
+    ids=["foreign", "missing", "plain listener", "plain client", "no certificate"],
 )
 def test_wrong_tls_settings_are_named(nodes, plain, files, listener, trust, message):
     tls = {"kafka__security__protocol": "SSL", "kafka__ssl__truststore__location": str(files / str(trust))}
     options = parsed(nodes[listener], **(tls if trust else {}) | {"kafka__default__api__timeout__ms": "1000"})
     with pytest.raises(Exception, match=message):
         MoldauBatchReader(options).partitions()
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    ("listener", "trust", "message"),
+    [
+        (
+            "SECURE",
+            "foreign-trust.pem",
+            r"^kafka\.ssl\.truststore\.location: .*VERIFY_FAILED.*; name the PEM",
+        ),
+        ("SECURE", "missing.pem", r"^kafka\.ssl\.truststore\.location = .*missing\.pem.*: cannot be read"),
+        ("PLAIN", "trust.pem", r"^kafka\.security\.protocol: .* set kafka\.security\.protocol=PLAINTEXT$"),
+        ("SECURE", None, r"^kafka\.security\.protocol: .* speaks TLS: set kafka\.security\.protocol=SSL"),
+    ],
+    ids=["foreign", "missing", "plain listener", "plain client"],
+)
+def test_the_sink_names_wrong_tls_settings(nodes, plain, files, listener, trust, message, guarantee):
+    tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": str(files / str(trust))}
+    given = {"kafka.bootstrap.servers": nodes[listener], "topic": "t", "deliveryGuarantee": guarantee}
+    options = parse_sink_options(given | (tls if trust else {}), streaming=False)
+    rows = iter([pa.RecordBatch.from_pydict({"value": ["v"]})])
+    attempt = Attempt(names=Names(app_id="a"), batch=0, run="r", partition=0, attempt=0)
+
+    def write():
+        if options.is_exactly_once:
+            write_exactly_once(options, attempt, rows)
+        else:
+            write_at_least_once(options, rows)
+
+    with pytest.raises(SinkError, match=message):
+        write()
 
 
 def test_records_come_from_the_replica_in_the_readers_rack(plain):

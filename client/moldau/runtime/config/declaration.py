@@ -120,7 +120,9 @@ class ConfigKey:
     def allowed(self) -> str:
         """Describes the allowed values in words."""
         if self.choices:
-            return ("a list of " if self.type is ConfigType.LIST else "one of ") + ", ".join(self.choices)
+            empty = ", or empty" if "" in self.choices else ""
+            named = ", ".join(choice for choice in self.choices if choice) + empty
+            return ("a list of " if self.type is ConfigType.LIST else "one of ") + named
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         if self.type not in _NUMBERS:

@@ -221,11 +221,14 @@ class Login:
         return self._read_token(url) if url.startswith("file:") else await self._request_token(url)
 
     def _read_token(self, url: str) -> str:
-        file = self._environment.disk.open(urlsplit(url).path, OpenMode.READ)
         try:
-            return file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
-        finally:
-            file.close()
+            file = self._environment.disk.open(urlsplit(url).path, OpenMode.READ)
+            try:
+                return file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
+            finally:
+                file.close()
+        except OSError as error:
+            raise ConnectionError(f"sasl.oauthbearer.token.endpoint.url = {url}: {error.strerror or error}") from error
 
     async def _request_token(self, url: str) -> str:
         """Requests a token by the client credentials grant (RFC 6749 section 4.4)."""

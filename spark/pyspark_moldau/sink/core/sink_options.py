@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
+from pyspark_moldau.client_options import JAVA_SECURITY
 from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ HARMLESS: Final = frozenset(
         "auto.include.jmx.reporter",
         "socket.connection.setup.timeout.max.ms",
         "transaction.two.phase.commit.enable",
-        "security.providers",
+        *JAVA_SECURITY,
     )
 )
 """Keys of Kafka's producer without a meaning for Moldau's client, that change nothing of what is written."""

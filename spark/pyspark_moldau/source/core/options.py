@@ -220,6 +220,8 @@ def _refuse(given: Mapping[str, str]) -> None:
             )
             if key == "path":
                 hint = "load() takes no path; name topics by the option subscribe"
+            elif key in ("topic", "topics"):
+                hint = "name topics by the option subscribe"
             raise OptionError(f"unknown option {key}; {hint}")
         name = _KNOWN.get(key, key)
         if name in _REPLACED:
