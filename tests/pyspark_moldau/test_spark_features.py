@@ -6,6 +6,7 @@ Spark tests share, and one broker.
 
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
@@ -188,3 +189,17 @@ def test_a_topic_created_again_is_noticed_by_a_query(spark, brokers, tmp_path, l
     assert failure is None
     rows = spark.read.parquet(str(tmp_path / "data")).where("value = 'new'").collect()
     assert sorted(row["offset"] for row in rows) == list(range(12))
+
+
+def test_a_thread_of_its_own_writes_after_prepare(spark, brokers):
+    """Spark looks for Python data sources in the session of the thread that writes, and other threads have none."""
+    create_topic(brokers.bootstrap, "by-thread", 1, 1)
+    servers = {"kafka.bootstrap.servers": brokers.bootstrap}
+
+    def write():
+        rows = prepare(spark).sql("select 'v' as value")
+        rows.write.format("moldau").options(**servers).option("topic", "by-thread").mode("append").save()
+
+    with ThreadPoolExecutor(1) as pool:
+        patiently(lambda: pool.submit(write).result())
+    assert batch(spark, brokers, subscribe="by-thread").count() >= 1

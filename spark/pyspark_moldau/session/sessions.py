@@ -150,6 +150,8 @@ def prepare(session: SparkSession) -> SparkSession:
 
     It registers the data source, which Spark does not find in editable installations, lets batch queries push filters
     down unless the session says otherwise, and has Spark redact login texts and private keys where it shows options.
+    Each further thread that writes batches calls it too, because Spark looks for Python data sources in the active
+    session of the thread, and another thread than the one that started the session has none.
 
     Raises:
         UnsupportedSparkError: PySpark is too old.
@@ -164,4 +166,7 @@ def prepare(session: SparkSession) -> SparkSession:
     if SECRET_OPTIONS not in (pattern or ""):
         session.conf.set(REDACTED, f"{pattern}|{SECRET_OPTIONS}" if pattern else f"(?i){SECRET_OPTIONS}")
     session.dataSource.register(DefaultSource)
+    jvm = getattr(session, "_jvm", None)  # a session of Spark Connect has none
+    if jvm is not None and jvm.SparkSession.getActiveSession().isEmpty():
+        jvm.SparkSession.setActiveSession(session._jsparkSession)
     return session
