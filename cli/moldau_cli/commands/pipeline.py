@@ -243,16 +243,20 @@ def _is_installed(name: str) -> bool:
 
 
 def _document(report: JobReport) -> dict[str, output.Json]:
-    queries: dict[str, output.Json] = {
-        name: {"records": rows, "batches": report.batches[name]} for name, rows in report.rows.items()
-    }
+    queries: dict[str, output.Json] = {}
+    for name, rows in report.rows.items():
+        counted: dict[str, output.Json] = {"records": rows, "batches": report.batches[name]}
+        if name in report.dead_letters:
+            counted["dead_letters"] = report.dead_letters[name]
+        queries[name] = counted
     return {"queries": queries, "late_rows": report.late_rows}
 
 
 def _text(report: JobReport) -> str:
-    lines = [
-        f"{name:<13} {rows:,} records in {report.batches[name]:,} micro-batches" for name, rows in report.rows.items()
-    ]
+    lines = []
+    for name, rows in report.rows.items():
+        found = f"{report.dead_letters[name]:,} of " if name in report.dead_letters else ""
+        lines.append(f"{name:<13} {found}{rows:,} records in {report.batches[name]:,} micro-batches")
     if report.late_rows:
         lines.append(f"late          {report.late_rows:,} rows came after the watermark and are not in the result")
     return "\n".join(lines)

@@ -23,8 +23,16 @@ from pyspark_moldau.jobs.config.job_config import check_cluster, load_config, so
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, first_line, job_session, run_queries, started, topic_writer
-from pyspark_moldau.jobs.queries.writing import DEAD_LETTERS, MAIN
+from pyspark_moldau.jobs.queries.running import (
+    DEAD_LETTERS,
+    JobReport,
+    first_line,
+    job_session,
+    run_queries,
+    started,
+    topic_writer,
+)
+from pyspark_moldau.jobs.queries.writing import MAIN
 from pyspark_moldau.jobs.tables import write_atomically
 
 if TYPE_CHECKING:

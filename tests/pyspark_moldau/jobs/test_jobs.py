@@ -446,16 +446,14 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
 
 
 def test_the_command_runs_a_job_and_reports_its_failure(spark, brokers, tmp_path, capsys):
-    """The command uses the session of the process; a missing topic is reported in one line."""
+    """The command uses the session of the process, and counts dead letters; a missing topic is reported in one line."""
     create_topic(brokers.bootstrap, "command", 1, 1)
-    ConfluentClient(brokers.bootstrap).produce("command", records_of(flights(0, 5)))
+    ConfluentClient(brokers.bootstrap).produce("command", [*records_of(flights(0, 5)), (b"bad", b"{", [])])
     job = Job(brokers, tmp_path, "command")
-    text = job.source() + '[sink]\ntable = "table"\n'
-    assert main(["--json", "pipeline", "load", str(job.write("command", text))]) == 0
-    assert json.loads(capsys.readouterr().out)["queries"] == {"main": {"records": 5, "batches": 1}}
+    text = job.source(payload=True) + '[sink]\ntable = "table"\n'
     places = {
-        "[source] topics": text.replace("command", "no-such-topic"),
-        "[source.payload] dead_letter_topic": job.source(payload=True) + '[sink]\ntable = "table"\n',
+        "[source] topics": job.source().replace("command", "no-such-topic") + '[sink]\ntable = "table"\n',
+        "[source.payload] dead_letter_topic": text,
     }
     for place, wrong in places.items():
         assert main(["pipeline", "load", str(job.write("none", wrong))]) == 2
@@ -463,6 +461,11 @@ def test_the_command_runs_a_job_and_reports_its_failure(spark, brokers, tmp_path
         topic = "no-such-topic" if place.endswith("topics") else "command-dead"
         assert line.startswith(f"moldau: {tmp_path / 'none.toml'}: {place}: topic {topic} does not exist on ")
         assert f"moldau topics create {topic}" in line
+    create_topic(brokers.bootstrap, "command-dead", 1, 1)
+    assert main(["--json", "pipeline", "load", str(job.write("command", text))]) == 0
+    counted = json.loads(capsys.readouterr().out)["queries"]
+    read = {"records": 6, "batches": 1}
+    assert counted == {"main": read, "dead-letters": read | {"dead_letters": 1}}
     wrong = job.source() + '[sink]\ntable = "t"\n[aggregate]\nwindow = "1 hour"\nwatermark = "1 hour"\n'
     assert main(["pipeline", "aggregate", str(job.write("wrong", wrong + 'columns = { n = "sum(vlaue)" }\n'))]) == 2
     (line,) = capsys.readouterr().err.splitlines()

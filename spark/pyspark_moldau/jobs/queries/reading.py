@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
+from pyspark_moldau.jobs.queries.running import DEAD_LETTERS
 from pyspark_moldau.source.core.options import EARLIEST, parse_options
 from pyspark_moldau.source.planning import connect_cluster
 
@@ -64,9 +65,10 @@ def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceCo
         )
     )
     decoded = _decoded(_raw(session, config, source, streaming=True), source.payload)
-    return decoded.where(functions.col(ERROR).isNotNull()).selectExpr(
+    letters = decoded.where(functions.col(ERROR).isNotNull()).selectExpr(
         "key", f"{RAW} as value", f"array({headers}) as headers", "timestamp"
     )
+    return letters.observe(DEAD_LETTERS, functions.expr("count(*)").alias("records"))
 
 
 def value_type(payload: PayloadConfig) -> DataType:

@@ -30,23 +30,31 @@ POLL_S: Final = 0.2
 MASTER: Final = "spark.master"
 LOCAL: Final = "local"
 STARTS_MAX: Final = 4
+DEAD_LETTERS: Final = "dead-letters"
+"""How names of queries begin that copy dead letters, and the name of Spark's observation that counts these."""
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """The results of a run's queries. ``late_rows`` came after the watermark, as Spark's state operators count."""
+    """The results of a run's queries.
+
+    ``rows`` counts what each query read, ``dead_letters`` what those of them wrote that copy dead letters.
+    ``late_rows`` came after the watermark, as Spark's state operators count.
+    """
 
     rows: Mapping[str, int]
     batches: Mapping[str, int]
     late_rows: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Progress:
     rows: dict[int, int] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
+    dead: dict[int, int] = field(default_factory=dict)
 
     def take(self, query: StreamingQuery) -> None:
         for report in query.recentProgress:
@@ -55,6 +63,9 @@ class _Progress:
             operators: list[Mapping[str, Any]] = list(report["stateOperators"])
             late = sum(int(one["numRowsDroppedByWatermark"]) for one in operators)
             self.late[number] = max(self.late.get(number, 0), late)
+            observed = report["observedMetrics"].get(DEAD_LETTERS)
+            if observed is not None:
+                self.dead[number] = max(self.dead.get(number, 0), int(observed["records"]))
 
 
 def job_session(config: JobConfig) -> SparkSession:
@@ -134,6 +145,7 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
         rows={name: sum(one.rows.values()) for name, one in progress.items()},
         batches={name: len(one.rows) for name, one in progress.items()},
         late_rows=sum(sum(one.late.values()) for one in progress.values()),
+        dead_letters={name: sum(one.dead.values()) for name, one in progress.items() if name.startswith(DEAD_LETTERS)},
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.reading import read_dead_letters
-from pyspark_moldau.jobs.queries.running import started, topic_writer
+from pyspark_moldau.jobs.queries.running import DEAD_LETTERS, started, topic_writer
 from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter, check_columns
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 MAIN = "main"
-DEAD_LETTERS = "dead-letters"
 
 
 class TopicWriter:
