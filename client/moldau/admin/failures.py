@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from moldau.protocol.schema import Response
 
+ABSENT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Codes for topics that do not exist. They are final where the controller answers, which knows each topic at once."""
 _LISTS = ("topics", "results", "responses")
 """Fields of responses that hold an error code and a message for each entry of the request."""
 
@@ -76,7 +78,10 @@ def raise_group_error(code: int, group_id: str, message: str | None = None) -> N
         raise KafkaError(found, f"group {group_id}: {message or found.message}")
 
 
-def first_retriable(codes: Iterable[int]) -> ErrorCode | None:
-    """Returns the first failure's code if all failures are retriable, else None."""
-    failed = [ErrorCode.of(code) for code in codes if code]
+def first_retriable(codes: Iterable[int], *, final: Collection[ErrorCode] = ()) -> ErrorCode | None:
+    """Returns the first failure's code if all failures are retriable, else None.
+
+    ``final`` are codes that do not count: another attempt would find the same.
+    """
+    failed = [ErrorCode.of(code) for code in codes if code and code not in final]
     return failed[0] if failed and all(code.retriable for code in failed) else None

@@ -476,6 +476,30 @@ def test_a_request_that_is_given_up_tells_the_brokers_reason():
     simulate(scenario, handlers, **{"default.api.timeout.ms": 1000})
 
 
+def test_a_topic_unknown_to_the_controller_is_refused_at_once():
+    absent = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def refuse_partitions(broker, request):
+        return cp.CreatePartitionsResponse(results=[cp.CreatePartitionsTopicResult(name="no", error_code=absent)])
+
+    def refuse_configs(broker, request):
+        refused = iac.AlterConfigsResourceResponse(resource_type=2, resource_name="no", error_code=absent)
+        return iac.IncrementalAlterConfigsResponse(responses=[refused])
+
+    async def scenario(cluster, admin):
+        resource = ConfigResource(type=ResourceType.TOPIC, name="no")
+        change = ConfigAlteration(name="retention.ms", value="1")
+        begun = trio.current_time()
+        for call in (admin.create_partitions({"no": 3}), admin.alter_configs({resource: [change]})):
+            with pytest.raises(AdminError) as raised:
+                await call
+            assert raised.value.failures["no"].code is absent
+        assert trio.current_time() - begun < 1
+
+    handlers = {ApiKey.CREATE_PARTITIONS: refuse_partitions, ApiKey.INCREMENTAL_ALTER_CONFIGS: refuse_configs}
+    simulate(scenario, handlers)
+
+
 def test_a_value_that_no_broker_could_read_is_refused_at_once():
     async def scenario(cluster, admin):
         begun = trio.current_time()

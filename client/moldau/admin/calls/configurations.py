@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.admin.calls.config_requests import alteration, by_broker
 from moldau.admin.checks import checked_alterations, checked_resources
-from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
+from moldau.admin.failures import ABSENT, error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
     ConfigAlteration,
     ConfigEntry,
@@ -109,7 +109,7 @@ class Configurations:
                 IncrementalAlterConfigsResponse,
                 alteration({resource: changes[resource] for resource in resources}, validate_only=validate_only),
                 node_id=node_id,
-                code_of=lambda each: first_retriable(r.error_code for r in each.responses),
+                code_of=lambda each: first_retriable((r.error_code for r in each.responses), final=ABSENT),
             )
             errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
             failures.update({name: error for name, error in errors.items() if error is not None})

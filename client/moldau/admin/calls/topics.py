@@ -8,7 +8,7 @@ from uuid import UUID
 import trio
 
 from moldau.admin.checks import checked_topics
-from moldau.admin.failures import AdminError, error_of, first_retriable, raise_failures
+from moldau.admin.failures import ABSENT, AdminError, error_of, first_retriable, raise_failures
 from moldau.admin.requester import Requester, by_topic, operations_of
 from moldau.admin.values import (
     CreatedTopic,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _DELETED_BY_ID = NeededVersion(6, "deletion of topics by id (KIP-516, Kafka 2.8)")
 _DESCRIBED_BY_ID = NeededVersion(12, "descriptions of topics by id (KIP-516, Kafka 3.1)")
 
@@ -146,7 +145,9 @@ class Topics:
             validate_only=validate_only,
         )
         response = await self._requester.ask(
-            CreatePartitionsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.results)
+            CreatePartitionsResponse,
+            request,
+            code_of=lambda each: first_retriable((t.error_code for t in each.results), final=ABSENT),
         )
         errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.results}
         raise_failures({name: error for name, error in errors.items() if error is not None})
@@ -189,14 +190,14 @@ class Topics:
             MetadataResponse,
             request,
             node_id=node_id,
-            code_of=lambda each: first_retriable(t.error_code for t in each.topics if t.error_code not in _ABSENT),
+            code_of=lambda each: first_retriable((t.error_code for t in each.topics), final=ABSENT),
             needed=_DESCRIBED_BY_ID if by_id else None,
         )
         found: dict[str, TopicDescription] = {}
         failures: dict[str, KafkaError] = {}
         for topic in response.topics:
             name = topic.name or str(topic.topic_id)
-            is_unknown = topic.error_code in _ABSENT
+            is_unknown = topic.error_code in ABSENT
             error = error_of(topic.error_code, f"topic {name!r} does not exist" if is_unknown else None)
             if error is not None:
                 failures[name] = error
