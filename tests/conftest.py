@@ -111,7 +111,7 @@ def pytest_sessionfinish() -> None:
     SHARED.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def interruptible() -> Iterator[None]:
     """Lets SIGINT interrupt this process and its children.
 

@@ -52,7 +52,7 @@ class NotYet(enum.Enum):
 
 NOT_YET = NotYet.NOT_YET
 """In place of an argument of ``run_each``: the next one is known only after another outcome."""
-PRELOADED = ("moldau_jepsen.simulation.campaign.run", "moldau_jepsen.workers")
+PRELOADED = ("moldau_jepsen.simulation.campaign.runner", "moldau_jepsen.workers")
 """Modules that the server process imports, so that no worker has to."""
 
 

@@ -54,7 +54,7 @@ PYTHON_PAGES = {
     "docs/guides/data-engineer.md",  # tests/pyspark_moldau/test_spark_pages.py
     "docs/spark.md",  # tests/pyspark_moldau/test_spark_pages.py
     "docs/guides/simulate.md",  # here
-    "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
+    "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py, test_plugin_reports.py
 }
 
 

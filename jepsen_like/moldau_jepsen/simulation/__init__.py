@@ -1,10 +1,28 @@
 """Deterministic simulation: production code on virtual time, a virtual network and virtual disks, from one seed.
 
 ``run_seed`` runs one whole cluster with its clients and faults; ``run_seeds`` spreads many over the cores,
-and ``run_guided`` also chooses their kinds.
+and ``run_guided`` also chooses their kinds. Each name is loaded at its first use: a simulated test of the pytest plugin
+needs the judges of this package, but neither campaigns nor planted bugs.
 """
 
-from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, run_seed
-from moldau_jepsen.simulation.campaign.runner import examine, run_guided, run_seeds, write_failure
+from typing import TYPE_CHECKING
+
+from moldau.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, run_seed
+    from moldau_jepsen.simulation.campaign.runner import examine, run_guided, run_seeds, write_failure
 
 __all__ = ["Result", "RunOptions", "examine", "run_guided", "run_seed", "run_seeds", "write_failure"]
+
+_HOMES = {
+    "Result": "campaign.campaign",
+    "RunOptions": "campaign.campaign",
+    "examine": "campaign.runner",
+    "run_guided": "campaign.runner",
+    "run_seed": "campaign.campaign",
+    "run_seeds": "campaign.runner",
+    "write_failure": "campaign.runner",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

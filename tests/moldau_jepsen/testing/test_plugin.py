@@ -1,6 +1,7 @@
 """Goal: the plugin runs a test in the simulation or on processes as its marker says, and the documented examples work.
 
-Method: a pytest of their own runs the examples of docs/guides/tester.md; small tests in files do the rest.
+Method: a pytest of their own runs the examples of docs/guides/tester.md; small tests in files do the rest. The example
+for the simulation runs in the session of ``test_plugin_reports``.
 """
 
 import re
@@ -13,22 +14,8 @@ from moldau.admin import LATEST, Admin
 from moldau_jepsen.testing.pipeline import PipelineError
 from moldau_jepsen.testing.scenario import SimulatedProcesses, run_simulated
 from support.kit import every_fault
-from support.kit.own_pytest import run_pytest
+from support.kit.own_pytest import examples, run_pytest
 from support.proof import proof_beyond
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "tester.md"
-
-
-def examples() -> list[str]:
-    """The code blocks of the guide."""
-    return re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-
-
-def test_the_documented_consumer_is_tested_in_the_simulation(tmp_path: Path) -> None:
-    (tmp_path / "test_payments.py").write_text(examples()[0])
-    done = run_pytest(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
 
 
 @pytest.mark.processes

@@ -1,18 +1,20 @@
 """Goal: tests come to their cluster by fixtures of their own, a failure leaves what is needed to look at it, and no
 test inherits the cluster that another one broke.
 
-Method: small tests in files, run by a pytest of their own.
+Method: small tests in files, run by a pytest of their own. Those for the simulation and the documented example for it
+share one session, because another interpreter imports for longer than a small test runs.
 """
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.kit.own_pytest import run_pytest
+from support.kit.own_pytest import examples, run_pytest
 
 SIMULATED = """
-import signal
+import sys
 
 import pytest
 import trio
@@ -44,6 +46,11 @@ async def test_passes_with_both(around, moldau_cluster):
     await moldau_cluster.kill(1)
 
 
+async def test_loads_no_campaign_and_no_planted_bug(moldau_cluster):
+    assert "moldau_jepsen.simulation.judge.invariants" in sys.modules
+    assert not {"moldau_jepsen.simulation.campaign", "moldau_jepsen.simulation.mutants"} & set(sys.modules)
+
+
 async def test_is_too_early(early): ...
 
 
@@ -66,25 +73,6 @@ async def test_has_a_wrong_marker(moldau_cluster): ...
 """
 
 
-def section(text: str, heading: str) -> str:
-    """The part of pytest's output on one failed test."""
-    return re.split(r"^_{3,} ", text.split(f" {heading} ___")[1], flags=re.MULTILINE)[0]
-
-
-def test_fixtures_and_failures_in_the_simulation(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(SIMULATED)
-    done = run_pytest(tmp_path)
-    assert "2 failed, 3 passed, 2 errors" in done.stdout, done.stdout
-    early = section(done.stdout, "ERROR at setup of test_is_too_early")
-    assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
-    for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
-        reported = section(done.stdout, name)
-        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[0], reported
-        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
-    assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(done.stdout, "test_fails_by_outcome"))
-    assert "the marker knows simulated, seeds, " in section(done.stdout, "ERROR at setup of test_has_a_wrong_marker")
-
-
 INTERRUPTED = """
 import signal
 
@@ -105,13 +93,46 @@ def test_second():
 """
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_in_the_simulation_ends_the_session(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(INTERRUPTED)
-    done = run_pytest(tmp_path)
-    assert done.returncode == 2, done.stdout
-    assert "! KeyboardInterrupt !" in done.stdout
-    assert "no tests ran" in done.stdout
+def section(text: str, heading: str) -> str:
+    """The part of pytest's output on one failed test."""
+    return re.split(r"^_{3,} ", text.split(f" {heading} ___")[1], flags=re.MULTILINE)[0]
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory, interruptible: None) -> subprocess.CompletedProcess[str]:
+    """The session of all files for the simulation; the last one interrupts it."""
+    directory = tmp_path_factory.mktemp("simulated")
+    (directory / "test_1_payments.py").write_text(examples()[0])
+    (directory / "test_2_some.py").write_text(SIMULATED)
+    (directory / "test_3_interrupted.py").write_text(INTERRUPTED)
+    return run_pytest(directory, "-rfEp")
+
+
+def test_the_documented_consumer_is_tested_in_the_simulation(simulated: subprocess.CompletedProcess[str]) -> None:
+    assert re.findall(r"^(\w+) test_1_payments.py::(\w+)$", simulated.stdout, re.MULTILINE) == [
+        ("PASSED", "test_payments_are_made_once"),
+        ("PASSED", "test_without_the_number_orders_are_paid_twice"),
+    ], simulated.stdout
+
+
+def test_fixtures_and_failures_in_the_simulation(simulated: subprocess.CompletedProcess[str]) -> None:
+    said = simulated.stdout
+    outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
+    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 4, 2), said
+    early = section(said, "ERROR at setup of test_is_too_early")
+    assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
+    for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
+        reported = section(said, name)
+        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[0], reported
+        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
+    assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(said, "test_fails_by_outcome"))
+    assert "the marker knows simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
+
+
+def test_an_interrupt_in_the_simulation_ends_the_session(simulated: subprocess.CompletedProcess[str]) -> None:
+    assert simulated.returncode == 2, simulated.stdout
+    assert "! KeyboardInterrupt !" in simulated.stdout
+    assert not re.search(r"^\w+ test_3_interrupted.py::", simulated.stdout, re.MULTILINE), simulated.stdout
 
 
 PROCESSES = """

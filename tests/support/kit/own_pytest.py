@@ -1,6 +1,7 @@
 """A pytest of its own for tests of the plugin: another interpreter with the sources of this one."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,13 @@ NOT_LOADED = [
 """Plugins of others that are installed too; to load them takes longer than most of these tests."""
 CONTINUOUS_INTEGRATION = ("CI", "BUILD_NUMBER")
 """Variables that make pytest print whole messages in its summary: tests count words in what it prints."""
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "tester.md"
+
+
+def examples() -> list[str]:
+    """Returns the code blocks of the guide."""
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
