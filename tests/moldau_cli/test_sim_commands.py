@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from moldau_cli.commands.sim import runs as sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation import run_seed
-from moldau_jepsen.simulation.campaign import case, controls, runner, shrink
+from moldau_jepsen.simulation import run_seed, run_seeds
+from moldau_jepsen.simulation.campaign import case, controls, corpus, runner, shrink
 from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import read_case
 from moldau_jepsen.simulation.mutants import mutants
@@ -38,6 +39,14 @@ def call(tmp_path, monkeypatch, capsys):
         return ended.value.code, said.out, said.err
 
     return made
+
+
+@pytest.fixture
+def small_runs(monkeypatch):
+    """Makes the runs of all seeds small ones; a planted bug that acknowledges at once is convicted in them too."""
+    small = replace(SMALL_RUN, kinds=(FaultKind.SLOW,))
+    monkeypatch.setattr(runner, "options_of", lambda *_: small)
+    monkeypatch.setattr(simulation, "run_seeds", partial(run_seeds, options=small))  # for runs in worker processes
 
 
 @pytest.mark.parametrize(
@@ -74,8 +83,7 @@ def test_wrong_words_end_with_two_and_one_line(call, words, said):
     assert said in err.strip().splitlines()[-1]
 
 
-def test_one_seed_answers_with_its_trace_hash(call, monkeypatch):
-    monkeypatch.setattr(runner, "options_of", lambda *_: SMALL_RUN)
+def test_one_seed_answers_with_its_trace_hash(call, small_runs):
     code, out, _ = call("sim", "run", "--seed", "7", "--json")
     answer = json.loads(out.strip().splitlines()[-1])
     assert (code, answer["passed"]) == (0, True)
@@ -84,7 +92,7 @@ def test_one_seed_answers_with_its_trace_hash(call, monkeypatch):
     assert answer["replay"] == "moldau sim run --seed 7"
 
 
-def test_a_failed_campaign_writes_page_document_and_folders(call, tmp_path):
+def test_a_failed_campaign_writes_page_document_and_folders(call, small_runs, tmp_path):
     """A failed campaign writes a page, a document, and a folder for each failed seed."""
     words = ("sim", "run", "--seeds", "2", "--first", "2", "--jobs", "1", "--mutant", "acknowledged-at-once")
     code, out, err = call(*words, "--no-controls", "--dir", "made", "--json")
@@ -278,7 +286,7 @@ def test_an_unwritable_directory_is_reported_before_any_run(call, monkeypatch, t
     assert "cannot write below file: File exists" in err
 
 
-def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
+def test_a_failing_seed_is_shrunk_kept_and_run_again(call, small_runs, tmp_path):
     words = ("sim", "shrink", "2", "--mutant", "acknowledged-at-once", "--attempts", "5")
     code, out, err = call(*words, "--dir", "made")
     assert code == 0
@@ -300,21 +308,35 @@ def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
     assert json.loads(out)["cases"][0]["kept_for"] == "acknowledged-at-once"
     case = json.loads((tmp_path / "corpus" / "acks.json").read_text())
     assert case["faults"] == []
+    guilty = {**case, "name": "guilty", "convicted_by": ["one-leader"]}
+    (tmp_path / "corpus" / "guilty.json").write_text(json.dumps(guilty))
     del case["mutant"], case["convicted_by"]
-    case["draws"]["fault_seconds"] = 0.5
     (tmp_path / "corpus" / "innocent.json").write_text(json.dumps({**case, "name": "innocent"}))
-    code, out, _ = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--json")
-    assert code == 0
+    code, out, err = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--json")
+    assert code == 1
     assert [(row["name"], row["as_it_must"]) for row in json.loads(out)["cases"]] == [
         ("acks", True),
+        ("guilty", False),
         ("innocent", True),
     ]
-    (tmp_path / "corpus" / "innocent.json").write_text(
-        json.dumps({**case, "name": "innocent", "mutant": "consumer-skips", "convicted_by": ["one-leader"]})
-    )
-    code, _, err = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--name", "innocent")
-    assert code == 1
-    assert "1 cases did not end as they must: innocent" in err
+    assert "1 cases did not end as they must: guilty" in err
+
+
+def test_the_cases_that_are_named_are_run(call, monkeypatch, tmp_path):
+    """Exit code 0 if they ended as they must."""
+    ran = []
+
+    def run_all(cases, **_):
+        ran.extend(each.name for each in cases)
+        yield from (
+            case.CaseVerdict(case=each, kept=True, seeds=1, text="", seconds=0.0, result=None) for each in cases
+        )
+
+    monkeypatch.setattr(corpus, "run_corpus", run_all)
+    for name in ("innocent", "other"):
+        case.write_case(case.Case(name=name, why="nothing", seeds=(1,)), tmp_path / "corpus")
+    assert call("sim", "corpus", "run", "--dir", "corpus", "--name", "innocent")[0] == 0
+    assert ran == ["innocent"]
 
 
 class PlantedError(Exception):
@@ -333,7 +355,7 @@ def last_line_without_traceback(err):
     return err.strip().splitlines()[-1]
 
 
-def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, tmp_path, monkeypatch):
+def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, small_runs, tmp_path, monkeypatch):
     """A failure of the kit in the last, detailed run of shrinking is reported like that of a run."""
 
     def in_detail_broken(seed, options, *, detailed=False):
