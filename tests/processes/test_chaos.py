@@ -2,8 +2,8 @@
 its negative control, and leaves a folder with the verdict; also against a cluster that runs already, which it leaves as
 it found it.
 
-Method: the command line as a user calls it, in a process of its own, with plans of a few seconds whose faults leave a
-majority. The assertions read the files that remain. No rates: what must have happened must have happened
+Method: the command line as a user calls it, once in a process of its own, with plans of a few seconds whose faults
+leave a majority. The assertions read the files that remain. No rates: what must have happened must have happened
 once.
 """
 
@@ -27,6 +27,7 @@ from moldau_jepsen.chaos.run import run_chaos
 from moldau_jepsen.history import HistoryFile, HistoryWriter, Kind, Status
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
+from support.commands import run_command
 from support.proof import proof_beyond
 
 pytestmark = pytest.mark.processes
@@ -38,10 +39,14 @@ SEED, FAULTS = "126", "kill,cut,slow,elect,restart"
 CONTROL = "read-uncommitted"
 
 
-def chaos(directory, *words):
+def in_a_process(*words):
+    command = [sys.executable, "-m", "moldau_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+
+
+def chaos(directory, *words, run=run_command):
     """Runs the command to its end; returns its exit code, verdict, facts and history."""
-    command = [sys.executable, "-m", "moldau_cli", "chaos", "run", "--json", "--dir", str(directory), *words]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    done = run("chaos", "run", "--json", "--dir", str(directory), *words)
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout, done.stderr
     answer = json.loads(done.stdout)
@@ -108,7 +113,8 @@ def test_faults_are_acquitted_and_the_control_convicted(tmp_path, duration_s, co
     """A cluster under faults is acquitted, and the control is convicted; ``make test`` has a control further below."""
     directory = tmp_path / "run"
     words = ("--workload", "all", "--duration", str(duration_s), "--faults", FAULTS, "--seed", SEED)
-    done, verdict, facts, history = chaos(directory, *words, *(() if controls else ("--no-controls",)))
+    without = () if controls else ("--no-controls",)
+    done, verdict, facts, history = chaos(directory, *words, *without, run=in_a_process)
     assert_sound(done, verdict, controls=controls)
     topics = {"queue", "pipe-source", "pipe-target", "bank-east", "bank-west", "bank-requests"}
     assert_read_what_was_written(history, verdict["figures"], topics)
