@@ -30,7 +30,7 @@ BANK_KINDS = {kind for kind in AnomalyKind if kind.value.startswith("bank")}
 async def kill_each(cluster):
     """Each broker dies once."""
     for victim in cluster.broker_ids:
-        await trio.sleep(2)
+        await trio.sleep(1.2)
         cluster.kill(victim)
         await trio.sleep(1)
         cluster.start_broker(victim)
@@ -68,7 +68,7 @@ def judged(history, options=OPTIONS):
 
 
 def test_money_is_kept_while_tellers_are_usurped_and_brokers_die():
-    history = bank_history(1, kills=True, seconds=2)
+    history = bank_history(1, kills=True, seconds=1)
     verdict = judged(history)
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     transactions = [operation for operation in history if operation.kind is Kind.TRANSACTION]
@@ -100,7 +100,7 @@ def test_readers_of_aborted_records_are_convicted(bug, kinds):
 
 def test_readers_of_uncommitted_data_add_up_too_much():
     options = replace(OPTIONS, abort_share=0.5, consumer={"isolation.level": "read_uncommitted"})
-    verdict = judged(bank_history(3, options, seconds=3), options)
+    verdict = judged(bank_history(3, options, seconds=1), options)
     assert AnomalyKind.BANK_ABORTED in verdict.counts
     assert not verdict.valid
 
@@ -123,7 +123,7 @@ def seek_history(seed, **more):
 
 
 def test_readers_that_seek_land_where_they_sought():
-    history = seek_history(4)
+    history = seek_history(4, seconds=3)
     verdict = check_history(history, CheckOptions())
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     seeks = [seek for operation in history for seek in operation.seeks]

@@ -94,7 +94,7 @@ def committed_sends(history):
 
 BUSY = {"clients": 3, "transactions_per_second": 20.0, "crash_every_s": 0.0}
 """Transactions that are open side by side most of the time."""
-BUSY_SECONDS = 2
+BUSY_SECONDS = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def mixed():
 
 @pytest.mark.parametrize(("seed", "kills"), proof_beyond(1, [(1, 1), (1, 3), (2, 3)]))
 def test_transactions_hold_while_clients_and_brokers_die(seed, kills):
-    history = history_of(seed, "read_committed", kills=kills)
+    history = history_of(seed, "read_committed", seconds=3, kills=kills)
     verdict = check_history(history, PROMISED)
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     transactions = transactions_of(history)
@@ -115,7 +115,7 @@ def test_transactions_hold_while_clients_and_brokers_die(seed, kills):
 
 
 def test_readers_of_uncommitted_data_are_convicted():
-    verdict = check_history(history_of(3, "read_uncommitted"), PROMISED)
+    verdict = check_history(history_of(3, "read_uncommitted", seconds=2), PROMISED)
     assert not verdict.valid
     assert AnomalyKind.G1A in verdict.counts
 
@@ -127,7 +127,7 @@ def test_transactions_mix_sends_and_polls(mixed):
     assert {(True, False), (False, True)} <= orders  # a poll behind a send, and a send behind a poll
     assert max(map(len, orders)) == 4
     seen = {(partition, value) for one in transactions for partition, _, value in polled_in(one)}
-    assert len(seen) > 30
+    assert len(seen) > 15
     assert seen <= committed_sends(mixed)
     for one in transactions:
         assert {(partition, value) for partition, _, value in polled_in(one)}.isdisjoint(
@@ -153,7 +153,7 @@ def test_offsets_of_sends_are_recorded_beside_polls(mixed):
 
 
 def test_clients_that_only_send_have_no_reader():
-    history = history_of(6, seconds=1, poll_share=0.0, **BUSY)
+    history = history_of(6, seconds=0.8, poll_share=0.0, **BUSY)
     transactions = transactions_of(history)
     assert transactions
     assert not any(any(one.polls) for one in transactions)
@@ -164,7 +164,7 @@ def test_clients_that_only_send_have_no_reader():
 @pytest.mark.parametrize(("rewind_share", "goes_back"), [(0.0, False), (1.0, True)])
 def test_positions_after_an_abort(rewind_share, goes_back):
     """A client that goes back reads the same records again, and says so; one that goes on skips nothing."""
-    history = history_of(7, seconds=3, rewind_share=rewind_share, **BUSY)
+    history = history_of(7, seconds=2, rewind_share=rewind_share, **BUSY)
     assert check_history(history, PROMISED).valid
     clients = {one.process for one in transactions_of(history)}
     reported = back = aborted_reads = 0
@@ -192,8 +192,8 @@ def test_positions_after_an_abort(rewind_share, goes_back):
                     assert offset > reached.get(partition, -1)
             reached |= {partition: offset for partition, offset, _ in polled_in(operation)}
             last = operation
-    assert aborted_reads > 10
-    assert (reported > 10, back > 10) == (goes_back, goes_back)
+    assert aborted_reads > 5
+    assert (reported > 5, back > 5) == (goes_back, goes_back)
     assert reported in (0, aborted_reads)
     # Reads of aborted transactions are judged like all others: to go back without an error is an anomaly.
     silent = [operation for operation in history if operation.kind is not Kind.SEEK]
@@ -220,7 +220,7 @@ def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share
     transactions happen to read from each other, which the seed decides, that is a cycle besides.
     """
     with planted(MUTANTS[bug]):
-        history = history_of(seed, seconds=BUSY_SECONDS, abort_share=0.0, poll_share=poll_share, **BUSY)
+        history = history_of(seed, seconds=1, abort_share=0.0, poll_share=poll_share, **BUSY)
     verdict = check_history(history, PROMISED)
     found = {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed}
     assert kinds <= found <= kinds | {AnomalyKind.G1C}
