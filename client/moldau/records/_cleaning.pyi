@@ -5,6 +5,8 @@ plus one, big-endian (0: the entry is empty). A key's entry is looked for at has
 then in 32 jumps of 1 + hash[8:16] modulo (that number - 1), then entry by entry. Each jump is a probe.
 """
 
+from mmap import mmap
+
 Buffer = bytes | bytearray | memoryview
 
 def map_keys(
@@ -15,7 +17,7 @@ def map_keys(
     base_offset: int,
     last_offset_delta: int,
     first_offset: int,
-    table: bytearray,
+    table: bytearray | mmap,
     used: int,
     used_max: int,
 ) -> tuple[int, int, bool]:
@@ -35,7 +37,7 @@ def select_records(
     last_offset_delta: int,
     latest_offset: int,
     keeps_tombstones: bool,
-    table: bytearray,
+    table: bytearray | mmap,
 ) -> tuple[bytes, int, bool, int]:
     """Tells which of the ``count`` records in ``buffer[start:end]`` (uncompressed) stay.
 

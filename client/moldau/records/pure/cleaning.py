@@ -16,6 +16,7 @@ from moldau.records.pure.wire import OFFSET, RANGE, TRAILING, Broken, fits, pars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from mmap import mmap
 
     from moldau.records.pure.wire import Buffer, Parsed
 
@@ -27,7 +28,7 @@ _get_offset = struct.Struct(">Q").unpack_from
 _put_offset = struct.Struct(">Q").pack_into
 
 
-def _find(table: bytearray, digest: bytes) -> tuple[int, int, int]:
+def _find(table: bytearray | mmap, digest: bytes) -> tuple[int, int, int]:
     """Returns the position of the key's entry or of the empty one where it belongs, its offset, and the probes."""
     slots = len(table) // _ENTRY_BYTES
     first, second = _halves(digest)
@@ -43,7 +44,7 @@ def _find(table: bytearray, digest: bytes) -> tuple[int, int, int]:
         slot = (slot + (step if probes <= _JUMPS else 1)) % slots
 
 
-def _check_table(table: bytearray) -> None:
+def _check_table(table: bytearray | mmap) -> None:
     if len(table) < 2 * _ENTRY_BYTES or len(table) % _ENTRY_BYTES:
         raise ValueError(f"a table of {len(table)} bytes")
 
@@ -75,7 +76,7 @@ def map_keys(
     base_offset: int,
     last_offset_delta: int,
     first_offset: int,
-    table: bytearray,
+    table: bytearray | mmap,
     used: int,
     used_max: int,
 ) -> tuple[int, int, bool]:
@@ -108,7 +109,7 @@ def select_records(
     last_offset_delta: int,
     latest_offset: int,
     keeps_tombstones: bool,
-    table: bytearray,
+    table: bytearray | mmap,
 ) -> tuple[bytes, int, bool, int]:
     """See ``_cleaning.pyi``."""
     data = view_of(buffer, start, end)

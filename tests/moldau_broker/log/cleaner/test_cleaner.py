@@ -5,8 +5,10 @@ Method: logs over a virtual disk, cleaned step by step; the model tests do the s
 
 from __future__ import annotations
 
+import mmap
 import random
 import sys
+from pathlib import Path
 
 import pytest
 from xxhash import xxh3_128_digest
@@ -30,6 +32,8 @@ from moldau_broker.log.partition import timestamps
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.cleaner_lab import DAY, NOW, Lab
 from support.log.model import PARTITION, VirtualMachine, all_rows, make_batch
+
+STATM = Path("/proc/self/statm")
 
 
 def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
@@ -211,6 +215,23 @@ def test_the_map_has_24_bytes_an_entry() -> None:
     assert pytest.approx(366, rel=0.01) == 8 * 2**30 // ENTRY_BYTES * 1024 / 1e9
     with pytest.raises(ValueError, match="holds no keys"):
         OffsetMap(24)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="no /proc/self/statm on this system")
+def test_a_large_map_costs_only_the_memory_of_its_entries() -> None:
+    """Each cleaning begins with an empty map: to write zeros to all of it held a broker up for 0.1 s."""
+
+    def resident_bytes() -> int:
+        return int(STATM.read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident_bytes()
+    offset_map = OffsetMap(256 << 20)
+    batch = encode_batch([(1, b"key", b"v", ())])
+    for _ in range(3):
+        assert offset_map.add(batch, 61, len(batch), parse_batch_header(batch), 0)
+        offset_map.clear()
+        assert offset_map.size == 0
+        assert resident_bytes() - before < 64 << 20
 
 
 def test_a_full_map_leaves_the_rest_dirty() -> None:
