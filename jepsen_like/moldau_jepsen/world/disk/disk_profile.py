@@ -150,4 +150,6 @@ class DiskProfile:
 
 def is_below(path: str, directories: tuple[str, ...]) -> bool:
     """Returns whether ``path`` is one of the directories or is below one of them."""
-    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)
+    return bool(directories) and any(
+        path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories
+    )

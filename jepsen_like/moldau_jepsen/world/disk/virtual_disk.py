@@ -19,6 +19,7 @@ import os
 import posixpath
 import random
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.world.disk.disk_profile import DiskFaultKind
@@ -338,10 +339,11 @@ class VirtualDisk:
         return found
 
 
-def parts_of(path: str) -> list[str]:
+@lru_cache(4096)  # the same few paths are looked up all the time
+def parts_of(path: str) -> tuple[str, ...]:
     if not path.startswith("/"):
         raise ValueError(f"path {path!r} is relative: the Disk port takes absolute paths only")
-    return [part for part in posixpath.normpath(path).split("/") if part]
+    return tuple(part for part in posixpath.normpath(path).split("/") if part)
 
 
 def used_below(directory: Directory) -> int:
