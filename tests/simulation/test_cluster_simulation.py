@@ -15,9 +15,10 @@ from moldau_jepsen.simulation import run_seed
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.world.world import run_world
+from support.kit.small_run import SMALL_RUN
 from support.proof import proof_beyond
 
-RECORDS = 150
+RECORDS = 90
 
 
 async def leader_crash(world):
@@ -70,7 +71,7 @@ async def leader_crash(world):
 
 def test_a_leader_crash_loses_nothing_and_is_the_same_run_again():
     first, again = run_world(leader_crash, 11), run_world(leader_crash, 11)
-    acknowledged, read, healthy_after, digest = first
+    acknowledged, read, healthy_after, _ = first
     assert len(acknowledged) == RECORDS
     assert acknowledged == read
     assert [
@@ -78,26 +79,22 @@ def test_a_leader_crash_loses_nothing_and_is_the_same_run_again():
     ] == list(range(0, RECORDS, 2))
     assert healthy_after < 15
     assert again == first
-    assert run_world(leader_crash, 12)[3] != digest
 
 
-def test_the_same_seed_is_the_same_run_in_fresh_interpreters():
+def test_the_same_seed_is_the_same_run_in_a_fresh_interpreter():
+    """Nor does it matter what this process has done before, and how it hashes strings."""
     script = (
         "from moldau_jepsen.simulation import run_seed; from support.kit.small_run import SMALL_RUN; "
         "print(run_seed(7, SMALL_RUN).trace_hash)"
     )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {script}"],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for hash_seed in ("1", "4711")
-    ]
-    found = [process.communicate()[0].strip() for process in running]
-    assert len(found[0]) == 32
-    assert found[0] == found[1]
+    fresh = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {script}"],
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert fresh.stdout.strip() == run_seed(7, SMALL_RUN).trace_hash
 
 
 async def full_disk(world):

@@ -33,7 +33,7 @@ async def restart_controller(cluster, node_id: int) -> None:
     cluster.world.node(f"c{node_id}").kill()
     await trio.sleep(0.5)
     cluster.start_controller(node_id)
-    await trio.sleep(2)
+    await trio.sleep(1)
 
 
 async def restart_broker(cluster, broker_id: int) -> None:

@@ -363,7 +363,7 @@ async def survivors_of_a_power_loss(cluster: Cluster, topics: dict[str, int], ac
     async with trio.open_nursery() as nursery:
         for writer in writers:
             nursery.start_soon(writer.run)
-        await trio.sleep(cluster.world.random("moment").uniform(0.2, 1.0))
+        await trio.sleep(cluster.world.random("moment").uniform(0.1, 0.4))
         for broker_id in cluster.broker_ids:
             cluster.running.pop(broker_id)
             cluster.world.node(f"b{broker_id}").lose_power()

@@ -25,6 +25,7 @@ from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workloads.phases.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
+from support.kit.small_run import SMALL_RUN
 from support.proof import proof_beyond
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
@@ -38,7 +39,7 @@ def phases(result):
 
 @pytest.mark.parametrize(("seed", "how"), proof_beyond(1, [(SEED_THAT_CUTS, "cut"), (SEED_THAT_STOPS, "down")]))
 def test_a_core_gets_on_by_itself_before_the_rest_is_healed(seed, how):
-    result = run_seed(seed, replace(CALM, core_first=True))
+    result = run_seed(seed, replace(CALM, core_first=True, fault_seconds=0.5, workload=SMALL_RUN.workload))
     assert result.passed, result.violations
     names = phases(result)
     assert [phase[0] for phase in names] == [
@@ -122,7 +123,7 @@ async def core_first_of(world):
 
 def test_a_core_too_small_for_the_offsets_topic_is_spared():
     """Found by a campaign: no group had been there before, and two brokers are too few for three replicas."""
-    silent = replace(CALM, core_first=True, workload=replace(CALM.workload, group_readers=0))
+    silent = replace(CALM, core_first=True, fault_seconds=0.5, workload=replace(SMALL_RUN.workload, group_readers=0))
     result = run_seed(SEED_THAT_STOPS, silent)
     assert result.passed, result.violations
     assert [phase[-1] for phase in phases(result) if phase[0] == "group"] == ["readers-at-the-end"]

@@ -3,16 +3,17 @@
 Method: a fault fails a directory, and the kit is made to forget that it did.
 """
 
+from dataclasses import replace
+
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.campaign import run_seed
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.mutants.mutants import finder_of
+from support.kit.small_run import SMALL_RUN
 
-FAULTS = (PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),)
-OPTIONS = RunOptions(
-    directories=2, fault_seconds=3.0, fault_scope=FaultScope.BROKERS, pipe=False, transactions=False, faults=FAULTS
-)
+FAULTS = (PlannedFault(kind=FaultKind.DIRECTORY, begin=0.5, end=1.5, number=0),)
+OPTIONS = replace(SMALL_RUN, directories=2, fault_seconds=1.5, fault_scope=FaultScope.BROKERS, faults=FAULTS)
 
 
 def test_a_directory_that_fails_of_itself_convicts(monkeypatch):

@@ -109,10 +109,10 @@ async def every_kind(world):
     seen = {}
     for number, kind in enumerate(SIMULATED_KINDS):
         before = len(world.trace.notes())
-        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=3.0, number=number)], trio.current_time())
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=1.5, number=number)], trio.current_time())
         await trio.sleep(0.001)
         during = state_of(cluster)
-        await trio.sleep(3.1)
+        await trio.sleep(1.6)
         after = {name: left for name, left in state_of(cluster).items() if name != "down"}
         injector.end_all()
         await injector.log_losses.wait_replaced(60)

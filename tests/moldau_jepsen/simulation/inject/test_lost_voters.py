@@ -18,7 +18,7 @@ from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.proof import proof_beyond
 
 
-@pytest.mark.parametrize(("seed", "seconds"), proof_beyond(1, [(1, 6.0), (1, 20.0), (3, 20.0)]))
+@pytest.mark.parametrize(("seed", "seconds"), proof_beyond(1, [(1, 4.0), (1, 20.0), (3, 20.0)]))
 def test_a_quorum_bears_the_loss_of_logs(seed, seconds):
     result = run_seed(seed, replace(LOST_VOTERS.of_seed(seed), fault_seconds=seconds))
     assert not result.violations

@@ -36,7 +36,7 @@ OF_DISKS = (
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
 
 
-async def strike(world, injector, kinds, seconds=2.0):
+async def strike(world, injector, kinds, seconds=1.0):
     """Strikes with each kind alone; returns which took effect. The numbers of the faults seed the choice of targets."""
     first = sum(injector.begun.values())
     before = injector.effective

@@ -6,6 +6,7 @@ the picture with the plan, the trace's notes and what the judge saw.
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from moldau_jepsen.simulation.campaign.runner import examine
 from moldau_jepsen.simulation.campaign.tally import findings_of
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.judge.sampling import SAMPLE_SECONDS
+from support.kit.small_run import SMALL_RUN
 
 KILL = PlannedFault(kind=FaultKind.KILL_LEADER, begin=1.0, end=3.0, number=0)
 CUT = PlannedFault(kind=FaultKind.HALVES, begin=2.0, end=2.5, number=1)
@@ -34,7 +36,14 @@ def test_a_run_with_a_sampler_is_the_same_run(seed):
 
 
 def test_the_picture_shows_what_happened():
-    options = RunOptions(fault_seconds=5.0, faults=(KILL, CUT), fault_scope=FaultScope.BROKERS, pipe=True, synced=True)
+    options = RunOptions(
+        fault_seconds=3.5,
+        faults=(KILL, CUT),
+        pipe=True,
+        fault_scope=FaultScope.BROKERS,
+        transactions=False,
+        synced=True,
+    )
     result = run_seed(3, options)
     assert result.passed, result.violations
     series = result.series
@@ -79,7 +88,7 @@ def test_faults_without_a_target_are_not_drawn():
     """Every broker is killed; who is to be killed next is down already."""
     kills = [PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=number) for number in range(8)]
     late = PlannedFault(kind=FaultKind.KILL, begin=2.5, end=2.8, number=8)  # the first in the plan, the last in time
-    options = RunOptions(fault_seconds=3.0, faults=(late, *kills), fault_scope=FaultScope.BROKERS, synced=True)
+    options = replace(SMALL_RUN, fault_seconds=3.0, faults=(late, *kills), fault_scope=FaultScope.BROKERS, synced=True)
     result = run_seed(3, options)
     drawn = Counter(fault.kind for fault in result.series.faults)
     assert drawn == Counter(result.faults_by_kind)
