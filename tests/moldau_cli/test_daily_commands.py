@@ -251,3 +251,12 @@ def test_impossible_arguments_are_refused_at_once(shell, arguments, words):
     assert done.stdout == ""
     assert words in done.stderr
     assert (done.stderr.startswith("moldau: "), done.stderr.count("\n")) == (True, 1)
+
+
+def test_a_misspelt_key_is_not_reset(shell):
+    shell("topics", "create", "kept-for-an-hour", "--config", "retention.ms=3600000")
+    alter = ("configs", "alter", "--entity-name", "kept-for-an-hour")
+    done = shell(*alter, "--delete-config", "retention.m", code=2)
+    assert "topics have no configuration 'retention.m'; did you mean retention.ms?" in done.stderr
+    for _ in range(2):  # resetting twice is no error
+        shell(*alter, "--delete-config", "retention.ms")

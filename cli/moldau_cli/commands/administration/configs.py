@@ -117,12 +117,33 @@ def alter(
 
         changes = [ConfigAlteration(name=key, value=value) for key, value in settings.items()]
         changes += [ConfigAlteration(name=key, operation=ConfigOperation.DELETE) for key in remove or []]
+        if remove:
+            await _refuse_unknown(admin, resource, remove)
         await admin.alter_configs({resource: changes})
 
     with_admin(bootstrap_server, work)
     changed = [*settings, *(remove or [])]
     entity = entity_name or "all brokers"
     output.answer({"entity": entity, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity}")
+
+
+async def _refuse_unknown(admin: Admin, resource: ConfigResource, keys: list[str]) -> None:
+    """Refuses to reset keys that topics do not have: the cluster would change nothing, and report success.
+
+    Raises:
+        UsageError: there is one. Clusters refuse unknown keys of brokers themselves.
+    """
+    from moldau.admin import ResourceType
+    from moldau.runtime.config.nearest import NearestNames
+
+    if resource.type is not ResourceType.TOPIC:
+        return
+    known = {entry.name for entry in (await admin.describe_configs([resource]))[resource].values()}
+    for key in keys:
+        if key not in known:
+            near = NearestNames(sorted(known)).find(key)
+            hint = "" if near is None else f"; did you mean {near}?"
+            raise UsageError(f"topics have no configuration {key!r}{hint}")
 
 
 def _settings_of(file: Path) -> dict[str, str]:
