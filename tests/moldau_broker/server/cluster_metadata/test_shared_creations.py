@@ -80,7 +80,7 @@ def outcomes(cluster: Cluster, *clients: ForwardedClient | None) -> list[tuple[d
 
 
 def test_a_client_without_rights_does_not_cost_others_the_topic() -> None:
-    """They waited five seconds for a topic that nobody created, and were refused."""
+    """They waited five seconds for a topic that no request created, and were refused."""
     cluster = Cluster()
     denied, (errors, took_s), _ = outcomes(cluster, EVE, ANN, ANN)
     assert denied[0] == {"t": DENIED}
