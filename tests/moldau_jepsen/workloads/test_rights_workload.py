@@ -29,7 +29,7 @@ def test_changing_rights_are_obeyed_under_faults(monkeypatch):
         verdicts.append(run.clients.rights.verdict)
 
     monkeypatch.setattr(Run, "collect", collect)
-    result = run_seed(1, replace(RIGHTS.of_seed(1), fault_seconds=7.0))
+    result = run_seed(1, RIGHTS.of_seed(1))
     assert result.violations == ()
     assert result.draws["security"] is True
     assert min(verdicts[-1].permitted, verdicts[-1].denied) > 50, verdicts[-1]
