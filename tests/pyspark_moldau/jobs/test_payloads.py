@@ -183,20 +183,21 @@ def test_avro_becomes_columns():
 
 @pytest.fixture
 def registry():
-    """A schema registry: schema 1 lacks a field, schema 2 is the reader's, 3 is not Avro, 4 answers 500."""
+    """A schema registry: 1 lacks a field, 2 is the reader's, 3 is not Avro, 4 answers 500, 5 is no registry's answer."""
     old = AVRO_SCHEMA | {"fields": [field for field in AVRO_SCHEMA["fields"] if field["name"] != "delay"]}
     answers = {
         "/schemas/ids/1": (200, {"schema": json.dumps(old)}),
         "/schemas/ids/2": (200, {"schema": json.dumps(AVRO_SCHEMA)}),
         "/schemas/ids/3": (200, {"schema": "syntax", "schemaType": "PROTOBUF"}),
         "/schemas/ids/4": (500, {}),
+        "/schemas/ids/5": (404, {"error_code": 404}),
     }
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.path)
-            code, document = answers.get(self.path, (404, {}))
+            code, document = answers.get(self.path, (404, {"error_code": 40403}))
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(document).encode())
@@ -223,8 +224,9 @@ def test_a_registry_gives_the_writers_schema(registry):
     assert asked == ["/schemas/ids/1", "/schemas/ids/2"]
     assert "no Avro schema with id 3" in only_error(payload, avro_value(3, FLIGHT, AVRO_SCHEMA))
     assert "no Avro schema with id 9" in only_error(payload, avro_value(9, FLIGHT, AVRO_SCHEMA))
-    with pytest.raises(JobError, match="ids/4 answers 500"):  # not the record's fault
-        decode_values(decoder_of(payload), [avro_value(4, FLIGHT, AVRO_SCHEMA)])
+    for number, said in ((4, "ids/4 answers 500$"), (5, "ids/5 answers 404; check the address")):
+        with pytest.raises(JobError, match=said):  # not the record's fault
+            decode_values(decoder_of(payload), [avro_value(number, FLIGHT, AVRO_SCHEMA)])
 
 
 def test_protobuf_becomes_columns():

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REGISTRY_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMAS_MAX: Final = 1000
+SCHEMA_NOT_FOUND: Final = 40403
+"""The code in a registry's answer. Any web server says 404 where there is no registry, and no record is at fault."""
 """Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
 
 Schema = str | dict[str, Any] | list[Any]
@@ -79,11 +81,20 @@ class Registry:
                 return None
             return fastavro.parse_schema(json.loads(document["schema"]))
         except urllib.error.HTTPError as error:
-            if error.code == 404:
+            if error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND:
                 return None
-            raise JobError(f"registry: {address} answers {error.code}") from error
+            hint = "; check the address, and that it is a registry" if error.code == 404 else ""
+            raise JobError(f"registry: {address} answers {error.code}{hint}") from error
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
+
+
+def _code_of(error: urllib.error.HTTPError) -> object:
+    """Returns the registry's own code of a refusal; None if the answer is not a registry's."""
+    try:
+        return json.loads(error.read(ANSWER_BYTES_MAX)).get("error_code")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 class AvroDecoder:
