@@ -183,7 +183,7 @@ def test_avro_becomes_columns():
 
 @pytest.fixture
 def registry():
-    """A schema registry: 1 lacks a field, 2 is the reader's, 3 is not Avro, 4 answers 500, 5 is no registry's answer."""
+    """A schema registry: 1 lacks a field, 2 is the reader's, 3 is not Avro, 4 answers 500, 5 is no registry's."""
     old = AVRO_SCHEMA | {"fields": [field for field in AVRO_SCHEMA["fields"] if field["name"] != "delay"]}
     answers = {
         "/schemas/ids/1": (200, {"schema": json.dumps(old)}),
