@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import ssl
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import pytest
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import Authority
 from support.interop.clients import WAIT_S, wait_until
+from support.started import STDOUT, Command
 
 pytestmark = pytest.mark.processes
 
@@ -45,11 +44,9 @@ class Node:
         self.log = home / "log"
         config = home / "server.properties"
         config.write_text(CONFIG.format(home=home, broker=broker, controller=controller, console=console) + more)
-        command = [sys.executable, "-m", "moldau_cli", "server", str(config)]
+        environment = os.environ | {"MOLDAU_PROFILE": "absent"}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"MOLDAU_PROFILE": "absent"}
-            )
+            self.process = Command("server", str(config), stdout=log, stderr=STDOUT, env=environment)
 
     def get(self, path, **headers):
         try:

@@ -6,8 +6,6 @@ skip and say so.
 
 import os
 import re
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
 from support.console.browser import absent, open_browser
+from support.started import PIPE, Command
 
 pytestmark = [
     pytest.mark.processes,
@@ -54,23 +53,26 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(cluster):
+def address(cluster, tmp_path_factory):
     """Runs the console as a user does, and returns the printed address."""
-    command = [sys.executable, "-P", "-m", "moldau_cli", "console", "--dir", str(cluster.directory), "--no-browser"]
-    environment = {**os.environ, "MOLDAU_CONSOLE_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    words = ("console", "--dir", str(cluster.directory), "--no-browser")
+    environment = {**os.environ, "MOLDAU_CONSOLE_TOKEN": TOKEN}
+    errors = tmp_path_factory.mktemp("console") / "errors"
+    with errors.open("wb") as log:
+        running = Command(*words, stdout=PIPE, stderr=log, env=environment)
     watchdog = threading.Timer(300, running.kill)
     watchdog.start()
     try:
-        url = running.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=.+", url), (url, running.poll() and running.stderr.read())
+        url = running.stdout.readline().decode().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=.+", url), (url, errors.read_text())
         yield url.replace("a token", "a%20token").replace(" for the ", "%20for%20the%20")
     finally:
         running.terminate()
-        _, said = running.communicate(timeout=30)
+        code = running.wait(30)
+        running.stdout.close()
         watchdog.cancel()
-        assert running.returncode == 0, said
-        assert "Traceback" not in said
+        assert code == 0, errors.read_text()
+        assert "Traceback" not in errors.read_text()
 
 
 @pytest.fixture(scope="module")
