@@ -206,21 +206,24 @@ def first_of(transaction):
 
 
 @pytest.mark.parametrize(
-    ("bug", "seed", "poll_share", "kinds"),
+    ("bug", "poll_share", "kinds"),
     proof_beyond(
         1,
         [
-            ("newest-transaction-holds-back", 1, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
-            ("last-stable-offset-ignored", 3, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
+            ("newest-transaction-holds-back", 0.4, {AnomalyKind.PRECOMMITTED_READ}),
+            ("last-stable-offset-ignored", 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
         ],
     ),
 )
-def test_transactions_that_read_open_records_are_convicted(bug, seed, poll_share, kinds):
+def test_transactions_that_read_open_records_are_convicted(bug, poll_share, kinds):
     """Nothing is aborted, so only the polls within transactions can show it, not an outside reader. Where two
     transactions happen to read from each other, which the seed decides, that is a cycle besides.
     """
-    with planted(MUTANTS[bug]):
-        history = history_of(seed, seconds=1, abort_share=0.0, poll_share=poll_share, **BUSY)
-    verdict = check_history(history, PROMISED)
-    found = {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed}
+    found = set()
+    for seed in range(1, 13):
+        with planted(MUTANTS[bug]):
+            history = history_of(seed, seconds=1, abort_share=0.0, poll_share=poll_share, **BUSY)
+        found |= {anomaly.kind for anomaly in check_history(history, PROMISED).anomalies if not anomaly.allowed}
+        if kinds <= found:
+            break
     assert kinds <= found <= kinds | {AnomalyKind.G1C}
