@@ -142,3 +142,19 @@ def test_many_pauses_cost_no_steps():
             connection.close()
 
     with_server(scenario)
+
+
+def test_a_connection_that_was_paused_may_be_idle_later():
+    """The pause is over with the requests that waited for its end; nothing closed such connections any more."""
+
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW) + request(QUICK)])
+        for kind in (SLOW, QUICK):
+            assert await answer(connection) == kind
+        assert stage.server.tally.total == 1
+        await trio.sleep(30)
+        assert stage.server.tally.total == 0
+        connection.close()
+
+    with_server(scenario, ServerLimits(idle_ms=10_000))

@@ -1,0 +1,105 @@
+"""Goal: a follower returns to its leader at once when it may, and does not ask in a loop when it may not.
+
+Method: the tasks that fetch alone, with a leader that refuses connections, or gives the same offsets again and again.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from moldau.runtime.tasks.sync import Signal
+from moldau.values import BrokerId
+from moldau_broker.log.values import EARLIEST_TIMESTAMP, TopicPartition
+from moldau_broker.replication.follower import Followed, FollowState
+from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, _Source
+from moldau_jepsen.world.world import run_world
+
+if TYPE_CHECKING:
+    from moldau_jepsen.world.world import World
+
+KEY, TOPIC_ID, LEADER = TopicPartition("t", 0), UUID(int=7), BrokerId(2)
+BACKOFF_MS = 60_000.0
+
+
+def partition_of(*, settles: bool) -> Any:
+    log = SimpleNamespace(
+        config=SimpleNamespace(bounds_unsynced=settles),
+        log_end_offset=9,
+        latest_epoch=1,
+        log_start_offset=4,
+        is_settled=True,
+    )
+    state = SimpleNamespace(leader=LEADER, leader_epoch=1)
+    return SimpleNamespace(key=KEY, topic_id=TOPIC_ID, replica=SimpleNamespace(state=state, is_leader=False), log=log)
+
+
+def fetchers_of(world: World, partition: Any, connect: Any) -> ReplicaFetchers:
+    replicas: Any = SimpleNamespace(settled=Signal(), partitions={KEY: partition})
+    return ReplicaFetchers(
+        world.node("b1").environment,
+        FetcherSettings(broker_id=BrokerId(1), fetch_backoff_ms=BACKOFF_MS),
+        replicas,
+        endpoint=lambda _: ("b2", 9092),
+        broker_epoch=lambda: 1,
+        connect=connect,
+    )
+
+
+@pytest.mark.parametrize("settles", [False, True], ids=["plain", "synced"])
+def test_a_leader_that_registers_again_is_asked_at_once(settles: bool) -> None:
+    """Partitions with a flush policy have a task of their own, whose back-off is another one."""
+
+    async def main(world: World) -> None:
+        asked = 0
+
+        async def connect(*_: object) -> Any:
+            nonlocal asked
+            asked += 1
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError
+
+        fetchers = fetchers_of(world, partition_of(settles=settles), connect)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fetchers.run)
+            fetchers.follow(partition_of(settles=settles))
+            await trio.sleep(10 * BACKOFF_MS / 1000)
+            before = asked
+            fetchers.broker_changed(LEADER)
+            await trio.sleep(0.01)
+            assert asked == before + 1
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_reset_that_changes_nothing_is_not_repeated_at_once() -> None:
+    """The leader refuses an offset that is within its own bounds, as one that has just been elected may do."""
+
+    class Connection:
+        async def request_as(self, response_class: type, request: ListOffsetsRequest, *_: object, **__: object) -> Any:
+            await trio.lowlevel.checkpoint()
+            offset = 4 if request.topics[0].partitions[0].timestamp == EARLIEST_TIMESTAMP else 9
+            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+
+    async def main(world: World) -> FollowState:
+        source = _Source(fetchers_of(world, partition_of(settles=False), None), LEADER)
+        followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        source.core.add(followed)
+        steps: Any = [SimpleNamespace(followed=followed)]
+        connection: Any = Connection()
+        await source._reset(connection, steps)
+        return followed.state
+
+    assert run_world(main, 1) is FollowState.DELAYED

@@ -1,0 +1,128 @@
+"""Goal: what a member acknowledges, and when it leaves, is seen for each share-partition by itself.
+
+Method: the shells of share groups and of their requests alone, with stand-ins for the replicas; virtual time.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.share_acknowledge import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+)
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.server.handlers.groups.share_delivery import handle_share_acknowledge
+from moldau_broker.server.share.core.sessions import ShareSessions
+from moldau_broker.server.share.core.values import ShareLimits
+from moldau_broker.server.share.settings import ShareGroupSettings
+from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_jepsen.world.world import run_world
+from support.share.memory_persister import MemoryPersister
+
+if TYPE_CHECKING:
+    from moldau_jepsen.world.world import World
+
+TOPIC = UUID(int=1)
+SETTINGS = ShareGroupSettings(
+    limits=ShareLimits(delivery_count_max=5, record_locks_max=100, lock_duration_ms=30_000),
+    reads_committed=False,
+    renew_allowed=False,
+    reset="earliest",
+)
+
+
+def partition_of(topic: UUID = TOPIC) -> Any:
+    state = SimpleNamespace(leader_epoch=3)
+    replica = SimpleNamespace(state=state, high_watermark=9)
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=9)
+    return SimpleNamespace(
+        topic_id=topic,
+        key=SimpleNamespace(topic="t", partition=0),
+        replica=replica,
+        log=log,
+        check_access=lambda *_, **__: ErrorCode.NONE,
+    )
+
+
+def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
+    """Its offsets may be altered then, and only a state that is read again shows that (as in F310)."""
+
+    async def main(world: World) -> None:
+        memory = MemoryPersister()
+        memory.delay_ms = 100.0
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = ShareGroups(
+            world.node("n").environment,
+            replicas,
+            memory,
+            lambda _: SETTINGS,
+            is_enabled=lambda: True,
+            sessions_max=10,
+            logger=EventLogger("test"),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            key = (TOPIC, 0)
+            groups.sessions.fetch(("stays", "m"), 0, [key], (), acknowledges=False, owner="c")
+            for group in ("left", "stays"):
+                groups.open(group, partition_of())
+            await trio.sleep(1)
+            assert groups.find("left", key) is None
+            stays = groups.find("stays", key)
+            assert stays is not None
+            assert stays.core is not None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_an_unknown_topic_does_not_hide_the_other_acknowledgements() -> None:
+    known, gone = UUID(int=1), UUID(int=2)
+    image = SimpleNamespace(topics_by_id={known: SimpleNamespace(name="t", partitions={0: None})}, brokers={})
+    sessions = ShareSessions(sessions_max=1)
+    sessions.fetch(("g", "m"), 0, [(gone, 0), (known, 0)], (), acknowledges=False, owner="c")
+    taken: list[UUID] = []
+
+    def acknowledge(led: Any, member: str, batches: Any) -> tuple[ErrorCode, None]:
+        taken.append(led.topic_id)
+        return ErrorCode.NONE, None
+
+    shares = SimpleNamespace(
+        is_enabled=lambda: True,
+        sessions=sessions,
+        settings=lambda _: SETTINGS,
+        open=lambda _, partition: partition,
+        acknowledge=acknowledge,
+    )
+    context: Any = SimpleNamespace(
+        share_groups=shares,
+        metadata=SimpleNamespace(image=image),
+        replicas=SimpleNamespace(by_raw_id={(known.bytes, 0): partition_of()}),
+        authorizer=None,
+        broker_id=1,
+    )
+    batches = [AcknowledgementBatch(first_offset=0, last_offset=1, acknowledge_types=(1,))]
+    request = ShareAcknowledgeRequest(
+        group_id="g",
+        member_id="m",
+        share_session_epoch=1,
+        topics=[
+            AcknowledgeTopic(
+                topic_id=topic, partitions=[AcknowledgePartition(partition_index=0, acknowledgement_batches=batches)]
+            )
+            for topic in (gone, known)
+        ],
+    )
+    call: Any = SimpleNamespace(version=1, listener_name="l", identity=None)
+    response = trio.run(handle_share_acknowledge, context, request, call)
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in response.responses}
+    assert codes == {gone: ErrorCode.UNKNOWN_TOPIC_ID, known: ErrorCode.NONE}
+    assert taken == [known]
