@@ -84,7 +84,7 @@ def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
     run_world(main, 1)
 
 
-def test_an_unknown_topic_does_not_hide_the_other_acknowledgements() -> None:
+def test_an_unknown_topic_hides_no_other_acknowledgement() -> None:
     known, gone = UUID(int=1), UUID(int=2)
     image = SimpleNamespace(topics_by_id={known: SimpleNamespace(name="t", partitions={0: None})}, brokers={})
     sessions = ShareSessions(sessions_max=1)
