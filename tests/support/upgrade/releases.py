@@ -94,7 +94,10 @@ def _sources(revision: Revision, home: Path) -> Path:
         reason = (found.stderr.strip().splitlines() or ["git archive failed"])[-1]
         raise ReleaseAbsentError(f"the history has no commit {revision.commit[:12]} ({revision.version}): {reason}")
     with tarfile.open(archive) as packed:
-        packed.extractall(sources, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            packed.extractall(sources, filter="data")
+        else:
+            packed.extractall(sources)
     return sources
 
 
