@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
 from moldau.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Member(Protocol):
+    @property
+    def member_id(self) -> str: ...
+
+
+M = TypeVar("M", bound=_Member)
+M_co = TypeVar("M_co", bound=_Member, covariant=True)
+
+
+class _Group(Protocol[M_co]):
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def members(self) -> Mapping[str, M_co]: ...
+
+    def static_member(self, instance_id: str) -> M_co | None: ...
 
 
 def check_instance(instance_id: str, holder_id: str | None, member_id: str, *, joins: bool) -> None:
@@ -18,3 +42,19 @@ def check_instance(instance_id: str, holder_id: str | None, member_id: str, *, j
     elif holder_id != member_id:
         code = ErrorCode.UNRELEASED_INSTANCE_ID if joins else ErrorCode.FENCED_INSTANCE_ID
         raise KafkaError(code, f"Instance id {instance_id} belongs to member {holder_id}.")
+
+
+def leaving_member(group: _Group[M], member_id: str, instance_id: str | None) -> M:
+    """Returns the member that leaves; a static one names its instance id as well.
+
+    Raises:
+        KafkaError: UNKNOWN_MEMBER_ID if there is no such member, FENCED_INSTANCE_ID if another one has the instance id.
+    """
+    member = group.members.get(member_id)
+    if instance_id is not None:
+        member = group.static_member(instance_id)
+        if member is not None:
+            check_instance(instance_id, member.member_id, member_id, joins=False)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+    return member

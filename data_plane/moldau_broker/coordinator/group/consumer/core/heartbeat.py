@@ -39,7 +39,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     TargetEpoch,
 )
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
-from moldau_broker.coordinator.group.core.static_members import check_instance
+from moldau_broker.coordinator.group.core.static_members import check_instance, leaving_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,16 +300,7 @@ class HeartbeatDecisions:
         group = draft.group
         if not group.exists:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
-        member = group.members.get(request.member_id)
-        if request.instance_id is not None:
-            holder = group.static_member(request.instance_id)
-            if holder is not None:
-                check_instance(request.instance_id, holder.member_id, request.member_id, joins=False)
-            member = holder
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
-            )
+        member = leaving_member(group, request.member_id, request.instance_id)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             away = replace(member, epoch=LEAVE_STATIC_EPOCH, previous_epoch=member.epoch, revoking=NO_PARTITIONS)
             if away.state is MemberState.UNREVOKED_PARTITIONS:

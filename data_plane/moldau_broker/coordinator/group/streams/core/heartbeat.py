@@ -17,7 +17,7 @@ from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEnt
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
 from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
-from moldau_broker.coordinator.group.core.static_members import check_instance
+from moldau_broker.coordinator.group.core.static_members import check_instance, leaving_member
 from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
 from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
@@ -238,16 +238,7 @@ class StreamsDecisions:
         group = draft.group
         if not group.exists:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group.group_id} not found.")
-        member = group.members.get(request.member_id)
-        if request.instance_id is not None:
-            holder = group.static_member(request.instance_id)
-            if holder is not None:
-                check_instance(request.instance_id, holder.member_id, request.member_id, joins=False)
-            member = holder
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
-            )
+        member = leaving_member(group, request.member_id, request.instance_id)
         if request.instance_id is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
             draft.add(StreamsCurrent(group_id=group.group_id, member_id=member.member_id, member=_away(member)))
         else:
