@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from moldau.runtime.tasks.exceptions import leaves
+from moldau.values import list_elements
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 
@@ -261,7 +262,7 @@ def _use_login_nearby(address: str) -> None:
         bootstrap = (document := _cluster_nearby()).get("bootstrap")
     except (OSError, ValueError):
         return  # no cluster is needed there: the address was given
-    wanted = {part.strip() for part in address.split(",") if part.strip()}
+    wanted = set(list_elements(address))
     if isinstance(bootstrap, str) and wanted <= set(bootstrap.split(",")):
         _use_login_of(document)
         _command_config.pop("bootstrap.servers", None)  # the user has named some of these addresses
@@ -415,7 +416,7 @@ async def _check_reachable(bootstrap: str) -> None:
     from moldau.runtime.config import ConfigError, parse_address
 
     reasons = []
-    for address in (part.strip() for part in bootstrap.split(",") if part.strip()):
+    for address in list_elements(bootstrap):
         try:
             host, port = parse_address(address)
         except (ConfigError, ValueError) as error:

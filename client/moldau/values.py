@@ -51,6 +51,11 @@ def duration_ms(text: str) -> int:
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
+def list_elements(text: str) -> tuple[str, ...]:
+    """Returns the elements of a list with commas, without the blanks around them and without empty elements."""
+    return tuple(element for element in (part.strip() for part in text.split(",")) if element)
+
+
 def reset_duration_ms(reset: str) -> int | None:
     """Returns the duration of ``by_duration:DURATION``, a value of ``auto.offset.reset``; None for another value.
 

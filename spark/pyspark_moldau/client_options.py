@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import CONSUMER_CONFIG, ConfigError
+from moldau.values import list_elements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -277,7 +278,7 @@ def _is_security(name: str) -> bool:
 
 def _bootstrap(servers: str) -> tuple[tuple[str, int], ...]:
     addresses = []
-    for address in (part.strip() for part in servers.split(",") if part.strip()):
+    for address in list_elements(servers):
         host, colon, port = address.rpartition(":")
         if not colon or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
             raise OptionError(f"kafka.bootstrap.servers: expected host:port, got {address!r}")

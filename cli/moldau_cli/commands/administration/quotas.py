@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau.admin.calls.quotas import QuotaAlteration, QuotaEntity, QuotaName
+from moldau.values import list_elements
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
@@ -163,7 +164,7 @@ def _named(
 
 
 def _split(texts: list[str] | None) -> list[str]:
-    return [part.strip() for text in texts or [] for part in text.split(",") if part.strip()]
+    return [part for text in texts or [] for part in list_elements(text)]
 
 
 def _quota(key: str, known: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.nearest import nearest_names
+from moldau.values import list_elements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -205,7 +206,7 @@ class ConfigKey:
                 return float(raw) if isinstance(raw, int | float) else float(str(raw))
             case ConfigType.LIST:
                 if isinstance(raw, str):
-                    return tuple(part for part in (piece.strip() for piece in raw.split(",")) if part)
+                    return list_elements(raw)
                 if isinstance(raw, list | tuple):
                     return tuple(str(element) for element in raw)
                 raise ValueError

@@ -39,7 +39,7 @@ from moldau.protocol.messages.update_features import (
 )
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, list_elements
 from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
 from moldau_quorum.broker_side.controller_client import (
@@ -251,14 +251,10 @@ def _is_altered(resource: AlterConfigsResource, image: MetadataImage) -> bool:
             continue
         if present is None:
             return False
-        elements, known = _elements(change.value or ""), _elements(present)
+        elements, known = set(list_elements(change.value or "")), set(list_elements(present))
         if not elements <= known if change.config_operation == APPEND else elements & known:
             return False
     return True
-
-
-def _elements(text: str) -> set[str]:
-    return {part.strip() for part in text.split(",") if part.strip()}
 
 
 async def handle_alter_configs(

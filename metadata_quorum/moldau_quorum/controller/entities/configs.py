@@ -34,6 +34,7 @@ from moldau.runtime.config import (
     ConfigType,
     DynamicScope,
 )
+from moldau.values import list_elements
 from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION,
@@ -277,7 +278,7 @@ def _change_list(schema: ConfigSchema, name: str, present: str | None, operation
     if key.type is not ConfigType.LIST:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: nothing can be appended or subtracted")
     text = (_default_text(key) or "") if present is None else present
-    elements = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
+    elements = dict.fromkeys(list_elements(text))
     for part in value.split(","):
         element = part.strip()
         if operation == APPEND and element:

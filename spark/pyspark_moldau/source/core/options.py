@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import list_elements
 from pyspark_moldau.client_options import ClientOptions, OptionError, parse_client, positive
 from pyspark_moldau.source.core.columns import parse_columns
 
@@ -246,7 +247,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         raise OptionError(f"exactly one of assign, subscribe, subscribePattern must be given; found {found}")
     value = given[named[0].lower()]
     if named[0] == "subscribe":
-        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        topics = tuple(dict.fromkeys(list_elements(value)))
         if not topics:
             raise OptionError("subscribe: expected topic names separated by commas, got an empty value")
         return Subscription(topics=topics)
