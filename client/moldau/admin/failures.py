@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from moldau.protocol.schema import Response
+
+A = TypeVar("A")
 
 ABSENT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 """Codes for topics that do not exist. They are final where the controller answers, which knows each topic at once."""
@@ -76,6 +78,17 @@ def raise_group_error(code: int, group_id: str, message: str | None = None) -> N
     found = ErrorCode.of(code)
     if found is not ErrorCode.NONE:
         raise KafkaError(found, f"group {group_id}: {message or found.message}")
+
+
+def only_answer(answers: Sequence[A], what: str) -> A:
+    """Returns the answer for the one name in a request; ``what`` says in words which name that is.
+
+    Raises:
+        KafkaError: the broker left it out.
+    """
+    for answer in answers:
+        return answer
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves {what} out")
 
 
 def first_retriable(codes: Iterable[int], *, final: Collection[ErrorCode] = ()) -> ErrorCode | None:

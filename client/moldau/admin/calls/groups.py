@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from moldau.admin.failures import (
     AdminError,
     first_retriable,
+    only_answer,
     raise_error,
     raise_failures,
     raise_group_error,
@@ -58,7 +59,6 @@ class _Described(Protocol):
 
 G = TypeVar("G", bound=_Described)
 D = TypeVar("D")
-A = TypeVar("A")
 
 _OFFSET_FETCH_VERSION_MAX = 9
 _DEAD = "Dead"
@@ -107,7 +107,7 @@ class Groups:
                 at=at,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
-            group = _only(response.groups, group_id)
+            group = only_answer(response.groups, f"group {group_id}")
             code = ErrorCode.of(group.error_code)
             if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 raise KafkaError(code, group.error_message)
@@ -145,7 +145,7 @@ class Groups:
 
         async def describe_one(requester: Requester, group_id: str) -> D:
             at = requester.group_coordinator(group_id)
-            group = _only(await ask(requester, group_id, at), group_id)
+            group = only_answer(await ask(requester, group_id, at), f"group {group_id}")
             raise_error(group.error_code, group.error_message)
             return describe(group, at.node_id)
 
@@ -302,13 +302,6 @@ async def _describe_consumers(
             authorized_operations=operations_of(group.authorized_operations),
         )
     return None
-
-
-def _only(answers: Sequence[A], group_id: str) -> A:
-    """Returns the answer for the one group of a request."""
-    for answer in answers:
-        return answer
-    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves group {group_id} out")
 
 
 def _consumer_member(member: Member) -> GroupMember:

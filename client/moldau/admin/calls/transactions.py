@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import first_retriable, raise_error
+from moldau.admin.failures import first_retriable, only_answer, raise_error
 from moldau.admin.requester import Located
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
@@ -148,21 +148,20 @@ class Transactions:
             at=at,
             code_of=lambda each: next((ErrorCode.of(state.error_code) for state in each.transaction_states), None),
         )
-        for state in response.transaction_states:
-            raise_error(state.error_code)
-            return TransactionDescription(
-                transactional_id=state.transactional_id,
-                state=state.transaction_state,
-                coordinator=at.node_id,
-                producer_id=state.producer_id,
-                producer_epoch=state.producer_epoch,
-                timeout_ms=state.transaction_timeout_ms,
-                start_ms=state.transaction_start_time_ms,
-                partitions=tuple(
-                    TopicPartition(topic.topic, partition) for topic in state.topics for partition in topic.partitions
-                ),
-            )
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves transactional id {name} out")
+        state = only_answer(response.transaction_states, f"transactional id {name}")
+        raise_error(state.error_code)
+        return TransactionDescription(
+            transactional_id=state.transactional_id,
+            state=state.transaction_state,
+            coordinator=at.node_id,
+            producer_id=state.producer_id,
+            producer_epoch=state.producer_epoch,
+            timeout_ms=state.transaction_timeout_ms,
+            start_ms=state.transaction_start_time_ms,
+            partitions=tuple(
+                TopicPartition(topic.topic, partition) for topic in state.topics for partition in topic.partitions
+            ),
+        )
 
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
         """Implements ``Admin.describe_producers``."""
