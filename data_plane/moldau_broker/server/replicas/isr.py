@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moldau.values import BrokerId
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.replica import IsrProposal
+    from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_quorum.broker_side.controller_client import ControllerClient
 
@@ -83,9 +84,9 @@ class IsrAlterations:
         topics: dict[uuid.UUID, list[AlterPartitionRequestPartitionData]] = {}
         sent: dict[tuple[uuid.UUID, int], TopicPartition] = {}
         for key, proposal in proposals.items():
-            partition = replicas.partitions.get(key)
-            if partition is None or partition.replica.proposal is not proposal:
-                continue  # newer metadata resolved it, or the topic was deleted and created again
+            partition = _waiting(replicas, key, proposal)
+            if partition is None:
+                continue
             sent[partition.topic_id, key.partition] = key
             topics.setdefault(partition.topic_id, []).append(
                 AlterPartitionRequestPartitionData(
@@ -156,6 +157,14 @@ class IsrAlterations:
                 replicas.perform(partition, effects)
         for key in sent.values():  # the response lacks it: the outcome is unknown
             replicas.alterations.back_off(now_ms)
-            partition = replicas.partitions.get(key)
-            if partition is not None and partition.replica.proposal is proposals[key]:
+            if _waiting(replicas, key, proposals[key]) is not None:
                 replicas.alterations.submit(key, proposals[key])
+
+
+def _waiting(replicas: ReplicaManager, key: TopicPartition, proposal: IsrProposal) -> Partition | None:
+    """Returns the partition whose replica waits for the proposal's answer.
+
+    None: newer metadata has resolved it, or the topic was deleted and created again.
+    """
+    partition = replicas.partitions.get(key)
+    return partition if partition is not None and partition.replica.proposal is proposal else None
