@@ -29,18 +29,16 @@ class DurableRecords:
         self._log: PartitionLog | None = None
         self._offset = 0  # records below it were found
         self._inode: Inode | None = None  # the file with the last of them
-        self._position = 0  # where they end there
+        self._position = 0  # where they end in that file
 
     def look(self, log: PartitionLog, disk: VirtualDisk) -> str | None:
         """Looks at what is new below the recovery point of ``log``; returns what is not durable, None if all is."""
         point = log.recovery_point
-        if log is self._log and point == self._offset:
-            return None
-        if log is not self._log or point < self._offset:
-            self._inode, self._position = None, 0
-            self._offset = 0 if log is not self._log else point
-            self._log = log
-        if log.failed or point <= self._offset:
+        if log is not self._log:
+            self._log, self._offset, self._inode = log, 0, None
+        elif point < self._offset:  # the log was cut
+            self._offset, self._inode = point, None
+        if log.failed or point == self._offset:
             return None
         try:
             directory, parent = disk.directory(log.directory), disk.directory(log.parent_directory)
@@ -63,13 +61,12 @@ class DurableRecords:
             return None
         if directory.durable.get(name) is not inode:
             return f"the name {name}"
-        begin, offset = (self._position, since) if inode is self._inode else (0, since)
-        first = end = begin
-        for position, header in iterate_batches(inode.content, begin):
+        first = end = self._position if inode is self._inode else 0
+        for position, header in iterate_batches(inode.content, end):
             if header.next_offset > point:
                 break
             end = position + header.size_bytes
-            if header.next_offset <= offset:
+            if header.next_offset <= since:
                 first = end
         self._inode, self._position = inode, end
         if inode.durable[first:end] != inode.content[first:end]:
