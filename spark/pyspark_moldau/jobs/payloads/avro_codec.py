@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 REGISTRY_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMAS_MAX: Final = 1000
+"""Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
 SCHEMA_NOT_FOUND: Final = 40403
 """The code in a registry's answer. Any web server says 404 where there is no registry, and no record is at fault."""
-"""Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
 
 Schema = str | dict[str, Any] | list[Any]
 """A schema as fastavro parsed it: a name, a complex type, or a union."""
