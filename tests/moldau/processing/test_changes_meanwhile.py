@@ -68,16 +68,23 @@ def test_threads_commit_nothing_of_a_lost_partition():
     assert group.committed == [{KEPT: 1}]
 
 
-def test_tasks_commit_nothing_of_a_lost_partition():
-    group = Group()
+def calls_of_tasks(group, rest):
+    """The group's ``poll`` and ``commit`` for tasks; ``poll`` rests before it."""
 
     async def poll(timeout_ms):
-        await trio.testing.wait_all_tasks_blocked()
+        await rest()
         return group.poll()
 
     async def commit(offsets):
         await trio.lowlevel.checkpoint()
         group.commit(offsets)
+
+    return poll, commit
+
+
+def test_tasks_commit_nothing_of_a_lost_partition():
+    group = Group()
+    poll, commit = calls_of_tasks(group, trio.testing.wait_all_tasks_blocked)
 
     async def handler(record):
         await trio.lowlevel.checkpoint()
@@ -127,13 +134,7 @@ def poisoned_threads(group):
 
 
 def poisoned_tasks(group):
-    async def poll(timeout_ms):
-        await trio.lowlevel.checkpoint()
-        return group.poll()
-
-    async def commit(offsets):
-        await trio.lowlevel.checkpoint()
-        group.commit(offsets)
+    poll, commit = calls_of_tasks(group, trio.lowlevel.checkpoint)
 
     async def delivered():
         await trio.lowlevel.checkpoint()
