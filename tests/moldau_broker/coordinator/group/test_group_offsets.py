@@ -255,6 +255,25 @@ def test_deleting_offsets() -> None:
     assert delete_offset(driver, "t").error_code == ErrorCode.NON_EMPTY_GROUP
 
 
+def test_offsets_stay_while_the_first_members_join() -> None:
+    """The group has no protocol before its first generation, so any topic may be read."""
+    driver = CoreDriver()
+    driver.ask(commit_request(1), 9)
+    Consumer(driver).join(metadata=b"\0\0" + encode(ConsumerProtocolSubscription(topics=["t"]), 0))
+    answer = delete_offset(driver, "t")
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert fetched(driver, wanted=False) == {("t", 0): 1}
+
+
+def test_offsets_stay_if_a_subscription_cannot_be_read() -> None:
+    driver = CoreDriver()
+    (member,) = stable_group(driver, 1)  # its metadata are no subscription
+    member.commit(1)
+    answer = delete_offset(driver, "t")
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert fetched(driver, wanted=False) == {("t", 0): 1}
+
+
 def test_deleting_offsets_of_unknown_partitions() -> None:
     """They are refused with Kafka's code, beside those that exist."""
     driver = CoreDriver()

@@ -285,11 +285,13 @@ class Group:
     def subscription(self) -> frozenset[str] | None:
         """Returns the topics that the members of a consumer group read.
 
-        None means that any topic may be read, because the metadata of a member cannot be parsed. The metadata of
-        other protocol types contain no topics.
+        None means that any topic may be read, because the metadata of a member cannot be parsed, or because the group
+        has members and no protocol yet. The metadata of other protocol types contain no topics.
         """
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or not self.members:
             return frozenset()
+        if self.protocol_name is None:
+            return None
         found: set[str] = set()
         for member in self.members.values():
             topics = subscribed_topics(member.metadata(self.protocol_name))
