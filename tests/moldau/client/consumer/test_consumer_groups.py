@@ -108,6 +108,21 @@ def test_members_share_partitions_through_joins_and_leaves(strategy):
     simulate(scenario)
 
 
+def test_offset_0_is_committed_like_any_other():
+    """A member that goes on from offset 0 must not be sent to the end of the log."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        cluster.offsets["g", "t", 0] = (0, -1, "")
+        async with open_consumer(group_id="g", auto_offset_reset="latest") as consumer:
+            assert (await consumer.committed([T0]))[T0].offset == 0
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+
+    simulate(scenario)
+
+
 def test_committed_offsets_are_where_the_next_member_goes_on():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")

@@ -10,7 +10,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -128,6 +128,19 @@ def test_a_refused_commit_gives_its_code_and_no_change(refusal: ErrorCode, repor
     driver.commit()
     assert code_of(driver.answers[other]) is ErrorCode.NONE
     assert fetched(driver) == {("t", 0): -1, ("t", 1): 9}
+
+
+def test_a_refused_partition_keeps_its_code_if_the_write_fails() -> None:
+    """The client repeats what was not written, and must learn what it can never commit."""
+    driver = CoreDriver(auto_commit=False)
+    request = commit_request(7, partition=10)
+    request.topics += commit_request(7).topics
+    asked = driver.send(request, 9)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    answer = driver.answers[asked]
+    assert isinstance(answer, OffsetCommitResponse)
+    codes = [topic.partitions[0].error_code for topic in answer.topics]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
 def test_writes_in_flight_are_bounded() -> None:

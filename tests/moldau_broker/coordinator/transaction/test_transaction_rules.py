@@ -10,7 +10,14 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.end_txn import EndTxnResponse
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
-from support.coordinator.transaction_world import Producer, TransactionDriver, add_request, end_request
+from support.coordinator.transaction_world import (
+    Producer,
+    TransactionDriver,
+    add_request,
+    code_of,
+    end_request,
+    init_request,
+)
 
 
 def test_a_failed_request_does_not_end_its_transaction() -> None:
@@ -69,3 +76,15 @@ def test_older_clients_get_no_new_epoch() -> None:
     producer.add(0)
     answer = driver.ask(end_request(producer.producer_id, producer.epoch, commit=True), 4)
     assert answer == EndTxnResponse()
+
+
+def test_a_producer_that_timed_out_cannot_come_back() -> None:
+    """Its epoch was taken from it, so its late InitProducerId is no repetition of one whose answer was lost."""
+    driver = TransactionDriver()
+    producer = Producer(driver)
+    producer.init(timeout_ms=10_000)
+    producer.add(1)
+    driver.pass_time(10_000)
+    assert driver.state() == "CompleteAbort"
+    late = driver.ask(init_request(producer_id=producer.producer_id, epoch=producer.epoch), 4)
+    assert code_of(late) is ErrorCode.PRODUCER_FENCED
