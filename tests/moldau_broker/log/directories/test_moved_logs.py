@@ -130,6 +130,28 @@ def test_a_future_log_drops_epochs_unknown_to_the_current_log() -> None:
     assert manager.replace_current_with_future(A, START_MS).latest_epoch == 6
 
 
+def test_a_future_log_drops_records_that_an_older_epoch_replaced() -> None:
+    """After an unclean election the leader may have records of an older epoch where the log had those of a newer one.
+
+    The ends of epochs alone would agree: the older one goes on beyond the future log's end.
+    """
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for _ in range(3):
+        put(log, b"lost", 2)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    log.truncate_to(0)
+    for epoch in (1, 1, 1, 1, 3):
+        put(log, b"kept", epoch)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    assert [row.value for row in all_rows(future)] == [b"kept"] * 5
+
+
 def test_a_failed_read_while_copying_names_the_directory() -> None:
     """The error of a failed copy names the directory that could not be read."""
     machine = VirtualMachine(1)

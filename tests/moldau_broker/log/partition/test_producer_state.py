@@ -49,6 +49,16 @@ def test_sequence_numbers_begin_again_at_0() -> None:
     assert state.check(batch(1, sequence=0), AppendOrigin.CLIENT) is None
 
 
+def test_a_repeated_batch_across_the_last_sequence_is_known() -> None:
+    state = manager()
+    across = batch(0, sequence=LAST_SEQUENCE - 1, count=4)
+    state.apply(across)
+    state.apply(batch(4, sequence=2))
+    original = state.check(batch(5, sequence=LAST_SEQUENCE - 1, count=4), AppendOrigin.CLIENT)
+    assert original is not None
+    assert (original.first_offset, original.last_offset) == (0, 3)
+
+
 def test_the_state_knows_up_to_where_it_reflects_the_log() -> None:
     state = manager()
     state.stage(batch(0, count=3))
