@@ -7,7 +7,6 @@ needs only for linear algebra. A wrapper of that ``java`` removes the request.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -16,6 +15,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from pyspark_moldau.session.programs import place
 
 JAVA_VERSIONS = (17, 21, 25)
 """Versions that Spark 4 supports. A search prefers the versions that come first in this tuple."""
@@ -140,21 +141,9 @@ def java_home(wrapper_directory: Path) -> Path:
     mark = hashlib.sha256(f"{wrapper}\0{release}".encode()).hexdigest()[:12]
     home = wrapper_directory / f"java-{java.version}-{mark}"
     (home / "bin").mkdir(parents=True, exist_ok=True)
-    _place(home / "bin" / "java", wrapper, 0o755)
-    _place(home / "release", release, 0o644)
+    place(home / "bin" / "java", wrapper, 0o755)
+    place(home / "release", release, 0o644)
     return home
-
-
-def _place(path: Path, text: str, mode: int) -> None:
-    """Creates a file atomically with its whole content, unless it exists."""
-    if path.exists():
-        return
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(mode)
-    with contextlib.suppress(FileExistsError):  # another process was faster
-        path.hardlink_to(draft)
-    draft.unlink()
 
 
 def main() -> int:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_moldau.session.java import java_home
+from pyspark_moldau.session.programs import own_directory, python_for_workers
 from pyspark_moldau.versions import UnsupportedSparkError, is_supported, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -124,12 +124,13 @@ def cluster_session(
 
 
 def _use_this_machine() -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = python_for_workers(own_directory())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _use_java() -> None:
-    os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
+    os.environ["JAVA_HOME"] = str(java_home(own_directory()))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 

@@ -8,17 +8,16 @@ It prints, as one JSON document, how many rows of the source it counted, wrote i
 import json
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from pyspark_moldau.session import prepare
 from pyspark_moldau.session.java import java_home
+from pyspark_moldau.session.programs import own_directory
 
 STREAM_S = 240
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
-    os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
+    os.environ["JAVA_HOME"] = str(java_home(own_directory()))
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     from pyspark.sql import SparkSession
 

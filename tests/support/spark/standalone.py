@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 import urllib.request
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pyspark
 from moldau_jepsen.chaos.spark.processes import QueryProcesses
 from moldau_jepsen.launcher.ports import take_free_ports
 from pyspark_moldau.session.java import java_home
+from pyspark_moldau.session.programs import own_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ def standalone_cluster(folder: Path, *, workers: int) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     home = Path(pyspark.__file__).parent
     program = str(home / "bin" / "spark-class")
-    java = java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}")
+    java = java_home(own_directory())
     variables = {
         "JAVA_HOME": str(java),
         "SPARK_HOME": str(home),
