@@ -301,7 +301,9 @@ class NodeFetcher:
                     # The broker's session differs from the client's: the next request is a full one.
                     self._plan.session(planned.node_id).lost()
                 elif found[1] == found[0].generation:
-                    self._fetched_partition(*found, answer, copies=with_records > 1, topic_id=topic.topic_id)
+                    follows = found[0].partition in planned.from_follower
+                    copies = with_records > 1
+                    self._fetched_partition(*found, answer, copies=copies, topic_id=topic.topic_id, follows=follows)
         self._host.arrived.notify()
 
     def _fetched_partition(
@@ -313,14 +315,16 @@ class NodeFetcher:
         *,
         copies: bool,
         topic_id: UUID,
+        follows: bool,
     ) -> None:
         """Takes one partition of an answer.
 
-        ``copies`` is set if other partitions share the answer's memory and may keep it longer.
+        ``copies`` is set if other partitions share the answer's memory and may keep it longer, ``follows`` if a
+        follower was asked.
         """
         code = ErrorCode.of(answer.error_code)
         if code is not ErrorCode.NONE:
-            self._fetch_error(position, offset, code, answer)
+            self._fetch_error(position, offset, code, answer, follows=follows)
             return
         position.high_watermark = answer.high_watermark
         position.last_stable_offset = answer.last_stable_offset
@@ -362,16 +366,17 @@ class NodeFetcher:
         error = KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}")
         self._host.report(error, position)
 
-    def _fetch_error(self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData) -> None:
+    def _fetch_error(
+        self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData, *, follows: bool
+    ) -> None:
         position.is_idle = False
         if answer.current_leader.leader_id >= 0:
             self._client.cluster_metadata.set_leader(
                 position.partition, answer.current_leader.leader_id, answer.current_leader.leader_epoch
             )
-        from_follower = position.preferred_replica >= 0
-        if from_follower:
+        if follows:
             position.avoid_followers(self._client.now_ms + _BEHIND_MS)
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._host.failed(position, code)
-        elif not from_follower:  # a follower may be behind the leader, which is asked next and decides
+        elif not follows:  # a follower may be behind the leader, which is asked next and decides
             self._host.out_of_range(position, offset)

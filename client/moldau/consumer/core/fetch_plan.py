@@ -62,6 +62,8 @@ class PlannedFetch:
     asked: Mapping[TopicPartition, tuple[PartitionPosition, int, int]]
     max_wait_ms: int
     max_bytes: int
+    from_follower: frozenset[TopicPartition] = frozenset()
+    """The partitions that are read here because their leader named this broker: it may be behind the leader."""
 
     @property
     def positions(self) -> list[PartitionPosition]:
@@ -156,6 +158,7 @@ class FetchPlan:
             asked={each.partition: (each, each.generation, each.fetch_offset) for each in wanted},
             max_wait_ms=wait_ms,
             max_bytes=min(self._limits.max_bytes, room),
+            from_follower=frozenset(each.partition for each in wanted if each.preferred_replica == node_id),
         )
         self._node(node_id).under_way[lane] = planned
         return planned

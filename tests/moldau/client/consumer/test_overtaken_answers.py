@@ -124,6 +124,51 @@ def test_an_error_of_an_earlier_fetch_is_dropped() -> None:
     simulate(scenario, brokers=1)
 
 
+def test_a_follower_that_is_forgotten_decides_nothing() -> None:
+    """It lacks the position and answers when metadata do not name it any more: the leader, asked since, decides."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        leader, follower = 1, 2
+        usual: Callable[..., Any] = cluster.on_fetch
+        asked = trio.Event()
+
+        def handle(broker: int, request: Any) -> Any:
+            answer = usual(broker, request)
+            if asked.is_set() or not request.topics:
+                return answer
+            request.max_wait_ms = 0
+
+            async def change() -> Any:
+                response = await answer()
+                ((data,),) = [topic.partitions for topic in response.responses]
+                if broker == leader:
+                    data.preferred_read_replica = follower
+                    return response
+                asked.set()
+                await trio.sleep(LATE_S)
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                return response
+
+            return change
+
+        cluster.handlers[ApiKey.FETCH] = handle
+        async with open_consumer(client_rack="r", fetch_max_wait_ms=20_000) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 10)
+            await asked.wait()
+            client, _ = consumer._opened()
+            del client.cluster_metadata.brokers[follower]
+            client.changed.notify()
+            await trio.sleep(2 * LATE_S)
+            fill(part, 10, 20)
+            cluster.appended.notify()
+            assert await take(consumer, 10) == numbers(10, 20)
+
+    simulate(scenario)
+
+
 class Coordinator:
     """Gives one assignment after the other, and takes partitions back."""
 
