@@ -19,6 +19,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.values import BrokerId
 from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.walks import balance_leaders, with_last
 from support.controller.model import ModelController
@@ -196,6 +197,23 @@ def test_an_unclean_restart_leaves_the_isr() -> None:
     controller.now_ms += 10_000  # the session is over, but the broker is not fenced yet
     controller.unclean_restart(second)
     assert controller.partition("t").isr == (first, third)
+
+
+def test_a_clean_stop_long_ago_makes_no_later_one_clean() -> None:
+    """A broker shows the epoch of its last clean stop: it counts only if the broker has not registered since."""
+    controller = ModelController()
+    first = controller.register(1).broker_epoch
+    controller.sessions.remove(BrokerId(1))
+    second = controller.register(1, incarnation=2, previous_epoch=first).broker_epoch
+    controller.join(2)
+    controller.beat(1)
+    controller.create("t", factor=2, **{"min.insync.replicas": "2"})
+    controller.fence(1)
+    assert controller.partition("t").elr == (1,)
+    controller.sessions.remove(BrokerId(1))
+    controller.register(1, incarnation=3, previous_epoch=first)
+    assert controller.partition("t").elr == ()
+    assert second > first
 
 
 def test_without_elr_the_last_member_stays_in_the_isr() -> None:

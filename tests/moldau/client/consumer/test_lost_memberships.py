@@ -73,6 +73,19 @@ def test_background_join_does_not_restore_lost_partitions():
     assert (membership.assigned_as, membership.commits_as) == ((7, "M2"), (7, "M2"))
 
 
+def test_assignment_lost_during_takeover_is_not_held():
+    """The application takes over what is lost already: it commits nothing for it under the next generation."""
+    membership = new_membership()
+    join(membership, 5, "M1")
+    membership.lose_generation("the session timed out")
+    membership.take_over()
+    assert membership.commits_as is None
+    join(membership, 6, "M1")
+    assert membership.commits_as is None
+    membership.take_over()
+    assert membership.commits_as == (6, "M1")
+
+
 def test_assignment_lost_before_takeover_is_recognised():
     """An assignment that was lost before it was taken over differs from one that was not lost."""
     membership = new_membership()

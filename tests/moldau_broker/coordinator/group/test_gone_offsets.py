@@ -10,6 +10,11 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -90,6 +95,23 @@ def test_offsets_of_a_deleted_topic_go_from_all_groups(made_again: bool) -> None
         listed = driver.ask(ListGroupsRequest(), 5)
         assert [each.group_id for each in listed.groups] == ["g"]  # type: ignore[attr-defined]
         driver.fail_over()
+
+
+def test_offsets_go_although_an_earlier_deletion_failed() -> None:
+    """The topic is deleted while OffsetDelete writes the same tombstone, which the log refuses."""
+    driver = CoreDriver()
+    commit(driver, 5)
+    driver.auto_commit = False
+    partitions = [OffsetDeleteRequestPartition(partition_index=0)]
+    driver.send(
+        OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)]), 0
+    )
+    driver.delete_topic("t")
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert stored(driver) == {("t", 0): 5}
+    driver.auto_commit = True
+    driver.pass_time(driver.config.gone_offsets_retry_ms)
+    assert stored(driver) == {}
 
 
 @pytest.mark.parametrize("made_again", [False, True])

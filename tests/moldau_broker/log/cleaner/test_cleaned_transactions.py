@@ -65,6 +65,16 @@ def test_a_value_after_a_cleaned_abort_replaces_the_old_one() -> None:
     assert old not in [row.offset for row in lab.rows()], "the record that was replaced is still there"
 
 
+def test_an_open_transaction_replaces_nothing() -> None:
+    """It may abort: the committed value of its key must stay, whatever the cleaner could reach."""
+    lab = Lab()
+    lab.put(b"key", b"kept")
+    lab.begin(7, {b"key": b"open"})
+    clean(lab)
+    lab.end(7, commit=False)
+    assert lab.committed()[b"key"] == b"kept"
+
+
 def test_an_abort_across_the_clean_range_counts() -> None:
     """The transaction began in a range that is clean and was aborted behind it: nothing of it may mask a record."""
     lab = Lab()

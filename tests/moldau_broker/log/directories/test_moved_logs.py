@@ -152,6 +152,34 @@ def test_a_future_log_drops_records_that_an_older_epoch_replaced() -> None:
     assert [row.value for row in all_rows(future)] == [b"kept"] * 5
 
 
+def test_a_log_that_comes_back_has_no_checkpoints_of_its_first_stay() -> None:
+    """It was longer then, and its records below the recovery point of that time may be missing after a power loss."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for _ in range(10):
+        put(log, b"old", 1)
+    log.flush()
+    log.update_high_watermark(10)
+    tick(manager, START_MS + 10_000)
+    assert manager.directories[0].recovery_points.offsets[A] == 10
+    for directory in ("/d2", "/d1"):
+        future = manager.alter_replica_log_dir(A, directory, START_MS)
+        assert future is not None
+        while not manager.copy_to_future(A, START_MS):
+            pass
+        log = manager.replace_current_with_future(A, START_MS)
+        log.truncate_to(2)
+    assert A not in manager.directories[0].recovery_points.offsets
+    for _ in range(6):
+        put(log, b"new", 2)
+    machine.boot(power_lost=True)
+    again = open_manager(machine).logs[A]
+    rows = [row.value for row in all_rows(again)]
+    assert rows == ([b"old"] * 2 + [b"new"] * 6)[: len(rows)]
+    assert len(rows) >= 2
+
+
 def test_a_failed_read_while_copying_names_the_directory() -> None:
     """The error of a failed copy names the directory that could not be read."""
     machine = VirtualMachine(1)
