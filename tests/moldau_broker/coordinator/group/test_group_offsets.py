@@ -130,7 +130,7 @@ def test_a_refused_commit_gives_its_code_and_no_change(refusal: ErrorCode, repor
     assert fetched(driver) == {("t", 0): -1, ("t", 1): 9}
 
 
-def test_a_refused_partition_keeps_its_code_if_the_write_fails() -> None:
+def test_a_refused_partition_keeps_its_code() -> None:
     """The client repeats what was not written, and must learn what it can never commit."""
     driver = CoreDriver(auto_commit=False)
     request = commit_request(7, partition=10)

@@ -152,7 +152,7 @@ def test_a_future_log_drops_records_that_an_older_epoch_replaced() -> None:
     assert [row.value for row in all_rows(future)] == [b"kept"] * 5
 
 
-def test_a_log_that_comes_back_has_no_checkpoints_of_its_first_stay() -> None:
+def test_a_log_that_comes_back_brings_no_old_checkpoints() -> None:
     """It was longer then, and its records below the recovery point of that time may be missing after a power loss."""
     machine = VirtualMachine(1)
     manager = open_manager(machine)
