@@ -2,7 +2,7 @@
 
     python -m benchmarks.producer [--records N] [--rounds R] [--json] [--output DIR]
 
-- defaults: each client's own defaults (Moldau's batches hold 16 KiB, as the Java client's; librdkafka's up to 1 MB)
+- defaults: each client's own defaults (Moldau's batches hold 64 KiB, librdkafka's up to 1 MB)
 - 64 KiB: both clients with ``batch.size=65536`` and ``linger.ms=20``
 - keys: as 64 KiB, and each record has one of a thousand keys, so that batches of all partitions grow side by side
 

@@ -17,8 +17,9 @@ from moldau.records import group_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from moldau.producer.core.accumulator import Accumulator, PartitionQueue
+    from moldau.producer.core.accumulator import Accumulator
     from moldau.producer.core.batches import ProducerBatch
+    from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.producer.core.partitioner import KeylessPartitioner
     from moldau.records import RowColumns
 

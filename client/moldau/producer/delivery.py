@@ -59,8 +59,8 @@ class Delivery(RecordPlace):
 
         None before the acknowledgement, for a record that failed, and with acks=0.
         """
-        batch: ProducerBatch = self._batch
-        return batch.leader if batch.is_settled and batch.error is None else None
+        batch: ProducerBatch = self._batch.part(self._index)
+        return batch.leader if self.is_done and batch.error is None else None
 
     def result(self) -> RecordMetadata:
         """Returns the outcome, or raises the record's error.
@@ -68,15 +68,15 @@ class Delivery(RecordPlace):
         Raises:
             RuntimeError: the outcome is not known yet.
         """
-        batch: ProducerBatch = self._batch
-        if not batch.is_settled:
+        if not self.is_done:
             raise RuntimeError("the record has not been delivered yet; await the delivery")
+        batch: ProducerBatch = self._batch.part(self._index)
         if batch.error is not None:
             raise batch.error
         return RecordMetadata(
             topic=batch.partition.topic,
             partition=batch.partition.partition,
-            offset=-1 if batch.base_offset < 0 else batch.base_offset + self._index,
+            offset=-1 if batch.base_offset < 0 else batch.base_offset + self._index - batch.first_index,
             timestamp=self._timestamp if batch.append_timestamp < 0 else batch.append_timestamp,
         )
 
@@ -93,6 +93,23 @@ class Delivery(RecordPlace):
 
     def __await__(self) -> Generator[object, object, RecordMetadata]:
         return self.wait().__await__()
+
+
+class ColumnsDelivery(Delivery):
+    """The outcome of a batch of rows: the place of its last row, or the first error of the rows."""
+
+    __slots__ = ()
+
+    def result(self) -> RecordMetadata:
+        """Returns the outcome of the last row, or raises the error of the first row that failed.
+
+        Raises:
+            RuntimeError: the outcome is not known yet.
+        """
+        batch: ProducerBatch = self._batch
+        if batch.is_settled and batch.error is not None:
+            raise batch.error
+        return super().result()
 
 
 async def wait_settled(batch: ProducerBatch) -> None:

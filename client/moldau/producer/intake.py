@@ -15,9 +15,9 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.producer.columns import RowAppender, partitions_of
-from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.accumulator import Accumulator, Limits, record_size_bound
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
-from moldau.producer.delivery import Delivery
+from moldau.producer.delivery import ColumnsDelivery, Delivery
 from moldau.producer.topics import LOAD_INTERVAL_RECORDS, ProducerTopics
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.caller import Caller
     from moldau.cluster.client import ClusterClient
+    from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.producer.sender import Sender
     from moldau.producer.transactions import Transactions
     from moldau.records import BatchHeader, RowColumns
@@ -340,7 +341,7 @@ class RecordIntake:
         state.sent += columns.length
         self.topics.refresh_load(topic, state, sender)
         await trio.lowlevel.checkpoint()
-        return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
+        return tuple(ColumnsDelivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
 
     async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
         """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""

@@ -154,7 +154,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         accumulator.is_closing = True
         sender.wake()
         with trio.move_on_after(timeout_ms / 1000):
-            for batch in list(accumulator.incomplete):
+            for batch in [each.delivered for each in accumulator.incomplete]:
                 await wait_settled(batch)
             await client.telemetry.farewell()
         self.abandon()
@@ -535,7 +535,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         try:
             await trio.lowlevel.checkpoint()
             with trio.move_on_after(timeout_ms / 1000) as scope:
-                for batch in list(accumulator.incomplete):
+                for batch in [each.delivered for each in accumulator.incomplete]:
                     await wait_settled(batch)
         finally:
             accumulator.flushes -= 1

@@ -286,6 +286,12 @@ class Sender:
                 "produce-retry", partition=batch.partition, code=code.name, attempts=batch.attempts
             )
             return
+        if verdict is Verdict.SPLIT:
+            self.counters.split()
+            self._client.logger.info(
+                "batch-split", partition=batch.partition, records=batch.record_count, bytes=len(batch.close())
+            )
+            return
         if verdict is Verdict.FAILED:
             self._client.logger.warning("produce-failed", partition=batch.partition, error=batch.error)
         self._settled([batch])
@@ -300,9 +306,12 @@ class Sender:
         """Wakes the tasks that wait for these batches or for memory."""
         for batch in batches:
             self.counters.settled(batch)
-            if batch.waiter is not None:
-                batch.waiter.set()
-            watchers, batch.watchers = batch.watchers, None
+            delivered = batch.delivered
+            if not delivered.is_settled:
+                continue  # other parts of it are not
+            if delivered.waiter is not None:
+                delivered.waiter.set()
+            watchers, delivered.watchers = delivered.watchers, None
             for watcher in watchers or ():
                 watcher()
         self.memory_freed.notify()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicInfo
-    from moldau.producer.core.accumulator import Accumulator, PartitionQueue
+    from moldau.producer.core.accumulator import Accumulator
+    from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.producer.core.partitioner import KeylessPartitioner
     from moldau.producer.sender import Sender
     from moldau.runtime.config import Config

@@ -13,6 +13,8 @@ no state of the producer. The partition then drains, learns the outcome of uncer
 continues with the next producer epoch and sequence 0, which fences requests still in flight. Invariant: ``outstanding``
 of a partition is sorted by sequence.
 
+A batch that the broker refuses as too large is split into two, which take its place and its sequences (KIP-126).
+
 Memory: each batch reserves its capacity (``batch.size`` or the size of its only record) from its creation until it is
 settled; ``append`` refuses to create a batch beyond ``buffer.memory``.
 """
@@ -22,17 +24,17 @@ from __future__ import annotations
 import enum
 import math
 import sys
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.batches import NO_PRODUCER_ID, ProducerBatch
+from moldau.producer.core.partition_queue import PartitionQueue
+from moldau.producer.core.splitting import can_split, split
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
     NO_LEADER_EPOCH,
     BatchBuilder,
-    BatchSlot,
     Compression,
     add_sequence,
     set_base_offset,
@@ -63,42 +65,6 @@ _NOT_WRITTEN = (
 them: a leader that is deposed while it waits for its followers gives it too."""
 
 
-class PartitionQueue(BatchSlot):
-    """The batches of one partition.
-
-    Invariant: ``open_batch`` is the last batch while that takes records one by one; sending it ends this.
-    """
-
-    __slots__ = (
-        "batches",
-        "known_producer_id",
-        "last_size",
-        "needs_new_epoch",
-        "next_ordinal",
-        "next_sequence",
-        "outstanding",
-        "partition",
-        "stamp",
-    )
-
-    def __init__(self, partition: TopicPartition) -> None:
-        super().__init__()
-        self.partition = partition
-        self.batches: deque[ProducerBatch] = deque()
-        self.outstanding: list[ProducerBatch] = []  # sent at least once, not settled
-        self.next_sequence = 0
-        self.next_ordinal = 0
-        self.stamp = (NO_PRODUCER_ID, -1)  # producer id and epoch that next_sequence belongs to
-        self.needs_new_epoch = False
-        self.known_producer_id = NO_PRODUCER_ID  # the producer id of which the leader has acknowledged a batch
-        self.last_size = 1024
-
-    @property
-    def in_flight(self) -> int:
-        """Batches whose answer has not arrived yet."""
-        return sum(batch.is_in_flight for batch in self.outstanding)
-
-
 def batch_is_ready(
     *,
     is_backing_off: bool,
@@ -119,7 +85,7 @@ def batch_is_ready(
 class Limits:
     """The configuration of an accumulator; times in milliseconds, sizes in bytes."""
 
-    batch_size: int = 16384
+    batch_size: int = 65536
     linger_ms: float = 5
     buffer_memory: int = 32 * 1024 * 1024
     delivery_timeout_ms: float = 120_000
@@ -148,6 +114,7 @@ class Verdict(enum.Enum):
 
     DONE = "done"
     RETRY = "retry"
+    SPLIT = "split"
     FAILED = "failed"
 
 
@@ -418,6 +385,9 @@ class Accumulator:
                 queue.known_producer_id = batch.producer_id
             self._finish(queue, batch)
             return Verdict.DONE
+        if can_split(batch, code) and now_ms < batch.created_ms + self.limits.delivery_timeout_ms:
+            self._split(queue, batch, code)
+            return Verdict.SPLIT
         if code not in _NOT_WRITTEN:
             batch.is_uncertain = True
         if self._can_retry(queue, batch, code, now_ms):
@@ -445,6 +415,18 @@ class Accumulator:
                     each.is_uncertain = False
             return True
         return code.retriable
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> None:
+        """Puts the two halves of a batch in its place, in front of all batches sent or created after it."""
+        halves = split(batch, self.limits, code)
+        self.incomplete = {
+            part: None for each in self.incomplete for part in (halves if each is batch else (each,))
+        }  # in the order of creation
+        place = queue.outstanding.index(batch)
+        del queue.outstanding[place]
+        for half in reversed(halves):
+            queue.outstanding.insert(place, half)
+            self._requeue(queue, half)
 
     def _requeue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Puts a batch back in front of all batches sent or created after it."""
@@ -519,8 +501,8 @@ class Accumulator:
     def _finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch in queue.outstanding:
             queue.outstanding.remove(batch)
-        batch.is_settled = True
         batch.is_in_flight = False
+        batch.settle()
         self.memory_used -= batch.reserved_bytes
         del self.incomplete[batch]
         if queue.needs_new_epoch:

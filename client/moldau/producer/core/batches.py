@@ -39,6 +39,7 @@ class ProducerBatch:
         "created_ms",
         "data",
         "error",
+        "first_index",
         "is_in_flight",
         "is_settled",
         "is_uncertain",
@@ -46,6 +47,7 @@ class ProducerBatch:
         "leader",
         "ordinal",
         "partition",
+        "parts",
         "producer_epoch",
         "producer_id",
         "record_count",
@@ -53,6 +55,7 @@ class ProducerBatch:
         "retry_at_ms",
         "waiter",
         "watchers",
+        "whole",
         "write",
         "writer",
     )
@@ -80,6 +83,9 @@ class ProducerBatch:
         self.error: KafkaError | None = None
         self.waiter: Wakeable | None = None
         self.watchers: list[Callable[[], None]] | None = None  # to call when the outcome is known
+        self.whole: ProducerBatch | None = None  # the batch that was split; deliveries refer to it
+        self.parts: list[ProducerBatch] | None = None  # of a batch that was split: the present ones, in order
+        self.first_index = 0  # of a part: the index in ``whole`` of its first record
         self.writer = builder.writer  # both for the hot path of ``send``
         self.write = builder.writer.append
 
@@ -101,6 +107,28 @@ class ProducerBatch:
     def has_sequence(self) -> bool:
         """Whether the batch has its sequence number."""
         return self.base_sequence >= 0
+
+    @property
+    def delivered(self) -> ProducerBatch:
+        """The batch that deliveries refer to: this one, or the one of which it is a part."""
+        return self if self.whole is None else self.whole
+
+    def part(self, index: int) -> ProducerBatch:
+        """Returns the batch that carries the record at ``index``: this one, or a part of it."""
+        found = self
+        for each in self.parts or ():
+            if each.first_index > index:
+                break
+            found = each
+        return found
+
+    def settle(self) -> None:
+        """Notes that the outcome is known. A batch that was split has the first error of its parts."""
+        self.is_settled = True
+        whole = self.whole
+        if whole is not None and whole.parts is not None:
+            whole.is_settled = all(each.is_settled for each in whole.parts)
+            whole.error = next((each.error for each in whole.parts if each.error is not None), None)
 
     def close(self) -> bytearray:
         """Builds the bytes once; later calls return the same."""

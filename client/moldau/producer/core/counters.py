@@ -27,6 +27,7 @@ class ProducerCounters:
         self._topics: dict[str, _Topic] = {}
         self._requests = 0
         self._in_flight = 0
+        self._splits = 0
         self._latency = Samples()
         self._throttle = Samples()
         self._queue_time = Samples()
@@ -64,6 +65,10 @@ class ProducerCounters:
         """Counts the records of a batch that will be sent again."""
         self._topic(batch).retries += batch.record_count
 
+    def split(self) -> None:
+        """Counts a batch that was too large and is sent again in parts."""
+        self._splits += 1
+
     def settled(self, batch: ProducerBatch) -> None:
         """Counts the records of a batch whose outcome is known."""
         topic = self._topic(batch)
@@ -91,6 +96,7 @@ class ProducerCounters:
             record_error_total=sum(each.errors for each in self._topics.values()),
             record_retry_total=sum(each.retries for each in self._topics.values()),
             byte_total=sum(each.bytes for each in self._topics.values()),
+            batch_split_total=self._splits,
             request_total=self._requests,
             request_latency_avg=self._latency.average(now_ms),
             request_latency_max=self._latency.maximum(now_ms),

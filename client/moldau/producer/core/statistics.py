@@ -36,6 +36,7 @@ class ProducerStatistics:
     record_error_total: int
     record_retry_total: int
     byte_total: int
+    batch_split_total: int
     request_total: int
     request_latency_avg: float
     request_latency_max: float

@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
 from moldau import TopicPartition
 from moldau.cluster.metadata import TopicInfo
-from moldau.producer.core.accumulator import PartitionQueue
+from moldau.producer.core.partition_queue import PartitionQueue
 from moldau.producer.core.partitioner import RoundRobin, Sticky, UniformSticky, make_keyless, partition_for_key
 from moldau.producer.topics import TopicState
 from moldau.records.codec import murmur2

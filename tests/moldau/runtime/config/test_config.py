@@ -398,8 +398,10 @@ def test_numbers_of_kafka_clients_defaults():
         ("metadata.max.age.ms", "metadata_max_age_ms"),
     ):
         assert CONSUMER_CONFIG.keys[key].default == theirs[other], key
-    for key, other in (("batch.size", "batch_size"), ("max.block.ms", "max_block_ms")):
-        assert PRODUCER_CONFIG.keys[key].default == KafkaProducer.DEFAULT_CONFIG[other], key
+    assert PRODUCER_CONFIG.keys["max.block.ms"].default == KafkaProducer.DEFAULT_CONFIG["max_block_ms"]
+    batch_size = PRODUCER_CONFIG.keys["batch.size"]
+    assert batch_size.default == 4 * KafkaProducer.DEFAULT_CONFIG["batch_size"]
+    assert batch_size.is_own
 
 
 def test_dynamic_scopes_and_secrets_are_marked():

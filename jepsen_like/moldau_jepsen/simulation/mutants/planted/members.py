@@ -13,8 +13,8 @@ from moldau.records import Record
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
-    from moldau.producer.core.accumulator import PartitionQueue
     from moldau.producer.core.batches import ProducerBatch
+    from moldau.producer.core.partition_queue import PartitionQueue
     from moldau_jepsen.planted_bug import Patch
 
 

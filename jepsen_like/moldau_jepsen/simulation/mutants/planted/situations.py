@@ -21,7 +21,7 @@ from moldau_jepsen.coverage.situations import met_by_late_end
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.producer.core.accumulator import PartitionQueue
+    from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.end_txn import EndTxnRequest
     from moldau_broker.coordinator.runtime.effects import Moment
