@@ -166,7 +166,7 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/moldau/client/producer",
-                *("accumulator", "batch_rules", "partitioners", "producer_rules"),
+                *("accumulator", "splitting", "batch_rules", "partitioners", "producer_rules"),
                 *("transaction_core", "transaction_levels", "transaction_outcomes", "transaction_rules"),
             ),
             "tests/moldau/client/test_steps.py",
