@@ -23,6 +23,7 @@ from support.forked import add_option, run_forked
 from support.order import longest_first, scheduler_of
 from support.proof import examples
 from support.shared import SHARED
+from support.started import share
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -74,8 +75,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Notes where portions end, and exempts everything that collection loaded from garbage collection."""
+    """Notes where portions end, starts nodes as forks, and exempts what collection loaded from garbage collection."""
     SHARED.collected(session.items)
+    share()
     _exempt_from_collection()
 
 

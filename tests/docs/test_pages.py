@@ -21,8 +21,10 @@ import pytest
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, parse_config_text
 from moldau_jepsen.testing import cluster
+from support.commands import run_command
 from support.pages import ADDRESS, FENCE, ROOT, blocks, name_of
 from support.schema_registry import schema_registry
+from support.started import shell_command
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -37,6 +39,8 @@ LONG_PAGES = {
 DATED = {"CHANGELOG.md", "findings.md", "run-log.md"}
 """They tell what was when they were written."""
 LANGUAGES = {"sh", "python", "properties", "toml"}
+INSTALLED = Path(sys.executable).parent
+"""Where the environment keeps its commands."""
 SHOWN = {"dockerfile"}
 """Files that a page shows and no test runs; the line before each says why."""
 PYTHON_PAGES = {
@@ -70,7 +74,10 @@ PYTHON_PAGES = {
 )
 def test_commands_of_a_page_run(page, tmp_path):
     script = "set -euo pipefail\n" + "\n".join(blocks(page, "sh"))
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    (tmp_path / "bin").mkdir()
+    shell_command(tmp_path / "bin")
+    folders = (tmp_path / "bin", INSTALLED, os.environ["PATH"])
+    environment = {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     del environment["MOLDAU_PROFILE"]
@@ -85,9 +92,16 @@ def test_commands_of_a_page_run(page, tmp_path):
             check=False,
         )
     finally:
-        stop = ["moldau", "cluster", "stop"] if (tmp_path / "moldau-cluster").is_dir() else ["true"]
-        subprocess.run(stop, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
+        if (tmp_path / "moldau-cluster").is_dir():
+            run_command("cluster", "stop", cwd=tmp_path)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_the_command_of_the_environment_is_that_of_the_pages():
+    """Commands of pages run as forks; this is the file that a reader's shell finds."""
+    done = subprocess.run([INSTALLED / "moldau", "version"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run_command("version").stdout
 
 
 @pytest.fixture(scope="module")

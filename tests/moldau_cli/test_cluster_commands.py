@@ -5,8 +5,6 @@ streams and directory.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -18,6 +16,7 @@ from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
 from support.coordinator.streams_member import heartbeat
 from support.interop.clients import wait_for, wait_until
+from support.started import PIPE, Command
 
 pytestmark = pytest.mark.processes
 
@@ -525,8 +524,8 @@ def test_a_reader_that_leaves_ends_a_command_quietly(shell, more):
     if "flood" not in [topic["topic"] for topic in shell.json("topics", "list")["topics"]]:
         shell("topics", "create", "flood", "--partitions", "1")
         shell("produce", "flood", given="".join(f"{number:0100}\n" for number in range(5_000)))
-    command = [sys.executable, "-m", "moldau_cli", "consume", "flood", "--from-beginning", *more]
-    with subprocess.Popen(command, cwd=shell.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
+    words = ("consume", "flood", "--from-beginning", *more)
+    with Command(*words, cwd=shell.home, stdout=PIPE, stderr=PIPE) as consume:
         assert consume.stdout.readline().endswith(b"\n")
         consume.stdout.close()
         assert consume.stderr.read() == b""

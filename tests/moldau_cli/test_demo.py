@@ -4,7 +4,6 @@ Bad input is reported in one line. Method: the demo as a separate process, witho
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
+from support.started import run_started
 
 pytestmark = pytest.mark.processes
 
@@ -21,14 +21,7 @@ LINES = 60_000
 
 
 def demo(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "moldau_cli", "demo", "--no-spark", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return run_started("demo", "--no-spark", *arguments, timeout=600, cwd=cwd)
 
 
 def test_the_demo_proves_exactly_once_on_any_file(tmp_path):

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from support.interop.clients import WAIT_S
-from support.started import DEVNULL, PIPE, WORDS, Command, run_started
+from support.started import DEVNULL, PIPE, WORDS, Command, run_started, shell_command
 
 pytestmark = pytest.mark.processes
 
@@ -84,9 +84,26 @@ def parent_of(command):
     return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
 
 
+def test_a_command_of_a_shell_has_what_the_shell_gives(controller):
+    """Streams, directory and variables; the shell gets its exit code."""
+    shell_command(controller)
+    environment = os.environ | {"PATH": f"{controller}{os.pathsep}{os.environ['PATH']}", "MOLDAU_NODE_ID": "7"}
+    script = "moldau server node.properties --check; echo $?; moldau sim nothing; echo $?; echo x | moldau produce"
+    done = subprocess.run(["bash", "-c", script], cwd=controller, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == "node.properties: node 7 (controller)\n0\n2\n"
+    first, second = done.stderr.splitlines()
+    assert "nothing" in first
+    assert "topic" in second.lower()
+
+
 def test_the_forking_process_ends_with_this_one():
     """Otherwise each run of tests would leave one."""
-    program = "from support import started; started.run_started('version', timeout=60); print(started._running.pid)"
+    program = """import os
+from support import started
+started._socket_for(os.environ)
+print((started._home.directory / 'pid').read_text())
+"""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     asked = ["ps", "-o", "stat=", "-p", done.stdout.strip()]

@@ -10,8 +10,6 @@ once.
 import errno
 import json
 import os
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -29,6 +27,7 @@ from moldau_jepsen.launcher import ClusterSpec, LauncherError, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
 from support.commands import run_command
 from support.proof import proof_beyond
+from support.started import run_started
 
 pytestmark = pytest.mark.processes
 
@@ -40,8 +39,7 @@ CONTROL = "read-uncommitted"
 
 
 def in_a_process(*words):
-    command = [sys.executable, "-m", "moldau_cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    return run_started(*words, timeout=RUN_TIMEOUT_S)
 
 
 def chaos(directory, *words, run=run_command):

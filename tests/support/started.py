@@ -1,18 +1,24 @@
-"""Starts ``moldau`` commands as processes that are forks of one process, which has imported their code.
+"""Starts modules of Moldau, and pytest, as processes that are forks of one process, which has imported their code.
 
-A command that is started with an interpreter of its own imports for most of a second before it does anything. The
-first start here starts the process of ``support.started_server``, which stays until this process ends; each command is
-a fork of it. A fork has the standard streams, environment variables, working directory and treatment of SIGINT that the
-caller gives or has, and its exit code is that of the command. Its parent is the forking process, which ends when this
-process does. Where the caller's own environment variables have changed since, an interpreter of its own runs the
-command: they may change what is imported.
+A process with an interpreter of its own imports for most of a second before it does anything. The first start here
+starts the process of ``support.started_server``; each started process is a fork of it. A fork has the standard streams,
+environment variables, working directory and treatment of SIGINT that the caller gives or has, and its exit code is that
+of the module. Its parent is the forking process. That one serves this process, all its forks and all processes that it
+has forked itself, and ends when this process and its forks have ended.
+
+Where the caller's own environment variables have changed since, an interpreter of its own runs the module: they may
+change what is imported.
+
+``share`` lets the nodes that ``moldau_jepsen.launcher`` starts be such forks as well.
 """
 
 from __future__ import annotations
 
-import json
+import atexit
+import fcntl
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,32 +28,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
+from moldau_jepsen.launcher import interpreter
 from support.commands import Finished
+from support.started_request import STATUS_BYTES, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-WORDS = [sys.executable, "-m", "moldau_cli"]
+COMMAND = "moldau_cli"
+"""The module that runs commands."""
+WORDS = [sys.executable, "-m", COMMAND]
 """The words that begin a command with an interpreter of its own."""
-STATUS_BYTES = 64
+FORKED = (COMMAND, "moldau_cli.nodes.several", "moldau_cli.nodes.chaos_server", "moldau_jepsen.chaos.network.panel")
+"""The modules of the launcher that ``share`` starts as forks."""
 OF_INTERPRETER = ("PYTHON", "MOLDAU_PURE_PYTHON")
 """Prefixes of variables that count before the first line of a command runs."""
 PATH_VARIABLE = "PYTHONPATH"
 """Where modules are found. The forking process has found all that a command needs, in this process's own path."""
 
 
-class _Server(NamedTuple):
-    """The process that forks commands, and what it was started with."""
+class _Home(NamedTuple):
+    """Where the forking process is found, and with what it is started."""
 
-    owner: int
-    pid: int
+    directory: Path
+    executable: str
     variables: dict[str, str]
-    requests: socket.socket
+    lives: tuple[int, int]
+    """Both ends of a pipe: this process and its forks hold it open, and the forking process ends when it closes."""
+
+    @property
+    def socket(self) -> str:
+        return str(self.directory / "socket")
 
 
 class Command:
-    """A started command, with the methods of ``subprocess.Popen`` that tests use."""
+    """A started process, with the methods of ``subprocess.Popen`` that tests use."""
 
     def __init__(
         self,
@@ -57,17 +73,25 @@ class Command:
         stderr: Any = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        module: str = COMMAND,
+        has_session: bool = False,
     ) -> None:
-        """Starts ``moldau`` with the words; the streams are given as to ``subprocess.Popen``."""
+        """Starts ``moldau``, or another module, with the words; the streams are given as to ``subprocess.Popen``.
+
+        With ``has_session`` the process gets a session of its own.
+        """
         variables = dict(os.environ if env is None else env)
         self._own: subprocess.Popen[bytes] | None = None
         self.returncode: int | None = None
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
-        if (server := _server_for(variables)) is None:
-            command = [*WORDS, *words]
-            self._own = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+        self._status = -1
+        if (server := _socket_for(variables)) is None:
+            command = [sys.executable, "-m", module, *words]
+            self._own = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=has_session
+            )
             self.stdin, self.stdout, self.stderr = self._own.stdin, self._own.stdout, self._own.stderr
             self.pid = self._own.pid
             return
@@ -78,13 +102,15 @@ class Command:
             error, self.stderr = (out, None) if stderr == STDOUT else _output(stderr, 2, ends)
             self._status, status = os.pipe()
             ends.append(status)
-            request = {
-                "words": words,
-                "directory": str(cwd or Path.cwd()),
-                "environment": variables,
-                "ignores_interrupts": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
-            }
-            _send(server.requests, json.dumps(request).encode(), [given, out, error, status])
+            ask(
+                server,
+                (given, out, error, status),
+                module=module,
+                words=list(words),
+                directory=str(cwd or Path.cwd()),
+                environment=variables,
+                has_session=has_session,
+            )
         finally:
             for end in ends:
                 os.close(end)
@@ -120,7 +146,7 @@ class Command:
     def _end(self) -> None:
         while self._hear():
             pass
-        os.close(self._status)
+        self._close_status()
         ended = self._heard.split(b"\n")[1]
         assert ended, "the process that forks commands has ended before the command"
         self.returncode = os.waitstatus_to_exitcode(int(ended))
@@ -154,6 +180,15 @@ class Command:
         """Ends the command at once."""
         self.send_signal(signal.SIGKILL)
 
+    def _close_status(self) -> None:
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
+
+    def __del__(self) -> None:
+        """Forgets a process that nothing waits for any more."""
+        self._close_status()
+
     def __enter__(self) -> Self:
         """Returns the command."""
         return self
@@ -168,9 +203,14 @@ class Command:
 
 
 def run_started(
-    *words: str, timeout: float, env: Mapping[str, str] | None = None, cwd: Path | None = None, given: str = ""
+    *words: str,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    given: str = "",
+    module: str = COMMAND,
 ) -> Finished:
-    """Runs a command in a process of its own until it ends; returns its exit code and what it wrote.
+    """Runs ``moldau``, or another module, in a process until it ends; returns its exit code and what it wrote.
 
     Raises:
         subprocess.TimeoutExpired: it did not end in ``timeout`` seconds; it is killed.
@@ -178,7 +218,7 @@ def run_started(
     with tempfile.TemporaryFile() as typed, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         typed.write(given.encode())
         typed.seek(0)
-        command = Command(*words, stdin=typed, stdout=out, stderr=errors, env=env, cwd=cwd)
+        command = Command(*words, stdin=typed, stdout=out, stderr=errors, env=env, cwd=cwd, module=module)
         try:
             code = command.wait(timeout)
         finally:
@@ -207,26 +247,69 @@ def _descriptor(stream: Any, inherited: int, ends: list[int]) -> int:
     return stream if isinstance(stream, int) else int(stream.fileno())
 
 
-def _send(requests: socket.socket, request: bytes, descriptors: list[int]) -> None:
-    """Sends a request: four bytes with its length, which carry the descriptors, and the bytes."""
-    socket.send_fds(requests, [len(request).to_bytes(4, "big")], descriptors)
-    requests.sendall(request)
+def start_module(
+    module: str, words: Sequence[str], *, stdin: Any = DEVNULL, stdout: Any, stderr: Any, prefix: Sequence[str] = ()
+) -> Any:
+    """Stands for ``moldau_jepsen.launcher.interpreter.start_module``, which starts what cannot be a fork."""
+    home = _home_of_this_process()
+    if prefix or module not in FORKED or home.executable != sys.executable or _socket_for(os.environ) is None:
+        return OWN_INTERPRETER(module, words, stdin=stdin, stdout=stdout, stderr=stderr, prefix=prefix)
+    return Command(*words, stdin=stdin, stdout=stdout, stderr=stderr, module=module, has_session=True)
 
 
-_running: _Server | None = None
+OWN_INTERPRETER = interpreter.start_module
 
 
-def _server_for(environment: Mapping[str, str]) -> _Server | None:
-    """Returns the process that can fork a command with these variables, started if need be; None if none can."""
-    global _running
+def share() -> None:
+    """Lets one process fork for this process and its later forks, also the nodes that the launcher starts."""
+    _home_of_this_process()
+    interpreter.start_module = start_module
+
+
+def shell_command(directory: Path) -> None:
+    """Writes an executable file ``moldau`` whose process is a fork, for shells that find it by their PATH."""
+    server = _socket_for(os.environ)
+    assert server is not None, "a test has changed the variables of this process"
+    request = Path(__file__).with_name("started_request.py")
+    file = directory / "moldau"
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {request} {server} "$@"\n')
+    file.chmod(0o700)
+
+
+def serve_from(directory: Path) -> None:
+    """Lets the code of this new process start forks at the process that has forked it."""
+    global _home
+    _home = _Home(directory, sys.executable, _variables(os.environ), (-1, -1))
+    interpreter.start_module = start_module
+
+
+_home: _Home | None = None
+
+
+def _home_of_this_process() -> _Home:
+    global _home
+    if _home is None:
+        _home = _Home(Path(tempfile.mkdtemp(prefix="moldau-forks-")), sys.executable, _variables(os.environ), os.pipe())
+        atexit.register(_remove, _home.directory, os.getpid())
+    return _home
+
+
+def _remove(directory: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(directory)
+
+
+def _socket_for(environment: Mapping[str, str]) -> str | None:
+    """Returns where a process with these variables can be forked, starting the forking process if need be."""
+    home = _home_of_this_process()
     own = _variables(os.environ)
-    if any(environment.get(name) != value for name, value in _of_interpreter(own).items()) or (
-        _of_interpreter(environment).keys() - own.keys()
-    ):
+    if own != home.variables or _of_interpreter(environment) != _of_interpreter(own):
         return None
-    if _running is None or _running.owner != os.getpid():
-        _running = _serve(own)
-    return _running if _running.variables == own else None
+    with (home.directory / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(home.socket):
+            _serve(home)
+    return home.socket
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -239,16 +322,18 @@ def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _serve(variables: dict[str, str]) -> _Server:
-    """Starts the process that forks commands."""
-    requests, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+def _serve(home: _Home) -> None:
+    """Starts the process that forks."""
     path = os.pathsep.join(filter(None, sys.path))
-    with served:
+    with socket.socket(socket.AF_UNIX) as requests:
+        requests.bind(home.socket)
+        requests.listen(socket.SOMAXCONN)
         child = subprocess.Popen(
-            [sys.executable, "-m", "support.started_server"],
-            stdin=served.fileno(),
+            [sys.executable, "-m", "support.started_server", str(home.directory), str(home.lives[0])],
+            stdin=requests.fileno(),
             stdout=DEVNULL,
+            pass_fds=(home.lives[0],),
             env={**os.environ, PATH_VARIABLE: path},
         )
     child.returncode = 0  # it stays until this process ends; Popen would warn of it
-    return _Server(os.getpid(), child.pid, variables, requests)
+    (home.directory / "pid").write_text(str(child.pid))

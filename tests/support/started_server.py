@@ -1,8 +1,9 @@
-"""The process that forks commands for ``support.started``; its standard input is the socket of the requests.
+"""The process that forks others for ``support.started``; its standard input is the socket that takes the requests.
 
-A request is the length of a JSON object in four bytes, which carry the descriptors of stdin, stdout, stderr and a pipe,
-and the object: ``words``, ``directory``, ``environment`` and ``ignores_interrupts``. To the pipe goes the number of the
-command's process, and when that has ended, its status, each as one line.
+Its words are the directory of that socket, and the descriptor of a pipe: it ends when that closes. A request has a
+connection of its own. It is the length of a JSON object in four bytes, which carry the descriptors of stdin, stdout,
+stderr and a pipe, and the object (``support.started_request``). To the pipe goes the number of the new process, and
+when that has ended, its status, each as one line.
 """
 
 from __future__ import annotations
@@ -12,37 +13,66 @@ import importlib
 import io
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-import moldau_cli
-from moldau_cli.main import main as run_command
+from _pytest.config import default_plugins
+
+from moldau.protocol.api import APIS
+from moldau.protocol.codec import codec_for
+from moldau.protocol.schema import Struct
+from moldau_cli.application import COMMANDS
 from moldau_cli.nodes import several
+from support import started
 
 IMPORTED = (
     *several.IMPORTED,
+    *(f"moldau_cli.commands.{entry.module}" for entry in COMMANDS.values()),
+    "encodings.ascii",
+    "encodings.idna",
+    "moldau.admin.admin",
     "moldau.blocking",
-    "moldau_cli.application",
+    "moldau.consumer.consumer",
+    "moldau.producer.producer",
     "moldau_cli.client",
+    "moldau_cli.main",
     "moldau_cli.output",
+    "moldau_cli.plans.documents",
+    "moldau_cli.plans.offsets",
+    "moldau_cli.plans.partitions",
+    "moldau_cli.profiles.selection",
+    "moldau_cli.quorum_watch",
+    "moldau_cli.records.formats",
+    "moldau_cli.records.reading",
+    "moldau_cli.records.sending",
+    "moldau_jepsen.chaos.network.panel",
+    "moldau_jepsen.launcher.cluster",
+    "moldau_jepsen.launcher.probe",
+    "moldau_jepsen.testing.local",
+    "moldau_jepsen.testing.plugin",
+    "pytest",
+    *(f"_pytest.{name}" for name in default_plugins),
     "rich.console",
     "rich.table",
     "typer",
 )
-"""Modules that many commands import while they run."""
+"""Modules that many of the started processes import while they run."""
 
 
-def main() -> int:
-    """Serves until the socket ends; returns an exit code, in the process of a command that of the command."""
-    for name in IMPORTED:
-        importlib.import_module(name)
+def main(directory: Path, lives: int) -> NoReturn:
+    """Serves until no process is left to serve."""
+    requests = socket.socket(fileno=os.dup(0))
+    if lives in select.select([requests.fileno(), lives], [], [])[0]:
+        sys.exit()
+    _prepare()
     gc.collect()
     gc.freeze()
-    requests = socket.socket(fileno=os.dup(0))
     ended, wake = os.pipe()
     os.set_blocking(ended, False)
     os.set_blocking(wake, False)
@@ -50,29 +80,45 @@ def main() -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler nothing is written to the pipe
     running: dict[int, int] = {}
     while True:
-        readable = select.select([requests.fileno(), ended], [], [])[0]
+        readable = select.select([requests.fileno(), ended, lives], [], [])[0]
         if ended in readable:
             os.read(ended, select.PIPE_BUF)
             _collect(running)
+        if lives in readable:
+            sys.exit()
         if requests.fileno() not in readable:
             continue
-        head, descriptors, _, _ = socket.recv_fds(requests, 4, 4)
-        if not head:
-            return 0
-        request = json.loads(_exactly(requests, int.from_bytes(head, "big")))
+        with requests.accept()[0] as asked:
+            head, descriptors, _, _ = socket.recv_fds(asked, 4, 4)
+            if not head:  # the process that asked has ended
+                continue
+            request = json.loads(_exactly(asked, int.from_bytes(head, "big")))
         status = descriptors.pop()
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number in (ended, wake, status, *running.values()):
+            for number in (ended, wake, status, lives, *running.values()):
                 os.close(number)
             requests.close()
-            return _become(request, descriptors)
+            _become(request, descriptors, directory)
         for number in descriptors:
             os.close(number)
         running[child] = status
         _say(status, child)
+
+
+def _prepare() -> None:
+    """Imports what processes import, and compiles what they compile: the codecs of messages at their last versions."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for api in APIS.values():
+        for message in (api.request, api.response):
+            codec_for(message, message.__versions__.last)
+    tables: list[Any] = [Struct]
+    for table in tables:
+        table.compile_init()
+        tables += table.__subclasses__()
 
 
 def _collect(running: dict[int, int]) -> None:
@@ -94,12 +140,16 @@ def _say(pipe: int, number: int) -> None:
 def _exactly(requests: socket.socket, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
-        received += requests.recv(size - len(received))
+        more = requests.recv(size - len(received))
+        assert more, "half a request"
+        received += more
     return bytes(received)
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> int:
-    """Makes this new process the command, as if an interpreter of its own ran it; returns the exit code."""
+def _become(request: dict[str, Any], descriptors: list[int], directory: Path) -> NoReturn:
+    """Runs a module in this new process, as if an interpreter of its own did, and ends it."""
+    if request["has_session"]:
+        os.setsid()
     for standard, number in enumerate(descriptors):
         os.dup2(number, standard)
     for number in descriptors:
@@ -110,8 +160,13 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> int:
     os.environ.update(request["environment"])
     interrupt = signal.SIG_IGN if request["ignores_interrupts"] else signal.default_int_handler
     signal.signal(signal.SIGINT, interrupt)
-    sys.argv = [os.path.join(os.path.dirname(moldau_cli.__file__), "__main__.py"), *request["words"]]
-    return run_command(sys.argv[1:])
+    module = request["module"]
+    if module in sys.modules and not hasattr(sys.modules[module], "__path__"):
+        del sys.modules[module]  # runpy warns of it, and imports it as the main module
+    started.serve_from(directory)
+    sys.argv[1:] = request["words"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
 
 
 def _stream(number: int) -> io.TextIOWrapper:
@@ -131,4 +186,4 @@ def _stream(number: int) -> io.TextIOWrapper:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(Path(sys.argv[1]), int(sys.argv[2]))

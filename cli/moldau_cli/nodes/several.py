@@ -41,11 +41,14 @@ IMPORTED: Final = (
     "moldau.runtime.ports.real",
     "moldau.runtime.telemetry.node_log",
     "moldau_broker.server.lifecycle.broker",
+    "moldau_cli.nodes.group.layout",
     "moldau_cli.nodes.watchdog",
     "moldau_jepsen.launcher.hostile",
+    "moldau_quorum.log.raft.node",
+    "moldau_quorum.log.raft.shell",
     "moldau_quorum.node.server",
 )
-"""Modules that a node imports while it starts."""
+"""Modules that a node imports while it starts; the log of the metadata is that of the default configuration."""
 
 
 class _NodeWords(NamedTuple):

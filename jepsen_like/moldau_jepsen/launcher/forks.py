@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.launcher import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,12 +102,8 @@ def _serve(first: Node) -> _Server:
     requested, requests = os.pipe()
     answers, answered = os.pipe()
     with Path(first.log).open("ab") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "moldau_cli.nodes.several", "--serve"],
-            stdin=requested,
-            stdout=answered,
-            stderr=log,
-            start_new_session=True,
+        child = interpreter.start_module(
+            "moldau_cli.nodes.several", ["--serve"], stdin=requested, stdout=answered, stderr=log
         )
     os.close(requested)
     os.close(answered)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.launcher import interpreter
 from moldau_jepsen.launcher.forks import NodeForks
 from moldau_jepsen.launcher.process_table import look, same_start
 from moldau_jepsen.launcher.spec import LauncherError
@@ -84,14 +84,12 @@ def spawn_all(nodes: Sequence[Node], *, tied_to_parent: bool) -> None:
 
 def _fork(nodes: Sequence[Node], *, tied_to_parent: bool) -> None:
     """Starts nodes with ``moldau_cli.nodes.several``, which stays their parent if they are tied to this process."""
-    command = [sys.executable, "-P", "-m", "moldau_cli.nodes.several", *(["--with-parent"] if tied_to_parent else [])]
+    words = ["--with-parent"] if tied_to_parent else []
     for node in nodes:
         node.pid = 0
-        command += [node.config, node.log, node.hostile]
+        words += [node.config, node.log, node.hostile]
     with Path(nodes[0].log).open("ab") as log:
-        parent = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
+        parent = interpreter.start_module("moldau_cli.nodes.several", words, stdout=subprocess.PIPE, stderr=log)
     assert parent.stdout is not None, "a pipe was asked for"
     with parent.stdout as numbers:
         for node, number in zip(nodes, numbers, strict=False):
@@ -111,17 +109,12 @@ def spawn(node: Node, *, tied_to_parent: bool) -> None:
 
     With ``tied_to_parent`` the node ends when this process ends; otherwise it keeps running, in its own session.
     """
-    command = ["ip", "netns", "exec", node.namespace] if node.namespace else []  # ip execs the node
-    command += [sys.executable, "-P", "-m"]
-    # Both modules start the same server; the second one gives it a disk and clocks that the harness controls.
-    command += ["moldau_cli.nodes.chaos_server", node.hostile] if node.hostile else ["moldau_cli", "server"]
-    command.append(node.config)
-    if tied_to_parent:
-        command.append("--with-parent")
+    prefix = ["ip", "netns", "exec", node.namespace] if node.namespace else []  # ip execs the node
+    # Both modules start the same server; the first one gives it a disk and clocks that the harness controls.
+    module, first = ("moldau_cli.nodes.chaos_server", node.hostile) if node.hostile else ("moldau_cli", "server")
+    words = [first, node.config, *(["--with-parent"] if tied_to_parent else [])]
     with Path(node.log).open("ab") as log:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        child = interpreter.start_module(module, words, stdout=log, stderr=subprocess.STDOUT, prefix=prefix)
     node.pid = child.pid
     node.started = start_mark(child.pid)
     # The launcher tracks processes by number and start mark, because another process may have started them, and

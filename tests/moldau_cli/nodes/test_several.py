@@ -12,19 +12,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher import interpreter, process
 from moldau_jepsen.launcher.forks import NodeForks
 from moldau_jepsen.launcher.ports import choose_ports
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, node_properties, plan_nodes
 from support.interop.clients import wait_until
+from support.started import OWN_INTERPRETER
 
 pytestmark = pytest.mark.processes
 
 WAIT_MS = 60_000
 STARTER = """
 import sys
-from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher import interpreter, process
 from moldau_jepsen.launcher.spec import Node
 words = iter(sys.argv[1:])
 nodes = [
@@ -117,8 +118,9 @@ def test_tied_nodes_end_with_the_process_that_started_them(pair):
             assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
 
 
-def test_untied_nodes_keep_running(pair):
+def test_untied_nodes_keep_running(pair, monkeypatch):
     """The process that forked them has ended when the call returns, and they serve without a parent."""
+    monkeypatch.setattr(interpreter, "start_module", OWN_INTERPRETER)
     process.spawn_all(pair, tied_to_parent=False)
     asked = ["ps", "-o", "ppid=", "-p", str(pair[0].pid)]
     parent = int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)

@@ -6,8 +6,6 @@ one that is interrupted.
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,7 @@ from moldau_jepsen.testing import cluster
 from support.cluster.added_broker import added_broker
 from support.commands import run_command
 from support.interop.clients import wait_until
+from support.started import PIPE, Command
 
 pytestmark = pytest.mark.processes
 
@@ -62,18 +61,18 @@ def throttles(moldau, *nodes):
 
 def interrupted(local, moldau, *arguments):
     """Runs a command in a process of its own, and interrupts it once a move is in progress."""
-    command = [sys.executable, "-m", "moldau_cli", *arguments, "-b", local.bootstrap]
     # A shell without job control starts tests in the background with SIGINT ignored, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, cwd=moldau.directory, stderr=subprocess.PIPE, text=True) as process:
+    with Command(*arguments, "-b", local.bootstrap, cwd=moldau.directory, stderr=PIPE) as process:
         signal.signal(signal.SIGINT, before)
         try:
             wait_until(lambda: moldau("reassign", "status")["reassignments"], "a move is in progress")
             process.send_signal(signal.SIGINT)
-            _, stderr = process.communicate(timeout=60)
+            stderr = process.stderr.read().decode()
+            code = process.wait(60)
         finally:
             process.kill()
-    return process.returncode, stderr
+    return code, stderr
 
 
 def test_a_broker_joins_and_leaves(local, moldau, tmp_path):

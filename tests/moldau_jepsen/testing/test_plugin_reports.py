@@ -6,11 +6,11 @@ share one session, because another interpreter imports for longer than a small t
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.commands import Finished
 from support.kit.own_pytest import examples, run_pytest
 
 SIMULATED = """
@@ -99,23 +99,23 @@ def section(text: str, heading: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory, interruptible: None) -> subprocess.CompletedProcess[str]:
+def simulated(tmp_path_factory: pytest.TempPathFactory, interruptible: None) -> Finished:
     """The session of all files for the simulation; the last one interrupts it."""
     directory = tmp_path_factory.mktemp("simulated")
     (directory / "test_1_payments.py").write_text(examples()[0])
     (directory / "test_2_some.py").write_text(SIMULATED)
     (directory / "test_3_interrupted.py").write_text(INTERRUPTED)
-    return run_pytest(directory, "-rfEp")
+    return run_pytest(directory, "-rfEp", in_fork=False)  # what is loaded there is looked at
 
 
-def test_the_documented_consumer_is_tested_in_the_simulation(simulated: subprocess.CompletedProcess[str]) -> None:
+def test_the_documented_consumer_is_tested_in_the_simulation(simulated: Finished) -> None:
     assert re.findall(r"^(\w+) test_1_payments.py::(\w+)$", simulated.stdout, re.MULTILINE) == [
         ("PASSED", "test_payments_are_made_once"),
         ("PASSED", "test_without_the_number_orders_are_paid_twice"),
     ], simulated.stdout
 
 
-def test_fixtures_and_failures_in_the_simulation(simulated: subprocess.CompletedProcess[str]) -> None:
+def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
     said = simulated.stdout
     outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
     assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 4, 2), said
@@ -129,7 +129,7 @@ def test_fixtures_and_failures_in_the_simulation(simulated: subprocess.Completed
     assert "the marker knows simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
 
 
-def test_an_interrupt_in_the_simulation_ends_the_session(simulated: subprocess.CompletedProcess[str]) -> None:
+def test_an_interrupt_in_the_simulation_ends_the_session(simulated: Finished) -> None:
     assert simulated.returncode == 2, simulated.stdout
     assert "! KeyboardInterrupt !" in simulated.stdout
     assert not re.search(r"^\w+ test_3_interrupted.py::", simulated.stdout, re.MULTILINE), simulated.stdout

@@ -1,10 +1,13 @@
-"""A pytest of its own for tests of the plugin: another interpreter with the sources of this one."""
+"""A pytest of its own for tests of the plugin: another process with the sources of this one."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from support.commands import Finished
+from support.started import run_started
 
 ROOTS = [path for path in sys.path if path]
 NOT_LOADED = [
@@ -14,6 +17,10 @@ NOT_LOADED = [
 CONTINUOUS_INTEGRATION = ("CI", "BUILD_NUMBER")
 """Variables that make pytest print whole messages in its summary: tests count words in what it prints."""
 
+NOT_REWRITTEN = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+"""Warnings of a fork on assertions in Moldau's own code, whose conditions it does not show when they fail."""
+TIMEOUT_S = 900.0
+
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "tester.md"
 
 
@@ -22,23 +29,24 @@ def examples() -> list[str]:
     return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
-def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tests of a directory as a user at a terminal would; warnings are errors there too."""
-    code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *NOT_LOADED,
-        "-W",
-        "error",
-        *words,
-        str(directory),
-    ]
+def run_pytest(directory: Path, *words: str, in_fork: bool = True) -> Finished:
+    """Runs the tests of a directory as a user at a terminal would; warnings are errors there too.
+
+    By default it is a fork (``support.started``), which has imported pytest and the code of nodes before.
+    """
+    all_words = ["-q", "-p", "no:cacheprovider", *NOT_LOADED, "-W", "error", *words, str(directory)]
     environment = {name: value for name, value in os.environ.items() if name not in CONTINUOUS_INTEGRATION}
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=900, check=False
+    if in_fork:
+        all_words += ["-W", NOT_REWRITTEN, "-p", "no:anyio", "-p", "no:platformdirs"]
+        return run_started(*all_words, timeout=TIMEOUT_S, env=environment, cwd=directory, module="pytest")
+    code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *all_words],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
+    return Finished(done.returncode, done.stdout, done.stderr)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from moldau_jepsen.chaos.network.fabric import LinkFabric
+from moldau_jepsen.launcher import interpreter
 from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
 from moldau_jepsen.launcher.spec import LauncherError, LauncherUsageError, no_such_node
 
@@ -67,13 +67,7 @@ def resume_links(directory: Path) -> None:
         return
     _write(directory, replace(panel, cut=(), pid=0, started=""))
     with (directory / LOG).open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        process = interpreter.start_module(__name__, [str(directory)], stdout=log, stderr=log)
     deadline = time.monotonic() + START_TIMEOUT_S
     while not ((panel := read_panel(directory)) and _runs(panel)):
         if process.poll() is not None or time.monotonic() > deadline:
