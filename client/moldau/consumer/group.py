@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -397,6 +397,9 @@ class GroupClient:
             code, refused = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
                 return True
+            left = {each: offset for each, offset in asked.offsets.items() if each in refused}
+            if left:  # the others are committed: a newer offset of theirs may follow, from another client
+                asked = replace(asked, offsets=left)
             if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT):
                 self._forget_coordinator()
             elif code in (

@@ -13,7 +13,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from support.client.consumer_stories import fill, simulate
 
-T0 = TopicPartition("t", 0)
+T0, T1 = (TopicPartition("t", number) for number in range(2))
 GONE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 BACKOFF = {"retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000}
 MANUAL = BACKOFF | {"group_id": "g", "enable_auto_commit": False}
@@ -61,6 +61,35 @@ def test_background_commit_is_not_resent_after_a_newer_one():
             await trio.sleep(5)
             assert cluster.offsets["g", "t", 0][0] == 6
             assert [offset for _, offset in commits(cluster)] == [1, 6]
+
+    simulate(scenario)
+
+
+def test_only_refused_partitions_are_committed_again():
+    """The other offset is committed: an administrator moves it while the consumer waits for the refused partition."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 2)
+        unknown = [True]
+
+        def answer(broker, request):
+            response = cluster.on_offset_commit(broker, request)
+            for topic in response.topics:
+                for part in topic.partitions:
+                    if part.partition_index == 1 and unknown[0]:
+                        part.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return response
+
+        cluster.handlers[ApiKey.OFFSET_COMMIT] = answer
+        async with open_consumer(**MANUAL) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.commit, {T0: 1, T1: 2})
+            await trio.sleep(2.5)
+            assert cluster.offsets["g", "t", 0][0] == 1
+            cluster.offsets["g", "t", 0] = (50, -1, "by hand")
+            await trio.sleep(2.5)
+            unknown[0] = False
+        assert cluster.offsets["g", "t", 0] == (50, -1, "by hand")
+        assert cluster.offsets["g", "t", 1][0] == 2
 
     simulate(scenario)
 
