@@ -23,6 +23,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -52,8 +53,10 @@ class NotYet(enum.Enum):
 
 NOT_YET = NotYet.NOT_YET
 """In place of an argument of ``run_each``: the next one is known only after another outcome."""
-PRELOADED = ("moldau_jepsen.simulation.campaign.runner", "moldau_jepsen.workers")
+PRELOADED = ("moldau_jepsen.simulation.campaign.runner", "moldau_jepsen.workers", "moldau_jepsen.preloaded")
 """Modules that the server process imports, so that no worker has to."""
+OF_PYTEST = "pytest"
+"""Each worker runs the main module of its campaign's process; where that is pytest's, it would import all of that."""
 
 
 @contextlib.contextmanager
@@ -84,7 +87,7 @@ def workers(processes: int | None, *, tasks: int | None = None) -> Iterator[conc
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload([*((OF_PYTEST,) if OF_PYTEST in sys.modules else ()), *PRELOADED])
     return context
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 def square(number: int) -> tuple[int, int]:
     """Returns the square, and the process that found it."""
     return number * number, os.getpid()
+
+
+def has_loaded(name: str) -> bool:
+    """Returns whether this process has imported a module."""
+    return name in sys.modules
 
 
 def interrupt_at(last: int, number: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from moldau_jepsen.simulation.campaign.corpus import run_corpus
 from moldau_jepsen.simulation.mutants import mutants
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant, run_mutants
 from moldau_jepsen.workers import NOT_YET, run_each, workers
-from support.kit.worker_tasks import Endless, fail_at, interrupt_at, pause_at, square
+from support.kit.worker_tasks import Endless, fail_at, has_loaded, interrupt_at, pause_at, square
 
 DIED = "at the end: kit-failed: BrokenProcessPool: "
 
@@ -37,8 +37,11 @@ class Deadly:
 
 
 def test_workers_leave_interrupts_to_the_campaign():
+    """The server process has imported what they need, and keeps garbage collection from it, which this one does not."""
     with workers(1) as pool:
         assert pool.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
+        assert pool.submit(has_loaded, "moldau_jepsen.preloaded").result()
+    assert not has_loaded("moldau_jepsen.preloaded")
 
 
 @pytest.mark.parametrize("reason", [KeyboardInterrupt, GeneratorExit, LookupError])
