@@ -6,7 +6,6 @@ share.
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -153,16 +152,3 @@ def test_spark_finds_the_source_by_itself():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout.split() == ["True", "moldau"]
-
-
-def test_tasks_import_the_compiled_modules_of_pyspark(spark):
-    """Spark's path begins with an archive without compiled modules; each of its processes took a second to start."""
-
-    def place(_):
-        import py4j
-        import pyspark
-
-        return pyspark.__file__, py4j.__file__
-
-    (found,) = spark.sparkContext.parallelize([0], 1).map(place).collect()
-    assert [Path(file).is_file() for file in found] == [True, True], found

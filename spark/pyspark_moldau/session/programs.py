@@ -32,7 +32,7 @@ LINE = 'archive={archive}; export PYTHONPATH=${{PYTHONPATH#"$archive:"}}'
 
 
 def own_directory() -> Path:
-    """Returns a directory for wrappers that nobody but this user can write to; it is created if need be.
+    """Returns a directory for wrappers that no other user can write to; it is created if need be.
 
     It has the same name for all processes of a user. If that name is taken, by another user for instance, this process
     has a directory of its own until it ends.

@@ -124,8 +124,9 @@ def cluster_session(
 
 
 def _use_this_machine() -> None:
-    if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = python_for_workers(own_directory())
+    python = python_for_workers(own_directory())
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # Spark looks for data sources by the second one
+        os.environ.setdefault(name, python)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 

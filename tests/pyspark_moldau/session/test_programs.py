@@ -14,7 +14,7 @@ import pytest
 
 pyspark = pytest.importorskip("pyspark")
 
-from pyspark_moldau.session import programs  # noqa: E402 - pyspark is looked for first
+from pyspark_moldau.session import programs, sessions  # noqa: E402 - pyspark is looked for first
 
 LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
 SHOW = (
@@ -49,6 +49,19 @@ def test_the_wrapper_takes_the_archives_off_the_path(temporary):
     assert shown(program, "/x", LIBRARY / "pyspark.zip").splitlines()[1].split("|")[0] == f"/x:{LIBRARY}/pyspark.zip"
     assert programs.python_for_workers(programs.own_directory()) == program
     assert [path.name for path in programs.own_directory().iterdir()] == [Path(program).name]
+
+
+def test_a_local_session_runs_the_wrapper(temporary, monkeypatch):
+    """The choice of a user stays."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "python-of-a-user")
+        monkeypatch.delenv(name)
+    sessions._use_this_machine()
+    wrapper = programs.python_for_workers(programs.own_directory())
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == wrapper
+    monkeypatch.setenv("PYSPARK_PYTHON", "python-of-a-user")
+    sessions._use_this_machine()
+    assert os.environ["PYSPARK_PYTHON"] == "python-of-a-user"
 
 
 @pytest.mark.parametrize("reason", ["another Spark", "PySpark elsewhere", "no programs"])

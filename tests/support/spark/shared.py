@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.testing import cluster
 from support.shared import SHARED
+from support.spark.forked_python import forked_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,11 +64,12 @@ def shared_broker() -> TestCluster:
 def _session() -> Iterator[Any]:
     from pyspark_moldau.session import local_session
 
-    session = local_session("moldau-tests", cores=1, settings=SETTINGS)
-    yield session
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyspark and py4j leave sockets to the garbage collector
-        session.stop()
+    with forked_python():
+        session = local_session("moldau-tests", cores=1, settings=SETTINGS)
+        yield session
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pyspark and py4j leave sockets to the garbage collector
+            session.stop()
 
 
 @contextmanager

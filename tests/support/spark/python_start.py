@@ -1,0 +1,36 @@
+"""Spark runs this as its Python (``support.spark.forked_python``): it asks ``python_server`` for a fork, and waits.
+
+    python -IS python_start.py PYTHON SOCKET WORDS...
+
+It imports as little as it can. Its exit code is that of the fork, and SIGTERM goes to the fork. Where the words do not
+begin with ``-m`` and a module of PySpark, ``PYTHON`` takes its place.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def main(python: str, path: str, *words: str) -> int:
+    """Runs the words; returns an exit code."""
+    if len(words) < 2 or words[0] != "-m" or not words[1].startswith("pyspark."):
+        os.execv(python, [python, *words])
+    request = {"module": words[1], "words": words[2:], "directory": os.getcwd(), "environment": dict(os.environ)}
+    text = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.connect(path)
+        socket.send_fds(server, [len(text).to_bytes(4, "big")], [0, 1, 2])
+        server.sendall(text)
+        lines = server.makefile("r")
+        child = int(lines.readline())
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):  # the fork has them; Spark sees when it closes them
+            os.dup2(null, standard)
+        return os.waitstatus_to_exitcode(int(lines.readline() or 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
