@@ -221,7 +221,8 @@ def test_a_total_power_loss_keeps_what_was_synced(seed, times):
 
 def test_a_total_power_loss_costs_unsynced_records():
     """The default leaves syncing to the operating system, as Kafka does: what is lost then is a figure, no promise."""
-    outcome = run_story(partial(power_cut, times=1), 1, settings={**QUICK, "log.segment.bytes": "4096"})
+    settings = {**QUICK, "log.segment.bytes": "4096"}
+    outcome = run_story(partial(power_cut, times=1), 1, settings=settings, final_read_s=10.0)
     assert outcome.anomalies["unseen"] > 0, outcome.anomalies
     assert outcome.anomalies["unseen"] < len(outcome.acknowledged_between(0, float("inf")))
 

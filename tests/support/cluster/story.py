@@ -129,8 +129,12 @@ def run_story(
     settings: Mapping[str, str] | None = None,
     topic_settings: dict[str, str] | None = None,
     workload: Mapping[str, Any] | None = None,
+    final_read_s: float = 60.0,
 ) -> Outcome:
-    """Runs a story and returns its ``Outcome``."""
+    """Runs a story and returns its ``Outcome``.
+
+    The last reader waits ``final_read_s`` for records that were acknowledged and are not there.
+    """
     shape = ClusterShape(brokers=brokers, controllers=controllers, settings=settings or {})
     options = QueueOptions(
         topic=TOPIC,
@@ -166,7 +170,7 @@ def run_story(
             await cluster.wait_healthy(120)
             await scene.acknowledged_more()
             clients.stop()
-        await clients.final_read(60)
+        await clients.final_read(final_read_s)
         world.agenda.watchers.remove(observer.step_ended)
         verdict = check_history(history, CheckOptions())
         anomalies: dict[str, int] = {}
