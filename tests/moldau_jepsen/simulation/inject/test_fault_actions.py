@@ -1,4 +1,4 @@
-"""Goal: every kind of fault strikes, nothing is left of it afterwards, and the cluster heals.
+"""Goal: every kind of fault strikes, counts as effective, leaves nothing behind, and the cluster heals.
 
 Method: one simulated cluster; each kind strikes alone, its effect is looked for in the world, it ends, and the cluster
 must become healthy again. ``test_fault_shapes`` checks the targets and the effect of each kind.
@@ -6,9 +6,13 @@ must become healthy again. ``test_fault_shapes`` checks the targets and the effe
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+
 import pytest
 import trio
 
+from moldau.runtime.ports.environment import OpenMode
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.campaign import RunOptions, planned_faults, run_seed
@@ -59,6 +63,20 @@ SHOWN_APART = {
 }
 """Kinds that strike only nodes at work; a test below shows the last one."""
 
+UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
+"""They strike what clients write: segments that have filled, and a process after some writes."""
+RARE = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED, FaultKind.HELD_CALL)
+"""They strike packets that a cut has stopped, a log that is truncated, and messages that a meter sees."""
+OF_DISKS = (
+    FaultKind.DISK_SLOW,
+    FaultKind.DISK_FULL,
+    FaultKind.DISK_ERROR,
+    FaultKind.READ_ERROR,
+    FaultKind.DIRECTORY,
+    FaultKind.DISK_HANGS,
+)
+"""They strike at calls of a disk, and an idle cluster hardly uses its disks."""
+
 NOTED = {
     FaultKind.RESTART: "stop",
     FaultKind.ROLL: "stop",
@@ -99,8 +117,28 @@ def state_of(cluster):
     }
 
 
+async def use_disks(cluster):
+    """Writes, syncs and reads a file of its own in every log directory, again and again."""
+    while True:
+        for node_id, machine in cluster.machines.items():
+            if not machine.is_running:
+                continue
+            disk = machine.environment.disk
+            for directory in cluster.log_directories(node_id):
+                with contextlib.suppress(OSError):
+                    file = disk.open(f"{directory}/used", OpenMode.WRITE)
+                    file.append([b"x" * 10_000])
+                    file.read(0, 1)
+                    await disk.offload(file.sync)
+                    disk.remove(file.path)
+        await trio.sleep(0.02)
+
+
 async def every_kind(world):
-    """Strikes with each kind; returns what was seen of each."""
+    """Strikes with each kind; returns what was seen of each, failures, and the numbers of begun and effective faults.
+
+    A fault counts as effective when it changed a node.
+    """
     cluster = SimulatedCluster(world, ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"}))
     cluster.start_all()
     await cluster.wait_healthy(60)
@@ -110,9 +148,13 @@ async def every_kind(world):
     for number, kind in enumerate(SIMULATED_KINDS):
         before = len(world.trace.notes())
         injector.schedule([PlannedFault(kind=kind, begin=0.0, end=1.5, number=number)], trio.current_time())
-        await trio.sleep(0.001)
-        during = state_of(cluster)
-        await trio.sleep(1.6)
+        async with trio.open_nursery() as nursery:
+            await trio.sleep(0.001)
+            during = state_of(cluster)
+            if kind in OF_DISKS:
+                nursery.start_soon(use_disks, cluster)
+            await trio.sleep(1.6)
+            nursery.cancel_scope.cancel()
         after = {name: left for name, left in state_of(cluster).items() if name != "down"}
         injector.end_all()
         await injector.log_losses.wait_replaced(60)
@@ -127,12 +169,16 @@ async def every_kind(world):
     assert injector.unexplained_directories() == []
     explained = {*injector.targets.disk_errors, *injector.log_losses.victims}
     failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in explained]
-    return seen, failures
+    return seen, failures, injector.begun, injector.effective
 
 
-def test_each_kind_strikes_and_ends():
-    seen, failures = run_world(every_kind, 6)
+def test_each_kind_strikes_counts_and_ends():
+    seen, failures, begun, effective = run_world(every_kind, 4)
     assert failures == []
+    assert begun == Counter(kind.value for kind in SIMULATED_KINDS)
+    others = (*UNDER_LOAD, *RARE, FaultKind.ELECT)
+    effective.pop(FaultKind.ELECT.value, None)  # it has an effect only if the faults before it have moved leaders
+    assert effective == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
     for kind, (during, after, notes, voters) in seen.items():
         assert not any(after.values()), (kind, after)
         assert voters == [101, 102, 103], kind

@@ -30,6 +30,7 @@ CLIENT = "client"
 STRIKES = 16
 LENGTH_S = 0.01
 SYNCED = {"log.flush.interval.messages": "1"}
+SHORT_SESSIONS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
 
 
 def between(left, right):
@@ -61,11 +62,12 @@ def groups_of(cuts):
 
 
 async def cuts(world, kind):
-    """Strikes several times with a kind of cut; returns the links that each strike cut."""
+    """Strikes several times with a kind of cut; returns the links that each strike cut.
+
+    No process runs: links are cut between machines, and which of them runs something changes no shape.
+    """
     cluster = SimulatedCluster(world, ClusterShape())
     world.node(CLIENT)
-    cluster.start_all()
-    await cluster.wait_healthy(60)
     injector = FaultInjector(cluster, [CLIENT], synced=True)
     seen = []
     for number in range(STRIKES):
@@ -348,15 +350,14 @@ async def moves(world, kind):
 
     Who leads: leader, preferred leader and replicas of each partition, before the fault and after it.
     """
-    cluster = SimulatedCluster(
-        world, ClusterShape(directories=2, settings={**SYNCED, "auto.leader.rebalance.enable": "false"})
-    )
+    settings = {**SYNCED, **SHORT_SESSIONS, "auto.leader.rebalance.enable": "false"}
+    cluster = SimulatedCluster(world, ClusterShape(directories=2, settings=settings))
     cluster.start_all()
     await cluster.wait_healthy(60)
     await cluster.create_topic(world.node(CLIENT).environment, "flights", 3, {})
     for node_id in cluster.broker_ids[1:]:  # leadership gathers at the first broker
         cluster.kill(node_id)
-        await trio.sleep(12)
+        await trio.sleep(2.5)  # longer than a session
         await cluster.wait_healthy(60)
     injector = FaultInjector(cluster, [CLIENT], synced=True)
 
