@@ -6,6 +6,8 @@ restart all other nodes must serve and all replicas must be in sync.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -27,7 +29,7 @@ from support.cluster.directory_stories import TWO, place, prepared
 from support.proof import proof_beyond
 
 ROLL = RollOptions(timeout_s=60, force=False, elects=True)
-SLOW_START_S = 4.0
+SLOW_START_S = 2.0
 PAUSE_S = 0.1
 """Between two records; each costs processor time of the test."""
 
@@ -116,7 +118,7 @@ def test_one_node_at_a_time_is_missing(seed):
                 stored += found
                 offset += len(found)
                 await trio.sleep(0.1)
-        assert len(acknowledged) > 100
+        assert len(acknowledged) > 60
         assert stored[: len(acknowledged)] == acknowledged
         assert len(stored) <= len(acknowledged) + 1
 
@@ -158,9 +160,9 @@ def test_a_node_that_stays_away_stops_the_roll():
             nodes = await find_nodes(admin)
             await wait_whole(admin, nodes)
             began_s = trio.current_time()
-            with pytest.raises(CommandError, match=r"did not come back within 60 s: .*; no other node was touched"):
-                await roll(admin, nodes, nodes, Killer(), ROLL)
-            assert 60 <= trio.current_time() - began_s < 80
+            with pytest.raises(CommandError, match=r"did not come back within 15 s: .*; no other node was touched"):
+                await roll(admin, nodes, nodes, Killer(), replace(ROLL, timeout_s=15))
+            assert 15 <= trio.current_time() - began_s < 35
         assert sum(cluster.world.node(f"c{one}").is_running for one in cluster.controller_ids) == 2
 
     run_cluster(scenario, brokers=3, controllers=3)
@@ -281,7 +283,7 @@ def test_the_death_of_one_receiver_does_not_end_the_other_moves():
             plan = {("orders", 0): (dying,), ("orders", 1): (other,)}
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(carry_out, admin, plan, options(stall_s=200.0, elects=False))
-                await trio.sleep(100)
+                await trio.sleep(40)
                 described = (await admin.describe_topics(["orders"]))["orders"].partitions
                 assert described[1].replicas == (other,)
                 cluster.start_broker(dying)
