@@ -98,17 +98,20 @@ def test_a_command_of_a_shell_has_what_the_shell_gives(controller):
 
 
 def test_the_forking_process_ends_with_this_one():
-    """Otherwise each run of tests would leave one."""
-    program = """import os
+    """Otherwise each run of tests would leave one, and its directory where the run is killed."""
+    program = """import os, signal
 from support import started
 started._socket_for(os.environ)
-print((started._home.directory / 'pid').read_text())
+print((started._home.directory / 'pid').read_text(), started._home.directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
-    asked = ["ps", "-o", "stat=", "-p", done.stdout.strip()]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    pid, directory = done.stdout.split()
+    asked = ["ps", "-o", "stat=", "-p", pid]
     for _ in range(600):
         if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() in ("", "Z"):
+            assert not os.path.exists(directory)
             return
         subprocess.run(["sleep", "0.1"], check=True)
     pytest.fail("it still runs")

@@ -15,6 +15,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -69,7 +70,7 @@ def main(directory: Path, lives: int) -> NoReturn:
     """Serves until no process is left to serve."""
     requests = socket.socket(fileno=os.dup(0))
     if lives in select.select([requests.fileno(), lives], [], [])[0]:
-        sys.exit()
+        _end(directory)
     _prepare()
     gc.collect()
     gc.freeze()
@@ -85,7 +86,7 @@ def main(directory: Path, lives: int) -> NoReturn:
             os.read(ended, select.PIPE_BUF)
             _collect(running)
         if lives in readable:
-            sys.exit()
+            _end(directory)
         if requests.fileno() not in readable:
             continue
         with requests.accept()[0] as asked:
@@ -106,6 +107,12 @@ def main(directory: Path, lives: int) -> NoReturn:
             os.close(number)
         running[child] = status
         _say(status, child)
+
+
+def _end(directory: Path) -> NoReturn:
+    """Removes the directory, which is still there when the processes that this one served were killed."""
+    shutil.rmtree(directory, ignore_errors=True)
+    sys.exit()
 
 
 def _prepare() -> None:
