@@ -52,7 +52,7 @@ _logger = EventLogger("moldau.log")
 class CheckpointFile:
     """One offset checkpoint of a directory, with its content on disk."""
 
-    __slots__ = ("_disk", "_version", "_writing", "known", "offsets", "path")
+    __slots__ = ("_current_at", "_disk", "_version", "_writing", "known", "offsets", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -61,6 +61,11 @@ class CheckpointFile:
         self.known = False  # whether the file existed and was sound; else missing entries mean nothing
         self._version = 0
         self._writing = False
+        self._current_at = -1
+
+    def may_differ(self, version: int) -> bool:
+        """Returns whether ``work`` may have something to write for the logs of that ``ChangedLogs.version``."""
+        return self._current_at != version
 
     def load(self, damaged: Collection[str]) -> None:
         """Reads the file; a damaged one counts as empty, which costs recovery work but no data.
@@ -80,6 +85,7 @@ class CheckpointFile:
     def void(self) -> None:
         """Makes a write in progress void, because its content is outdated."""
         self._version += 1
+        self._current_at = -1
 
     def write_now(self, offsets: dict[TopicPartition, int]) -> None:
         """Replaces the content; durable on return.
@@ -87,7 +93,7 @@ class CheckpointFile:
         Raises:
             OSError: The file could not be written.
         """
-        self._version += 1
+        self.void()
         write_atomically(self._disk, self.path, encode_offsets(offsets))
         self.offsets = offsets
 
@@ -97,13 +103,18 @@ class CheckpointFile:
         directory: str,
         on_error: Callable[[BaseException], None],
         *,
+        version: int,
         durable: bool = False,
     ) -> Work | None:
         """Returns work that replaces the content; None if nothing changed or a write is under way.
 
-        Without ``durable`` a power loss may bring the old content back.
+        ``offsets`` are those of the logs at ``version``, see ``may_differ``. Without ``durable`` a power loss may bring
+        the old content back.
         """
-        if self._writing or offsets == self.offsets:
+        if self._writing:
+            return None
+        if offsets == self.offsets:
+            self._current_at = version
             return None
         self._writing = True
         version, disk, path = self._version, self._disk, self.path

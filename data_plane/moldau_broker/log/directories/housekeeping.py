@@ -12,12 +12,13 @@ from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import DAMAGE_ADVICE
 from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
+from moldau_broker.log.directories.retention_times import RetentionTimes
 from moldau_broker.log.directories.room import DirectoryRoom
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.values import TopicPartition, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
 
     from moldau_broker.log.directories.log_store import LogStore
     from moldau_broker.log.partition.partition_log import PartitionLog
@@ -38,6 +39,10 @@ class Housekeeping:
         self._due: dict[str, int] = {}
         self._may_discard = False
         self.room = DirectoryRoom(store)
+        self._changed = store.changed
+        self._retention_times = RetentionTimes()
+        self._unsynced: dict[PartitionLog, None] = {}
+        """Logs for which a sync was due at the last tick, or may become due without a further change."""
         self._flushing: dict[PartitionLog, None] = {}
         self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
         """Called in the event loop after each flush of a partition's log that did not take the log offline."""
@@ -69,15 +74,20 @@ class Housekeeping:
         loses no record is done: syncs, checkpoints, and deletions that were queued before.
         """
         self._store.now_ms = now_ms
+        changed = self._take_changed()
         if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
-            self._each_log(lambda log: self._retain(log, now_ms))
+            self._each_log(lambda log: self._retain(log, now_ms), self._retention_times.take_due(now_ms))
         self.room.look()
         if self.room.low and self._may_discard and self._is_due("low", now_ms, _LOW_RETENTION_MS):
-            self._each_log(lambda log: self._retain(log, now_ms), self.room.low)
+            logs = self._table.current_and_future()
+            self._each_log(
+                lambda log: self._retain(log, now_ms), [log for log in logs if log.parent_directory in self.room.low]
+            )
         if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
-            self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
-        works = self._deletion_work(now_ms)
-        works += self._flush_works(now_ms)
+            self._each_log(lambda log: log.producer_state.remove_expired(now_ms), self._table.current_and_future())
+        changed += self._take_changed()  # what retention has deleted
+        works = self._deletion_work(changed, now_ms)
+        works += self._flush_works(changed, now_ms)
         works += self._checkpoint_works(now_ms)
         for directory in self._store.directories.values():
             work = self._cleaner_checkpoint(directory)
@@ -102,17 +112,26 @@ class Housekeeping:
         self._due[name] = now_ms + interval_ms
         return True
 
+    def _take_changed(self) -> list[PartitionLog]:
+        """Returns the logs that have changed since the last call."""
+        self._changed.refresh()
+        changed = self._changed.take()
+        self._retention_times.changed(changed)
+        return changed
+
     def _retain(self, log: PartitionLog, now_ms: int) -> None:
+        self._retention_times.looked(log, now_ms)  # the next run looks at it again if this one fails
         start = log.log_start_offset
         log.storage.maybe_roll(now_ms)
         log.apply_retention(now_ms)
         if log.log_start_offset != start:
             self.start_listener(log.topic_partition)
+        self._retention_times.looked(log, log.next_retention_ms())
 
-    def _each_log(self, action: Callable[[PartitionLog], object], only: Container[str] | None = None) -> None:
-        """Performs an action on each log, or on those of some directories."""
-        for log in self._table.current_and_future():
-            if log.failed or (only is not None and log.parent_directory not in only):
+    def _each_log(self, action: Callable[[PartitionLog], object], logs: Iterable[PartitionLog]) -> None:
+        """Performs an action on each of some logs that works."""
+        for log in logs:
+            if log.failed:
                 continue
             try:
                 action(log)
@@ -131,7 +150,10 @@ class Housekeeping:
         """
         if not (self._settings.cleaner_enable and self._may_discard):
             return []
-        works = self._store.cleaner.works(self._store.directories, self._table.current, now_ms, self._store.work_failed)
+        self._changed.refresh()
+        works = self._store.cleaner.works(
+            self._store.directories, self._changed.compacted, now_ms, self._store.work_failed
+        )
         for path in self._store.cleaner.take_held_up():
             works += self._checkpoint_for_cleaner(self._store.directories[path])
         return works
@@ -159,14 +181,17 @@ class Housekeeping:
         offsets = {**directory.cleaner_offsets.offsets, **fresh}
         path = directory.path
         return directory.cleaner_offsets.work(
-            offsets, path, lambda error: self._store.work_failed(path, error), durable=True
+            offsets,
+            path,
+            lambda error: self._store.work_failed(path, error),
+            version=self._changed.version,
+            durable=True,
         )
 
     # Deletions --------------------------------------------------------------------------------------------------------
 
-    def _deletion_work(self, now_ms: int) -> list[Work]:
-        # Once a second for each log: a condition without calls keeps thousands of idle logs cheap.
-        for log in [each for each in self._table.current_and_future() if each.storage.segments.deletions]:
+    def _deletion_work(self, changed: Iterable[PartitionLog], now_ms: int) -> list[Work]:
+        for log in changed:
             for deletion in log.storage.segments.deletions:
                 self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
             log.storage.segments.deletions.clear()
@@ -199,9 +224,10 @@ class Housekeeping:
 
     # Flushes ----------------------------------------------------------------------------------------------------------
 
-    def _flush_works(self, now_ms: int) -> list[Work]:
+    def _flush_works(self, changed: Iterable[PartitionLog], now_ms: int) -> list[Work]:
         works: list[Work] = []
-        for log in _perhaps_unsynced(self._table.current_and_future()):
+        self._unsynced = dict.fromkeys(_perhaps_unsynced({**self._unsynced, **dict.fromkeys(changed)}))
+        for log in self._unsynced:
             # A closed segment is synced soon after its roll, so that recovery must read one segment at most.
             work = self.flush_work(log, up_to_closed_only=not log.storage.flush_due(now_ms))
             if work is not None:
@@ -254,37 +280,43 @@ class Housekeeping:
         for directory in self._store.directories.values():
             if not directory.online or self.room.is_full(directory.path):
                 continue
-            path = directory.path
-            logs = self._table.in_directory(path)
+            path, version = directory.path, self._changed.version
 
             def on_error(error: BaseException, path: str = path) -> None:
                 self._store.work_failed(path, error)
 
-            if recovery:
+            if recovery and directory.recovery_points.may_differ(version):
                 works.append(self._recovery_checkpoint(directory))
-            if starts:
-                works.append(directory.log_starts.work(log_starts_of(logs), path, on_error))
-            if watermarks:
-                marks: dict[TopicPartition, int] = {log.topic_partition: log.watermarks.high_watermark for log in logs}
-                works.append(directory.high_watermarks.work(marks, path, on_error))
+            if starts and directory.log_starts.may_differ(version):
+                offsets = log_starts_of(self._table.in_directory(path))
+                works.append(directory.log_starts.work(offsets, path, on_error, version=version))
+            if watermarks and directory.high_watermarks.may_differ(version):
+                marks = {log.topic_partition: log.watermarks.high_watermark for log in self._table.in_directory(path)}
+                works.append(directory.high_watermarks.work(marks, path, on_error, version=version))
         return [work for work in works if work is not None]
 
     def _recovery_checkpoint(self, directory: LogDirectory) -> Work | None:
         points = {log.topic_partition: log.recovery_point for log in self._table.in_directory(directory.path)}
         return directory.recovery_points.work(
-            points, directory.path, lambda error: self._store.work_failed(directory.path, error), durable=True
+            points,
+            directory.path,
+            lambda error: self._store.work_failed(directory.path, error),
+            version=self._changed.version,
+            durable=True,
         )
 
 
 def _perhaps_unsynced(logs: Iterable[PartitionLog]) -> list[PartitionLog]:
     """Returns the logs for which a sync may be due: those with records after the recovery point and a reason to sync.
 
-    The reasons are a flush policy, and a closed segment. It makes no calls, because it looks at each log once a second.
+    The reasons are a flush policy, and a closed segment. It makes no calls, because it looks once a second at each log
+    that was written to.
     """
     return [
         log
         for log in logs
-        if (storage := log.storage).log_end_offset > storage.recovery.offset
+        if not (storage := log.storage).released
+        and storage.log_end_offset > storage.recovery.offset
         and (
             storage.config.bounds_unsynced
             or storage.config.flush_ms < LONG_MAX

@@ -130,6 +130,7 @@ class LogLoading:
             if not directory.online:
                 log.storage.release()
                 return
+            self._store.changed.follow(log)
             self._register(log, report)
             try:
                 # The log may have lost its end: new appends and their epochs are neither clean nor durable.

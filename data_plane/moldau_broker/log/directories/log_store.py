@@ -14,6 +14,7 @@ from moldau.runtime.ports.descriptors import is_shortage
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import CleanerManager
 from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.directories.changed_logs import ChangedLogs
 from moldau_broker.log.directories.cordons import Cordons
 from moldau_broker.log.directories.directory import LogDirectory
 from moldau_broker.log.directories.log_table import DeletionQueue, LogTable
@@ -77,6 +78,7 @@ class LogStore:
         self.cordons = Cordons()
         self.files = OpenFiles(disk, descriptors)
         self.table = LogTable()
+        self.changed = ChangedLogs(self.table)
         self.configs = TopicConfigs(self.table, default_config or LogConfig())
         self.deletions = DeletionQueue()
         self.reports: dict[TopicPartition, LoadReport] = {}
@@ -258,6 +260,7 @@ class LogStore:
                     files=self.files,
                 ),
             )
+            self.changed.follow(log)
             self._set_topic_id(log, topic_id)
         except OSError as error:
             if is_shortage(error):  # the next attempt finds and uses the files that exist already

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, overload
 
 if TYPE_CHECKING:
     import uuid
 
     from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.values import TopicPartition
+
+_Key = TypeVar("_Key")
+
+
+class LogMap(dict[_Key, "PartitionLog"]):
+    """Logs by key, with a count of the changes of the map. Logs enter and leave it one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def __setitem__(self, key: _Key, log: PartitionLog) -> None:
+        self.changes += 1
+        super().__setitem__(key, log)
+
+    def __delitem__(self, key: _Key) -> None:
+        self.changes += 1
+        super().__delitem__(key)
+
+    @overload  # type: ignore[override]
+    def pop(self, key: _Key, /) -> PartitionLog: ...
+
+    @overload
+    def pop(self, key: _Key, default: None, /) -> PartitionLog | None: ...
+
+    def pop(self, key: _Key, /, *default: None) -> PartitionLog | None:
+        """Removes a log and returns it, as ``dict.pop`` does."""
+        self.changes += 1
+        return super().pop(key, *default)
 
 
 class LogTable:
@@ -20,9 +50,22 @@ class LogTable:
     """
 
     def __init__(self) -> None:
-        self.current: dict[TopicPartition, PartitionLog] = {}
-        self.future: dict[TopicPartition, PartitionLog] = {}
-        self.rivals: dict[tuple[TopicPartition, uuid.UUID], PartitionLog] = {}
+        self.current: LogMap[TopicPartition] = LogMap()
+        self.future: LogMap[TopicPartition] = LogMap()
+        self.rivals: LogMap[tuple[TopicPartition, uuid.UUID]] = LogMap()
+
+    @property
+    def changes(self) -> int:
+        """How often a log has entered or left the table."""
+        return self.current.changes + self.future.changes + self.rivals.changes
+
+    def log_of(self, storage: SegmentedLog) -> PartitionLog | None:
+        """Returns the current or future log that has these files; None if it has left the table, or is a rival."""
+        for logs in (self.current, self.future):
+            log = logs.get(storage.topic_partition)
+            if log is not None and log.storage is storage:
+                return log
+        return None
 
     def current_and_future(self) -> list[PartitionLog]:
         """Returns the current logs, then the future ones."""

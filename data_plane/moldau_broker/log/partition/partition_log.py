@@ -348,6 +348,7 @@ class PartitionLog:
     def update_config(self, config: LogConfig) -> None:
         """Replaces the topic settings; they apply to later appends."""
         self.storage.config = config
+        self.storage.touched[self.storage] = None
         self.watermarks.settle()
 
     def apply_retention(self, now_ms: int) -> int:
@@ -374,6 +375,14 @@ class PartitionLog:
             raise storage.storage_error("deleting segments of", error) from error
         self.update_high_watermark(self.high_watermark)
         return count
+
+    def next_retention_ms(self) -> int | None:
+        """Returns from when on retention or a roll by time may find work while the log does not change; None: never.
+
+        Raises:
+            OSError: A file could not be read.
+        """
+        return retention.next_look_ms(self.storage, self.high_watermark)
 
     def flush_work(self, *, up_to_closed_only: bool = False) -> Work | None:
         """Returns work that makes the log durable up to its present end, or up to the active segment.

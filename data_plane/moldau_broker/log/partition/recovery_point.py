@@ -116,6 +116,7 @@ class Flush:
             return False
         point.parent_durable = True
         point.offset = max(point.offset, self._offset)
+        log.touched[log] = None
         for segment in self._closed:
             segment.files.settle()
         return True

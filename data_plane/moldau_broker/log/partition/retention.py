@@ -44,6 +44,24 @@ def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_st
     return count
 
 
+def next_look_ms(log: SegmentedLog, high_watermark: int) -> int | None:
+    """Returns from when on ``expired_count`` or ``SegmentedLog.maybe_roll`` may find work in an unchanged log.
+
+    None if time alone cannot change their answers. Call it after they have found none.
+
+    Raises:
+        OSError: A file could not be read.
+    """
+    config, oldest, times = log.config, log.segments.all[0], []
+    roll_ms = log.next_roll_ms()
+    if roll_ms is not None:
+        times.append(roll_ms)
+    # Segments expire in order, so only the oldest one counts.
+    if config.delete and config.retention_ms >= 0 and oldest.size > 0 and log.next_base_offset(0) <= high_watermark:
+        times.append(_written_ms(log, oldest) + config.retention_ms + 1)
+    return min(times, default=None)
+
+
 def _written_ms(log: SegmentedLog, segment: LogSegment) -> int:
     """Returns when the newest record of a segment was written, by its timestamp.
 

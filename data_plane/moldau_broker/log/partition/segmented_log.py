@@ -99,6 +99,8 @@ class SegmentedLog:
         self.released = False  # the log was deleted, or its directory failed
         self.is_future = False  # a copy in another log directory, which has no checkpoints yet
         self.truncated_to: int | None = None  # lowest offset truncated to since the last cleaning; dirty from there on
+        self.touched: dict[SegmentedLog, None] = {}
+        """The changed logs of the broker; this one enters itself with each change, see ``ChangedLogs.follow``."""
         self._checkpoints = checkpoints
         self._jitter_ms = jitter_ms
 
@@ -178,6 +180,7 @@ class SegmentedLog:
         except OSError as error:
             raise self._failed_append(error) from error
         self.log_end_offset = end_offset
+        self.touched[self] = None
 
     def _failed_append(self, error: OSError) -> LogError:
         failure = self.storage_error("appending to", error)
@@ -257,15 +260,21 @@ class SegmentedLog:
 
     def _add_segment(self, segment: LogSegment) -> None:
         self.segments.add(segment)
+        self.touched[self] = None
         self.recovery.names_changed()
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls a segment that is older than ``segment.ms``, even if no records are appended."""
-        segment = self.segments.active
-        if segment.size == 0 or now_ms - segment.created_ms <= self.config.roll_ms - self._jitter_ms:
+        due_ms = self.next_roll_ms()
+        if due_ms is None or now_ms < due_ms:
             return False
         self.roll(self.log_end_offset, now_ms)
         return True
+
+    def next_roll_ms(self) -> int | None:
+        """Returns from when on ``maybe_roll`` rolls; None while the active segment is empty."""
+        segment = self.segments.active
+        return None if segment.size == 0 else segment.created_ms + self.config.roll_ms - self._jitter_ms + 1
 
     # Truncating ------------------------------------------------------------------------------------------------------
 
@@ -293,7 +302,8 @@ class SegmentedLog:
             self.snapshots.restore(self.segments, offset)
 
     def _mark_dirty_from(self, offset: int) -> None:
-        """Marks offsets from ``offset`` on as not cleaned."""
+        """Marks offsets from ``offset`` on as not cleaned, and the log as changed."""
+        self.touched[self] = None
         self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
 
     def _cut(self, offset: int, held: ExitStack) -> int:
@@ -366,6 +376,7 @@ class SegmentedLog:
             OSError: A file could not be renamed or removed.
         """
         assert 0 < count < len(self.segments.all)
+        self.touched[self] = None
         self.segments.remove(self.segments.all[:count])
         kept_from = self.segments.first_base_offset
         self.log_start_offset = max(self.log_start_offset, kept_from)
@@ -379,6 +390,7 @@ class SegmentedLog:
         Raises:
             OSError: A file could not be renamed or removed.
         """
+        self.touched[self] = None
         self.segments.replace(old, new)
         gone = [segment.base_offset for segment in old if segment.base_offset != new.base_offset]
         self.snapshots.remove_if(lambda offset: offset in gone)

@@ -30,7 +30,8 @@ class Watermarks:
         # Records of a former process may be in the page cache only.
         self.settled_end_offset = storage.recovery_point
         self.settle()
-        self.high_watermark = self.update(high_watermark)
+        self.high_watermark = -1
+        self.update(high_watermark)
 
     def update(self, offset: int) -> int:
         """Sets the high watermark, clamped to the log, and returns it.
@@ -43,6 +44,8 @@ class Watermarks:
             offset = end
         elif offset < start:
             offset = start
+        if offset != self.high_watermark:
+            storage.touched[storage] = None
         self.high_watermark = offset
         storage.producer_state.high_watermark_moved(offset)
         return offset
@@ -72,6 +75,7 @@ class Watermarks:
         if offset <= storage.log_start_offset:
             return False
         storage.log_start_offset = offset
+        storage.touched[storage] = None
         storage.epochs.truncate_from_start(offset)
         return True
 
