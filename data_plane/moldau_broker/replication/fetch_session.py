@@ -27,6 +27,9 @@ are due (``FetchSession.due``), and a fetch looks at these alone. A partition be
 it changes on this broker (``SessionIndex.changed``), and when something changes that all partitions depend on, such as
 the fetcher's rights. The caller that finds it at rest says so (``FetchSession.at_rest``). So the work of a fetch grows
 with the number of changes, not of partitions.
+
+A follower's fetch also confirms that it still has all records of the partitions at rest. The session notes the time of
+the fetch (``confirmed_ms``), and passes it on to the leader's view of the follower when a partition becomes due.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from moldau.values import LeaderEpoch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from moldau_broker.replication.follower_progress import FollowerProgress
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -71,6 +75,7 @@ class FetchPartition:
     sent_log_start_offset: int = -1
     agreed_epoch: int = -1  # leader epoch in which the follower's log was found to agree up to ``fetch_offset``
     place: int = 0  # in the order of its session
+    progress: FollowerProgress | None = None  # while at rest in a follower's session: the leader's view of the follower
 
     @property
     def key(self) -> PartitionKey:
@@ -147,9 +152,9 @@ class FetchSession:
         """The partitions that the next answer may have to name, in no order."""
         self.basis = basis
         self.replica_epoch = -1
-        """Of the follower, when the leader last looked at all partitions."""
+        """Broker epoch of the follower, when the leader last looked at all partitions."""
         self.confirmed_ms = float("-inf")
-        """When the leader last looked at all partitions, and so noted which of them the follower has caught up with."""
+        """Time of the follower's last fetch, which confirmed the partitions that are at rest."""
         self._last_place = 0
 
     def add(self, partition: FetchPartition) -> None:
@@ -159,8 +164,9 @@ class FetchSession:
 
     def forget(self, key: PartitionKey) -> None:
         """Removes a partition, if the session has it."""
-        self.partitions.pop(key, None)
-        self.due.pop(key, None)
+        if key in self.partitions:
+            self.wake(key)
+            del self.partitions[key], self.due[key]
 
     def rotate(self, keys: Iterable[PartitionKey]) -> None:
         """Moves partitions that were answered with records to the end, so the next fetch begins with the others."""
@@ -177,13 +183,26 @@ class FetchSession:
             return list(self.partitions.values())
         return sorted(due.values(), key=_PLACE) if len(due) > 1 else list(due.values())
 
-    def at_rest(self, partition: FetchPartition) -> None:
-        """Notes that a look at a partition has found nothing to send, now or before it changes."""
+    def at_rest(self, partition: FetchPartition, progress: FollowerProgress | None = None) -> None:
+        """Notes that a look at a partition has found nothing to send, now or before it changes.
+
+        ``progress`` is the leader's view of a follower that has all records; its fetches confirm that from now on.
+        """
         self.due.pop((partition.topic, partition.partition), None)
+        partition.progress = progress
+
+    def wake(self, key: PartitionKey) -> None:
+        """Makes a partition of the session due."""
+        partition = self.due[key] = self.partitions[key]
+        if partition.progress is not None:
+            partition.progress.confirmed_until(self.confirmed_ms)
+            partition.progress = None
 
     def look_at_all(self) -> None:
         """Makes all partitions due."""
-        self.due.update(self.partitions)
+        for key in self.partitions:
+            if key not in self.due:
+                self.wake(key)
 
 
 class SessionIndex:
@@ -215,12 +234,14 @@ class SessionIndex:
         """
         sessions = self._sessions.get(by_id, ())
         for session in sessions:
-            session.due[by_id] = session.partitions[by_id]
+            if by_id not in session.due:
+                session.wake(by_id)
         named = self._sessions.get(by_name)
         if named is None:
             return sessions
         for session in named:
-            session.due[by_name] = session.partitions[by_name]
+            if by_name not in session.due:
+                session.wake(by_name)
         return sessions + named
 
 
@@ -333,7 +354,7 @@ class FetchSessionCache:
                 self._index.add(key, session)
             else:
                 present.update(partition)
-                session.due[key] = present
+                session.wake(key)
         for key in forgotten:
             if key in known:
                 session.forget(key)

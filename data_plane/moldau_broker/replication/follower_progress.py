@@ -11,6 +11,8 @@ UNKNOWN_BROKER_EPOCH = -1
 class FollowerProgress:
     """A leader's view of one follower, from its fetches.
 
+    The times are behind while the follower has all records and its session confirms that: see ``confirmed_until``.
+
     Invariants: ``log_end_offset`` is UNKNOWN_OFFSET until the first fetch of this leader epoch; ``last_caught_up_ms``
     never decreases.
     """
@@ -53,6 +55,14 @@ class FollowerProgress:
         self.broker_epoch = broker_epoch
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset
+
+    def confirmed_until(self, now_ms: float) -> None:
+        """Records the fetches up to ``now_ms`` that repeated the last one, which was from the leader's log end.
+
+        They are recorded together when their series ends, so that a partition at rest costs no work for each.
+        """
+        self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
+        self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
 
     def caught_up(self, leader_end_offset: Offset, now_ms: float, lag_time_max_ms: float) -> bool:
         """Returns whether the follower has the whole log, or had it within the limit."""

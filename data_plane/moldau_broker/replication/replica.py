@@ -422,6 +422,17 @@ class Replica:
             follower.last_caught_up_ms = now_ms
         return True
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether ``tick`` may have an effect before another event: a member of the ISR lacks records, or recovery."""
+        return self.role is _LEADER and (
+            self.state.recovering
+            or any(
+                follower.log_end_offset != self.log_end_offset and broker_id in self.state.isr
+                for broker_id, follower in self._followers.items()
+            )
+        )
+
     def tick(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:
         """Proposes to remove lagging members of the ISR; call it every half of ``replica.lag.time.max.ms``."""
         if self.role is not Role.LEADER or self._proposal is not None:

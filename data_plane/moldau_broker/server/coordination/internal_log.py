@@ -62,12 +62,13 @@ class InternalTopicLog:
 
     def delete_records(self, partition: int, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
         """Moves the log start offset up; followers take it over with their next fetch."""
-        log = self._led(partition, leader_epoch).log
+        led = self._led(partition, leader_epoch)
         try:
-            log.delete_records(end_offset)
+            led.log.delete_records(end_offset)
         except LogStorageError as error:
             self._replicas.directory_failed(error)
             raise
+        self._replicas.waits.note_change(led)  # the followers must hear of the new log start
 
     def log_start_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the log start offset."""

@@ -1,7 +1,8 @@
 """Notes how far each follower has copied the log, which its fetches report to the leader.
 
 A fetch offset counts as replicated only if the follower's log is a prefix of the leader's (KIP-595). A fetch that
-repeats the last one of a follower with all records only confirms it (``Replica.confirmed``), which costs one call.
+repeats the last one of a follower with all records only confirms it (``Replica.confirmed``). The partition is at rest
+then, and later fetches confirm all partitions at rest together.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
-CONFIRMATIONS = 8
-"""How often within ``replica.lag.time.max.ms`` a leader looks at all partitions of a follower that has no news."""
-
 
 class FollowerPositions:
     """Notes the positions of followers in the partitions that this broker leads."""
@@ -39,25 +37,21 @@ class FollowerPositions:
     ) -> Sequence[FetchPartition]:
         """Returns the partitions of a session to look at; the follower and this leader agree on all others.
 
-        Only those that are ``due`` can be among them. Often enough for ``replica.lag.time.max.ms``, all partitions are
-        looked at anyway, which also notes that the follower is caught up with each.
+        Only those that are ``due`` can be among them, unless the follower has registered again.
         """
-        if (
-            now_ms - session.confirmed_ms >= self._replicas.lag_time_max_ms / CONFIRMATIONS
-            or session.replica_epoch != query.replica_epoch
-        ):
-            session.confirmed_ms = now_ms
+        if session.replica_epoch != query.replica_epoch:
             session.replica_epoch = query.replica_epoch
             session.look_at_all()
             due = session.due_partitions()
-        elif not due:
+        session.confirmed_ms = now_ms
+        if not due:
             return ()
         local = self._replicas.by_raw_id if query.version >= TOPIC_IDS else self._replicas.by_raw_name
         follower, follower_epoch = BrokerId(query.replica_id), query.replica_epoch
         unconfirmed = []
         for wanted in due:
             partition = local.get((wanted.topic, wanted.partition))
-            # This loop is all that an idle partition costs, so it makes few calls for each.
+            # Runs once after each change of a partition, so it makes few calls.
             if (
                 partition is None
                 or partition.error is not ErrorCode.NONE
@@ -76,7 +70,7 @@ class FollowerPositions:
             ):
                 unconfirmed.append(wanted)
             else:
-                session.at_rest(wanted)
+                session.at_rest(wanted, partition.replica.follower(follower))
         return unconfirmed
 
     def changed(self, query: FetchQuery, session: FetchSession) -> list[FetchPartition]:
@@ -123,7 +117,9 @@ class FollowerPositions:
                 has_all = False
             else:
                 wanted.agreed_epoch = partition.replica.state.leader_epoch
-                has_all = has_all and wanted.fetch_offset == partition.replica.log_end_offset
+                if wanted.fetch_offset != partition.replica.log_end_offset:
+                    has_all = False
+                    replicas.may_lag[partition] = None
                 replicas.perform(partition, effects)
         replicas.waits.follower_noted()
         return errors, has_all

@@ -97,6 +97,8 @@ class ReplicaManager:
         self._on_directory_failure = on_directory_failure
         self._logger = EventLogger("moldau.broker.replicas", node=settings.broker_id)
         self._dirty: dict[Partition, None] = {}
+        self.may_lag: dict[Partition, None] = {}
+        """The partitions for ``tick_isr``, and others; those in which a follower has come to lack records are added."""
         self._following: Following | None = None
         self._request_sync: SyncRequest | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -178,6 +180,7 @@ class ReplicaManager:
     def log_end_moved(self, partition: Partition, now_ms: float) -> None:
         """Takes over a log end, or a settled end offset, that has moved."""
         log = partition.log
+        self.may_lag[partition] = None
         end, settled = Offset(log.storage.log_end_offset), Offset(log.watermarks.settled_end_offset)
         effects = partition.replica.log_end_moved(end, now_ms, self.eligible, settled)
         if settled != end:
@@ -300,15 +303,13 @@ class ReplicaManager:
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    @property
-    def lag_time_max_ms(self) -> float:
-        """After how long a follower that has not caught up leaves the ISR."""
-        return self._settings.lag_time_max_ms
-
     def tick_isr(self) -> None:
         """Removes lagging members from all ISRs; called every half of ``replica.lag.time.max.ms``."""
         now_ms = self._clock.monotonic_ms()
-        for partition in list(self.partitions.values()):
+        for partition in list(self.may_lag):
+            if partition.error is not _NO_ERROR or not partition.replica.may_lag:
+                del self.may_lag[partition]
+                continue
             effects = partition.replica.tick(now_ms, self.eligible)
             if effects.proposal is not None:
                 self._logger.info(
@@ -496,6 +497,7 @@ class ReplicaManager:
         if applied is Applied.UNCHANGED:
             return
         self.waits.note_change(partition)
+        self.may_lag[partition] = None
         if applied is Applied.LEADER:
             self._following.unfollow(partition.key)
             self.alterations.withdraw(partition.key)

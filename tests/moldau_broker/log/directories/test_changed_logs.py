@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.directory import log_starts_of
 from moldau_broker.log.directories.housekeeping import _perhaps_unsynced
 from moldau_broker.log.files.checkpoint import read_offsets
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import create, open_manager, put, tick
-from support.log.model import START_MS, VirtualMachine
+from support.log.model import START_MS, VirtualMachine, make_batch
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -179,6 +180,32 @@ def test_a_flush_policy_needs_no_further_change() -> None:
     assert sorted(name for name in names if name.startswith("flush")) == [
         f"flush {log.topic_partition}" for log in logs
     ]
+
+
+def test_a_late_flush_reaches_the_checkpoint() -> None:
+    """The sync ends long after the last append, and after a checkpoint has found nothing to write."""
+    manager, logs, now = resting(4)
+    manager.update_topic_config("t", LogConfig(flush_ms=100_000))
+    for second in range(170):
+        tick(manager, now + 1_000 * second)
+    for log in logs:
+        file = f"{log.parent_directory}/recovery-point-offset-checkpoint"
+        assert read_offsets(manager._store.disk, file)[log.topic_partition] == 1
+
+
+@pytest.mark.parametrize("moves", ["high watermark", "log start"])
+def test_each_watermark_alone_is_a_change(moves: str) -> None:
+    manager, logs, now = resting(4)
+    log = logs[0]
+    log.append_as_leader(memoryview(make_batch([(now, b"k", b"v")])), leader_epoch=LeaderEpoch(1), now_ms=now)
+    for second in range(70):
+        tick(manager, now + 1_000 * second)
+    if moves == "high watermark":
+        log.update_high_watermark(2)
+    else:
+        log.increment_log_start_offset(1)
+    names = [name for second in range(70, 140) for name in tick(manager, now + 1_000 * second)]
+    assert ["replication" in name or "log-start" in name for name in names] == [True]
 
 
 def test_a_write_that_became_void_is_repeated() -> None:
