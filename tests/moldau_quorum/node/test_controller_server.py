@@ -444,12 +444,12 @@ def test_a_restart_reads_a_snapshot_and_the_tail() -> None:
     """A restart reads a snapshot and the tail, and late followers get the rest."""
 
     async def main(world) -> None:
-        cluster = TestCluster(world, metadata_log_max_record_bytes_between_snapshots="4096")
+        cluster = TestCluster(world, metadata_log_max_record_bytes_between_snapshots="1024")
         cluster.start_controllers()
         await cluster.start_brokers(1, 2, 3)
         client = cluster.client()
         for number in range(40):
-            await create(client, topic(f"t{number}", partitions=20))
+            await create(client, topic(f"t{number}", partitions=5))
         snapshot_index = (await cluster.wait_active()).running.log.status().snapshot_index
         assert snapshot_index > 10
         for controller in cluster.controllers.values():

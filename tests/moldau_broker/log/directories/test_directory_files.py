@@ -17,6 +17,7 @@ from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.values import run_work
 from support.log.lab import A, create, open_manager
 from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
+from support.proof import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
 
 CLEANER = "/d1/cleaner-offset-checkpoint"
 META = "/d1/meta.properties"
+WRONG_CHECKPOINTS = (
+    b"",
+    b"0\n1\na 0 6",
+    b"0\n1\na 0 \xb60\n",
+    b"8\n1\na 0 60\n",
+    b"p\n1\na 0 60\n",
+    b"0\n1\na 0p60\n",
+    b"0\n1\na 0 v0\n",
+    b"0\n3\na 0 60\n",
+    b"0\n1\nq 0 60\n",
+    b"0\n1\na 0 75\n",
+    b"0\n1\na 0 999999\n",
+    b"0\n1\na 0 -60\n",
+    b"0\n1\na 0 0\n",
+)
+"""One of each kind: cut, not text, another version, columns, count or topic, and offsets where no cleaning ended."""
 COMPACT = {"compact": True, "delete": False, "min_cleanable_dirty_ratio": 0.0, "segment_bytes": 400}
 
 
@@ -99,13 +116,14 @@ def test_golden_bytes_of_a_running_manager() -> None:
     assert meta == f"#\ncluster.id=c\ndirectory.id={directory_id}\nnode.id=1\nversion=1\n".encode()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("clean_stop", [True, False])
 def test_a_damaged_cleaner_checkpoint_costs_work_and_no_records(clean_stop: bool) -> None:
     """Where cleaning begins is a hint: whatever it says, the last value of each key stays, and cleaning goes on."""
     rnd = random.Random(4)
     original = read_file(cleaned().disk, CLEANER)
     choices = list(damaged(original))
-    for content in [b"", *rnd.sample(choices, 25), b"0\n1\na 0 75\n", b"0\n1\na 0 999999\n", b"0\n1\na 0 0\n"]:
+    for content in [*WRONG_CHECKPOINTS, *rnd.sample(choices, examples(24))]:
         machine = cleaned()
         overwrite(machine, CLEANER, content)
         if not clean_stop:
@@ -135,10 +153,11 @@ def test_a_lost_cleaner_checkpoint_is_made_again() -> None:
     assert read_file(machine.disk, CLEANER) == b"0\n1\na 0 91\n"
 
 
+@pytest.mark.drawn
 def test_damaged_meta_properties_are_refused_after_a_clean_stop() -> None:
     """The checksum detects it: no other identity may be accepted, and no new one written over the logs."""
     content = read_file(cleaned().disk, META)
-    for changed in random.Random(5).sample(list(damaged(content)), 60):
+    for changed in random.Random(5).sample(list(damaged(content)), examples(160)):
         machine = cleaned()
         overwrite(machine, META, changed)
         with pytest.raises(LogStorageError, match="no log directory works"):
