@@ -94,9 +94,10 @@ class ShareStateClient:
         refused: dict[SharePartitionKey, KeyAnswer] = {}
         backoff = _BACKOFF_FIRST_SECONDS
         with trio.move_on_after(DEADLINE_SECONDS):
-            if SHARE_STATE_TOPIC not in self._metadata.image.topics_by_name and self._ensure_topic is not None:
-                await self._ensure_topic()
             while True:
+                # It cannot be created while too few brokers are there.
+                if SHARE_STATE_TOPIC not in self._metadata.image.topics_by_name and self._ensure_topic is not None:
+                    await self._ensure_topic()
                 refused = dict.fromkeys(left, KeyAnswer(code=ErrorCode.REQUEST_TIMED_OUT))
                 codes = await self._attempt(kind, request.group_id, left, answered)
                 refused = {key: KeyAnswer(code=code) for key, code in codes.items()}

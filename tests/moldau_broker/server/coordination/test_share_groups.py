@@ -166,6 +166,26 @@ def test_coordinators_are_found_by_kafkas_key() -> None:
     run(scenario)
 
 
+def test_a_group_begins_as_soon_as_enough_brokers_are_there() -> None:
+    """The topic of the states needs two brokers. Found by seed 9105: it was asked for once, and again after 10 s."""
+
+    async def scenario(cluster: Cluster) -> None:
+        async def join() -> None:
+            await trio.sleep(3)
+            cluster.start_broker(2)
+            await cluster.until(lambda: 2 in cluster.running)
+            joined.append(trio.current_time())
+
+        joined: list[float] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(join)
+            await assigned(cluster, "m", 3)
+        assert joined
+        assert trio.current_time() - joined[0] < 2.5
+
+    run(scenario, share_coordinator_state_topic_replication_factor="2")
+
+
 def test_a_member_gets_partitions_and_its_group_ends() -> None:
     async def scenario(cluster: Cluster) -> None:
         await enable(cluster)
