@@ -40,6 +40,7 @@ IMPORTED = (
     "pyspark.worker",
     "trio",
 )
+OWN = ("moldau", "pyspark_moldau")
 
 
 def main(path: str) -> None:
@@ -47,6 +48,7 @@ def main(path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what Spark's JVM starts
     for name in IMPORTED:
         importlib.import_module(name)
+    assert not [name for name in sys.modules if name.startswith(OWN)], "a task imports Moldau's modules itself"
     gc.collect()
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,7 +2,7 @@
 
     python -IS python_start.py PYTHON SOCKET WORDS...
 
-It imports as little as it can. Its exit code is that of the fork, and SIGTERM goes to the fork. Where the words do not
+It imports as little as it can. It ends as the fork ends, and SIGTERM goes to the fork. Where the words do not
 begin with ``-m`` and a module of PySpark, ``PYTHON`` takes its place.
 """
 
@@ -29,7 +29,11 @@ def main(python: str, path: str, *words: str) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):  # the fork has them; Spark sees when it closes them
             os.dup2(null, standard)
-        return os.waitstatus_to_exitcode(int(lines.readline() or 0))
+        code = os.waitstatus_to_exitcode(int(lines.readline()))
+    if code < 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 if __name__ == "__main__":
