@@ -21,8 +21,9 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 IMPORTED = (
     "cramjam",
@@ -44,7 +45,7 @@ OWN = ("moldau", "pyspark_moldau")
 
 
 def main(path: str) -> None:
-    """Serves until the starter ends; returns in the starter's server and in each of its forks."""
+    """Serves until the starter ends; its forks end by themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what Spark's JVM starts
     for name in IMPORTED:
         importlib.import_module(name)
@@ -81,8 +82,7 @@ def main(path: str) -> None:
                 each.close()
             os.close(ended)
             os.close(wake)
-            _become(request, descriptors)
-            return
+            _end_with(request, descriptors)
         for number in descriptors:
             os.close(number)
         running[child] = connection
@@ -112,6 +112,22 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError("a request is cut short")
         received += more
     return bytes(received)
+
+
+def _end_with(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Runs the module, and ends this process; libraries' own ends would wait for threads that a fork does not have."""
+    code: object = 0
+    try:
+        _become(request, descriptors)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001 - this process has no other caller
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:

@@ -17,6 +17,7 @@ def main(python: str, path: str, *words: str) -> int:
     """Runs the words; returns an exit code."""
     if len(words) < 2 or words[0] != "-m" or not words[1].startswith("pyspark."):
         os.execv(python, [python, *words])
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the fork may run before its number is known here
     request = {"module": words[1], "words": words[2:], "directory": os.getcwd(), "environment": dict(os.environ)}
     text = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -26,6 +27,7 @@ def main(python: str, path: str, *words: str) -> int:
         lines = server.makefile("r")
         child = int(lines.readline())
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):  # the fork has them; Spark sees when it closes them
             os.dup2(null, standard)
