@@ -25,12 +25,19 @@ def test_a_fork_has_streams_and_exit_code_of_an_interpreter(tmp_path, monkeypatc
     monkeypatch.delenv(VARIABLE)
     with forked_python():
         program = os.environ[VARIABLE]
+        with socket.socket(socket.AF_UNIX) as killed:  # before it asked
+            killed.connect(os.path.join(os.path.dirname(program), "socket"))
         words = [program, "-m", "pyspark.daemon", "pyspark.worker"]
         for how in ("input ends", "signal"):
             with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
                 (port,) = struct.unpack("!i", daemon.stdout.read(4))
                 with socket.create_connection(("127.0.0.1", port), 60) as connection:
-                    assert len(connection.recv(4)) == 4  # it has forked a worker, so it handles signals
+                    worker = connection.recv(4)
+                    assert len(worker) == 4
+                    daemon.stdin.write(worker)  # a request to kill it
+                    daemon.stdin.flush()
+                    # Python loses what a signal handler raises within os.fork, and the daemon's raises its end
+                    assert connection.recv(1) == b"", "the daemon has come back from its fork"
                 if how == "signal":
                     daemon.terminate()
                 else:

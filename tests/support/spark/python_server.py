@@ -73,7 +73,13 @@ def main(path: str) -> None:
             continue
         connection = listener.accept()[0]
         head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
-        request = json.loads(_exactly(connection, int.from_bytes(head, "big")))
+        try:
+            request = json.loads(_exactly(connection, int.from_bytes(head, "big")))
+        except EOFError:  # Spark has killed the process that asks
+            connection.close()
+            for number in descriptors:
+                os.close(number)
+            continue
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
@@ -105,6 +111,8 @@ def _say(connection: socket.socket, number: int) -> None:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
+    if not size:
+        raise EOFError("no request")
     received = bytearray()
     while len(received) < size:
         more = connection.recv(size - len(received))

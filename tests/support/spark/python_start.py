@@ -8,6 +8,7 @@ begin with ``-m`` and a module of PySpark, ``PYTHON`` takes its place.
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -26,11 +27,16 @@ def main(python: str, path: str, *words: str) -> int:
         server.sendall(text)
         lines = server.makefile("r")
         child = int(lines.readline())
+        wake, written = os.pipe()  # a signal just before a call that waits is handled only after the call
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written)
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):  # the fork has them; Spark sees when it closes them
             os.dup2(null, standard)
+        while wake in select.select([server.fileno(), wake], [], [])[0]:
+            os.read(wake, select.PIPE_BUF)
         code = os.waitstatus_to_exitcode(int(lines.readline()))
     if code < 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
