@@ -8,6 +8,7 @@ data sources is started as users have it.
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -28,7 +29,7 @@ END_S = 60.0
 @contextmanager
 def forked_python() -> Iterator[None]:
     """Sets ``PYSPARK_PYTHON`` for sessions that are started meanwhile, unless it is set."""
-    if VARIABLE in os.environ or sys.platform == "darwin":  # its libraries do not bear forks
+    if VARIABLE in os.environ or platform.system() == "Darwin":  # its libraries do not bear forks
         yield
         return
     with tempfile.TemporaryDirectory(prefix="moldau-") as folder:
