@@ -216,8 +216,8 @@ PRODUCER_KEYS = (
         default=65536,
         group="Producer",
         minimum=0,
-        doc="Size of a batch at which it is sent, before compression. Kafka's default is 16384, with which a record of "
-        "100 bytes costs clients and brokers about twice as much. buffer.memory counts each open batch with this size. "
+        doc="Size of a batch at which it is sent, before compression. Kafka's default is 16384, with which small "
+        "records cost clients and brokers more. buffer.memory counts each open batch with this size. "
         "Where a topic takes only smaller batches (max.message.bytes), they are split.",
         is_own=True,
     ),
