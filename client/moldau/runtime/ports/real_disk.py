@@ -161,7 +161,8 @@ class RealFile:
         self._require_writable()
         if _fallocate is None or size <= self._size:
             return
-        code = _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, 0, size)
+        # The content is left out: tmpfs would look at each of its pages again.
+        code = _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, self._size, size - self._size)
         if code not in (0, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR):
             raise OSError(code, os.strerror(code), self._path)
 

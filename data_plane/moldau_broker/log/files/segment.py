@@ -35,9 +35,6 @@ _LOOKUP_BYTES = 4096
 """Bytes read at a time to walk from an index entry to a batch: about one interval of the index."""
 
 _SIZE = StagedBatch._fields.index("size")
-_PREALLOCATION_STEP = 16 * 1024 * 1024
-_PREALLOCATION_START = 4 * 1024 * 1024
-"""From this size on, space is reserved ahead, which makes large appends cheaper."""
 
 
 class LogSegment:
@@ -168,8 +165,8 @@ class LogSegment:
         """
         size = self.size
         total = batches[0][_SIZE] if len(batches) == 1 else sum([batch[_SIZE] for batch in batches])
-        if size + total > self._preallocated and (self.preallocate or size >= _PREALLOCATION_START):
-            self._preallocated = max(self.preallocate, size + total + _PREALLOCATION_STEP)
+        if self.preallocate > self._preallocated:
+            self._preallocated = self.preallocate
             self.file.preallocate(self._preallocated)
         new_size = self.files.log.append(buffers)
         assert new_size == size + total, f"{self.file.path} has {new_size} bytes, expected {size + total}"

@@ -115,6 +115,21 @@ def test_reserved_space_is_given_back(tmp_path) -> None:
     manager.close()
 
 
+def test_space_is_reserved_only_where_it_is_wanted(monkeypatch) -> None:
+    """Reserving takes milliseconds on some file systems, and an append would wait for it: a segment reserves nothing,
+    or with ``preallocate`` all of its space once.
+    """
+    reserved: list[int] = []
+    good = VirtualFile.preallocate
+    monkeypatch.setattr(VirtualFile, "preallocate", lambda self, size: (reserved.append(size), good(self, size))[1])
+    for wanted, expected in ((False, []), (True, [8 << 20])):
+        _, log = open_log(segment_bytes=8 << 20, max_message_bytes=2 << 20, preallocate=wanted)
+        for _ in range(6):
+            put(log, value=bytes(1 << 20))
+        assert log.storage.segments.active.size > 6 << 20
+        assert reserved == expected
+
+
 def test_a_lookup_reads_one_interval_and_one_batch(monkeypatch) -> None:
     """L4, L5: however large the log, a few pages of the index and of the log are read, and the right batch is found."""
     _, log = open_log(segment_bytes=1 << 20, index_interval_bytes=4096)
