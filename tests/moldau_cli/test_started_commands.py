@@ -6,11 +6,13 @@ Method: both are started with the same words and compared; then exit codes, sign
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from support import started
 from support.interop.clients import WAIT_S
 from support.started import DEVNULL, PIPE, WORDS, Command, run_started, shell_command
 
@@ -95,6 +97,19 @@ def test_a_command_of_a_shell_has_what_the_shell_gives(controller):
     first, second = done.stderr.splitlines()
     assert "nothing" in first
     assert "topic" in second.lower()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x00", b"\x00\x00\x00\x09{"])
+def test_half_a_request_harms_no_other(sent):
+    """The process that asks may be killed at any time."""
+    server = started._socket_for(os.environ)
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(server)
+        if sent:
+            socket.send_fds(asked, [sent], (0, 1, 2))
+        asked.shutdown(socket.SHUT_WR)
+        assert asked.recv(1) == b""
+    assert run_started("version", timeout=WAIT_S).returncode == 0
 
 
 def test_the_forking_process_ends_with_this_one():

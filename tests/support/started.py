@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from moldau_jepsen.launcher import interpreter
 from support.commands import Finished
-from support.started_request import STATUS_BYTES, ask
+from support.started_request import ANSWER_BYTES, ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class Command:
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
-        self._status = -1
+        self._answer: socket.socket | None = None
         if (server := _socket_for(variables)) is None:
             command = [sys.executable, "-m", module, *words]
             self._own = subprocess.Popen(
@@ -100,11 +100,9 @@ class Command:
             given = self._input(stdin, ends)
             out, self.stdout = _output(stdout, 1, ends)
             error, self.stderr = (out, None) if stderr == STDOUT else _output(stderr, 2, ends)
-            self._status, status = os.pipe()
-            ends.append(status)
-            ask(
+            self._answer = ask(
                 server,
-                (given, out, error, status),
+                (given, out, error),
                 module=module,
                 words=list(words),
                 directory=str(cwd or Path.cwd()),
@@ -129,9 +127,14 @@ class Command:
         self.stdin = open(mine, "wb", buffering=0)  # noqa: SIM115 - ``__exit__`` closes it
         return end
 
+    def _speaks(self, timeout: float | None) -> bool:
+        assert self._answer is not None
+        return bool(select.select([self._answer], [], [], timeout)[0])
+
     def _hear(self) -> bool:
         """Reads what the forking process says of this command; returns False once that has ended."""
-        more = os.read(self._status, STATUS_BYTES)
+        assert self._answer is not None
+        more = self._answer.recv(ANSWER_BYTES)
         self._heard += more
         return bool(more)
 
@@ -139,14 +142,14 @@ class Command:
         """Returns the exit code, or None while the command runs."""
         if self._own is not None:
             self.returncode = self._own.poll()
-        elif self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        elif self.returncode is None and self._speaks(0):
             self._end()
         return self.returncode
 
     def _end(self) -> None:
         while self._hear():
             pass
-        self._close_status()
+        self._close_answer()
         ended = self._heard.split(b"\n")[1]
         assert ended, "the process that forks commands has ended before the command"
         self.returncode = os.waitstatus_to_exitcode(int(ended))
@@ -160,7 +163,7 @@ class Command:
         if self._own is not None:
             self.returncode = self._own.wait(timeout)
         elif self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not self._speaks(timeout):
                 raise subprocess.TimeoutExpired("moldau", timeout or 0)
             self._end()
         assert self.returncode is not None
@@ -180,14 +183,14 @@ class Command:
         """Ends the command at once."""
         self.send_signal(signal.SIGKILL)
 
-    def _close_status(self) -> None:
-        if self._status >= 0:
-            os.close(self._status)
-            self._status = -1
+    def _close_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
 
     def __del__(self) -> None:
         """Forgets a process that nothing waits for any more."""
-        self._close_status()
+        self._close_answer()
 
     def __enter__(self) -> Self:
         """Returns the command."""

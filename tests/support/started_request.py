@@ -13,20 +13,23 @@ import signal
 import socket
 import sys
 
-STATUS_BYTES = 64
+ANSWER_BYTES = 64
 
 
 def ask(
     path: str,
-    descriptors: tuple[int, int, int, int],
+    descriptors: tuple[int, int, int],
     *,
     module: str,
     words: list[str],
     directory: str,
     environment: dict[str, str],
     has_session: bool = False,
-) -> None:
-    """Sends a request; the last descriptor is the pipe for the number of the new process, and for its status."""
+) -> socket.socket:
+    """Sends a request (``support.forking``) with the descriptors of the standard streams.
+
+    Returns the connection that brings the answer.
+    """
     request = {
         "module": module,
         "words": words,
@@ -36,24 +39,29 @@ def ask(
         "has_session": has_session,
     }
     data = json.dumps(request).encode()
-    with socket.socket(socket.AF_UNIX) as server:
+    server = socket.socket(socket.AF_UNIX)
+    try:
         server.connect(path)
         head = len(data).to_bytes(4, "big")
         sent = socket.send_fds(server, [head], descriptors)
         assert sent == len(head)
         server.sendall(data)
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 def main(path: str, words: list[str]) -> int:
     """Runs the command and returns its exit code, as a shell gives it."""
-    heard, status = os.pipe()
     environment = dict(os.environ)
-    ask(path, (0, 1, 2, status), module="moldau_cli", words=words, directory=os.getcwd(), environment=environment)
-    os.close(status)
-    said = b""
-    while more := os.read(heard, STATUS_BYTES):
-        said += more
-    code = os.waitstatus_to_exitcode(int(said.split(b"\n")[1]))
+    answer = b""
+    with ask(
+        path, (0, 1, 2), module="moldau_cli", words=words, directory=os.getcwd(), environment=environment
+    ) as server:
+        while more := server.recv(ANSWER_BYTES):
+            answer += more
+    code = os.waitstatus_to_exitcode(int(answer.split(b"\n")[1]))
     return code if code >= 0 else 128 - code
 
 

@@ -1,17 +1,13 @@
 """The process that forks others for ``support.started``; its standard input is the socket that takes the requests.
 
-Its words are the directory of that socket, and the descriptor of a pipe: it ends when that closes. A request has a
-connection of its own. It is the length of a JSON object in four bytes, which carry the descriptors of stdin, stdout,
-stderr and a pipe, and the object (``support.started_request``). To the pipe goes the number of the new process, and
-when that has ended, its status, each as one line.
+Its words are the directory of that socket, and the descriptor of a pipe: it ends when that closes. ``support.forking``
+describes the form of a request, and ``support.started_request`` its content.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
-import json
 import os
 import runpy
 import select
@@ -19,7 +15,7 @@ import shutil
 import signal
 import socket
 import sys
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +27,7 @@ from moldau.protocol.schema import Struct
 from moldau_cli.application import COMMANDS
 from moldau_cli.nodes import several
 from support import started
+from support.forking import serve
 
 IMPORTED = (
     *several.IMPORTED,
@@ -69,49 +66,10 @@ IMPORTED = (
 def main(directory: Path, lives: int) -> NoReturn:
     """Serves until no process is left to serve."""
     requests = socket.socket(fileno=os.dup(0))
-    if lives in select.select([requests.fileno(), lives], [], [])[0]:
-        _end(directory)
-    _prepare()
-    gc.collect()
-    gc.freeze()
-    ended, wake = os.pipe()
-    os.set_blocking(ended, False)
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler nothing is written to the pipe
-    running: dict[int, int] = {}
-    while True:
-        readable = select.select([requests.fileno(), ended, lives], [], [])[0]
-        if ended in readable:
-            os.read(ended, select.PIPE_BUF)
-            _collect(running)
-        if lives in readable:
-            _end(directory)
-        if requests.fileno() not in readable:
-            continue
-        with requests.accept()[0] as asked:
-            head, descriptors, _, _ = socket.recv_fds(asked, 4, 4)
-            if not head:  # the process that asked has ended
-                continue
-            request = json.loads(_exactly(asked, int.from_bytes(head, "big")))
-        status = descriptors.pop()
-        child = os.fork()
-        if child == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number in (ended, wake, status, lives, *running.values()):
-                os.close(number)
-            requests.close()
-            _become(request, descriptors, directory)
-        for number in descriptors:
-            os.close(number)
-        running[child] = status
-        _say(status, child)
-
-
-def _end(directory: Path) -> NoReturn:
-    """Removes the directory, which is still there when the processes that this one served were killed."""
-    shutil.rmtree(directory, ignore_errors=True)
+    if lives not in select.select([requests.fileno(), lives], [], [])[0]:
+        _prepare()
+        serve(requests, lives, partial(_become, directory))
+    shutil.rmtree(directory, ignore_errors=True)  # it is still there if the processes that this one served were killed
     sys.exit()
 
 
@@ -128,39 +86,10 @@ def _prepare() -> None:
         tables += table.__subclasses__()
 
 
-def _collect(running: dict[int, int]) -> None:
-    """Says of all commands that have ended how they did."""
-    while running:
-        child, how = os.waitpid(-1, os.WNOHANG)
-        if not child:
-            return
-        status = running.pop(child)
-        _say(status, how)
-        os.close(status)
-
-
-def _say(pipe: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # its starter waits for no end
-        os.write(pipe, b"%d\n" % number)
-
-
-def _exactly(requests: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        more = requests.recv(size - len(received))
-        assert more, "half a request"
-        received += more
-    return bytes(received)
-
-
-def _become(request: dict[str, Any], descriptors: list[int], directory: Path) -> NoReturn:
+def _become(directory: Path, request: dict[str, Any]) -> NoReturn:
     """Runs a module in this new process, as if an interpreter of its own did, and ends it."""
     if request["has_session"]:
         os.setsid()
-    for standard, number in enumerate(descriptors):
-        os.dup2(number, standard)
-    for number in descriptors:
-        os.close(number)
     sys.stdin, sys.stdout, sys.stderr = _stream(0), _stream(1), _stream(2)
     os.chdir(request["directory"])
     os.environ.clear()
