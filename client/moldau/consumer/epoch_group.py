@@ -137,16 +137,15 @@ class EpochGroupClient(GroupClient):
 
     async def _beat(self) -> Next:
         losses = self._epochs.losses
-        request = self._epochs.epoch_heartbeat(self._held_ids())
+        deadline_ms = self._client.now_ms + self._client.request_timeout_ms
         try:
-            response = await self._request(
-                ConsumerGroupHeartbeatResponse,
-                request,
-                self._client.now_ms + self._client.request_timeout_ms,
-                purpose=GROUP_PURPOSE,
-            )
+            await self._client.connection(await self.coordinator(deadline_ms), GROUP_PURPOSE)
+            if losses != self._epochs.losses:
+                return Next.GO_ON  # a member that has left meanwhile must not join: nothing would remove it
+            request = self._epochs.epoch_heartbeat(self._held_ids())
+            response = await self._request(ConsumerGroupHeartbeatResponse, request, deadline_ms, purpose=GROUP_PURPOSE)
         except KafkaError as error:  # the broker serves no heartbeats of this kind, or refuses the group
-            response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return self._epochs.on_epoch_error(error, losses)
         if response.error_code == ErrorCode.NONE and response.heartbeat_interval_ms > 0:
             self._interval_ms = response.heartbeat_interval_ms
         return self._epochs.on_epoch_heartbeat(request, response, losses)

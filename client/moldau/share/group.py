@@ -76,15 +76,18 @@ class ShareGroupClient:
 
     async def _beat(self) -> Next:
         membership, client = self._membership, self._client
-        request = membership.heartbeat()
         try:
+            await client.connection(await self._find(), PURPOSE)
+            if membership.topics is None:
+                return Next.GO_ON  # a member that has left meanwhile must not join: nothing would remove it
+            request = membership.heartbeat()
             response = await self._request(request, client.request_timeout_ms)
         except TRANSPORT_ERRORS as error:
             client.logger.info("heartbeat-failed", group=membership.group_id, error=error)
             membership.unanswered()
             return Next.FIND_COORDINATOR
         except KafkaError as error:
-            response = ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return membership.on_error(error)
         if response.error_code == ErrorCode.NONE and response.heartbeat_interval_ms > 0:
             self._interval_ms = response.heartbeat_interval_ms
         return membership.on_heartbeat(request, response)
@@ -96,11 +99,15 @@ class ShareGroupClient:
             KafkaError: there is no coordinator.
             TRANSPORT_ERRORS: the coordinator does not answer.
         """
-        if self._coordinator is None:
-            self._coordinator = await self._client.find_coordinator(self._membership.group_id, _GROUP)
-        with self._client.silence.coordinator(self._coordinator, self._membership.group_id, _GROUP) as call:
+        node_id = await self._find()
+        with self._client.silence.coordinator(node_id, self._membership.group_id, _GROUP) as call:
             connection = await call.connect(PURPOSE)
             return await connection.request_as(ShareGroupHeartbeatResponse, request, timeout_ms=timeout_ms)
+
+    async def _find(self) -> int:
+        if self._coordinator is None:
+            self._coordinator = await self._client.find_coordinator(self._membership.group_id, _GROUP)
+        return self._coordinator
 
     async def leave(self, *, rejoins: bool = False) -> None:
         """Leaves the group, within ``request.timeout.ms``; ``rejoins`` keeps the subscription."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.consumer.core.assignors import NO_GENERATION
 from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, MemberState, Next
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.consumer_group_heartbeat import (
@@ -86,6 +85,7 @@ class EpochMembership(Membership):
         """Returns the next heartbeat; ``held`` are the partitions of the positions."""
         assert self.topics is not None
         joins = not self.has_generation
+        self._has_asked_to_join |= joins
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.identity.group_id,
             member_id=self.member_id,
@@ -111,7 +111,7 @@ class EpochMembership(Membership):
             return self._on_refusal(code, response.error_message)
         if request.subscribed_topic_names is not None:
             self._topics_sent = tuple(request.subscribed_topic_names)
-        self._sends_all = False
+        self._sends_all = self._has_asked_to_join = False
         self.generation = response.member_epoch
         if self._taken_losses == self.losses and self.assigned_as != NO_MEMBERSHIP:
             self.assigned_as = (self.generation, self.member_id)
@@ -126,6 +126,10 @@ class EpochMembership(Membership):
                 if self.state is MemberState.STABLE:
                     self.rejoin("the coordinator gave another assignment")
         return Next.GO_ON
+
+    def on_epoch_error(self, error: KafkaError, losses: int) -> Next:
+        """Takes an error that came in place of the answer to a heartbeat, which was sent after ``losses`` losses."""
+        return Next.GO_ON if losses != self.losses else self._on_refusal(error.code, error.message)
 
     def unanswered(self) -> None:
         """Notes that an answer may have been lost: the next heartbeat contains everything."""
@@ -142,6 +146,7 @@ class EpochMembership(Membership):
         if code.retriable or code is ErrorCode.UNRELEASED_INSTANCE_ID:
             return Next.RETRY
         self.lose_generation(f"heartbeat: {code.name}")
+        self._has_asked_to_join = False
         text = message or code.message
         if code is ErrorCode.UNSUPPORTED_VERSION:
             text = f"the brokers do not serve group.protocol=consumer (KIP-848), use classic: {text}"
@@ -185,8 +190,12 @@ class EpochMembership(Membership):
         self.topics = None
 
     def epoch_leave_request(self, reason: str) -> ConsumerGroupHeartbeatRequest | None:
-        """Returns the request that leaves the group; a static member leaves for a short time. None if not joined."""
-        is_known = self.generation != NO_GENERATION
+        """Returns the request that leaves the group; a static member leaves for a short time.
+
+        None for a member that has not asked to join: the coordinator may know it before its first answer arrives.
+        """
+        is_known = self.has_generation or self._has_asked_to_join
+        self._has_asked_to_join = False
         self.lose_member_id(reason)
         self.topics = None
         if not is_known:

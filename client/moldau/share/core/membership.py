@@ -53,6 +53,7 @@ class ShareMembership:
         self.fatal: KafkaError | None = None
         """The error that the next poll raises."""
         self._topics_known: tuple[str, ...] | None = None  # to the coordinator
+        self._has_asked_to_join = False  # and has no answer yet
 
     @property
     def is_member(self) -> bool:
@@ -68,6 +69,7 @@ class ShareMembership:
         """Returns the next heartbeat of a subscribed member."""
         assert self.topics is not None
         request = ShareGroupHeartbeatRequest(group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch)
+        self._has_asked_to_join |= not self.is_member
         if not self.is_member or self.topics != self._topics_known:
             request.rack_id = self._rack
             request.subscribed_topic_names = list(self.topics)
@@ -83,6 +85,7 @@ class ShareMembership:
         if request.subscribed_topic_names is not None:
             self._topics_known = tuple(request.subscribed_topic_names)
         self.epoch = response.member_epoch
+        self._has_asked_to_join = False
         if response.assignment is not None:
             self.assignment = tuple(
                 sorted(
@@ -92,6 +95,10 @@ class ShareMembership:
                 )
             )
         return Next.GO_ON
+
+    def on_error(self, error: KafkaError) -> Next:
+        """Takes an error that came in place of the answer to a heartbeat."""
+        return Next.GO_ON if self.topics is None else self._on_refusal(error.code, error.message)
 
     def unanswered(self) -> None:
         """Notes that an answer may be lost, so that the next heartbeat reports the whole subscription."""
@@ -107,6 +114,7 @@ class ShareMembership:
         if code.retriable:
             return Next.RETRY
         self.lose()
+        self._has_asked_to_join = False
         self.topics = None
         self.fatal = KafkaError(code, f"group {self.group_id}: {message or code.message}")
         return Next.RETRY
@@ -118,11 +126,13 @@ class ShareMembership:
         self._topics_known = None
 
     def leave(self, *, rejoins: bool = False) -> ShareGroupHeartbeatRequest | None:
-        """Returns the request that leaves the group, None if the member has not joined.
+        """Returns the request that leaves the group, None if the member has not asked to join.
 
-        ``rejoins``: the subscription stays, and the next heartbeat joins again.
+        The coordinator may know the member before its first answer arrives. ``rejoins``: the subscription stays, and
+        the next heartbeat joins again.
         """
-        was_member = self.is_member
+        was_member = self.is_member or self._has_asked_to_join
+        self._has_asked_to_join = False
         self.lose()
         if not rejoins:
             self.topics = None
