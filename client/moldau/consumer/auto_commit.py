@@ -52,11 +52,11 @@ class AutoCommit:
         offsets = self._consumed()
         if offsets:
             self._is_committing = True
-            nursery.start_soon(self._commit_in_background, self._group.ask_commit(offsets))
+            nursery.start_soon(self._commit_in_background, self._group.ask_commit(offsets, is_automatic=True))
 
     async def commit(self) -> None:
         """Commits the present positions; logs a failure."""
-        await self._carry_out(self._group.ask_commit(self._consumed()))
+        await self._carry_out(self._group.ask_commit(self._consumed(), is_automatic=True))
 
     async def _commit_in_background(self, asked: AskedCommit) -> None:
         try:

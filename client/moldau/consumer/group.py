@@ -53,6 +53,9 @@ _COORDINATOR_CODES = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _JOIN_GRACE_MS = 5_000.0
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_UNKNOWN_TOPIC_MS = 1_000.0
+"""How long an automatic commit waits until the coordinator knows a topic, which may be new, or deleted."""
 
 
 class CommitFailedError(KafkaError):
@@ -85,6 +88,8 @@ class AskedCommit:
     """The generation or member epoch at the time of the call."""
     clusters_left: int = 0
     """How often the client had gone to another cluster then."""
+    is_automatic: bool = False
+    """An automatic commit is soon given up for topics that the coordinator does not know."""
 
 
 class GroupClient:
@@ -252,7 +257,7 @@ class GroupClient:
         alive_ms = client.now_ms
         while True:
             await trio.sleep(self._heartbeat_ms / 1000)
-            if not membership.is_stable:
+            if not membership.sends_heartbeats:
                 alive_ms = client.now_ms
                 continue
             if client.now_ms - last_poll_ms() > self._poll_interval_ms:
@@ -271,7 +276,7 @@ class GroupClient:
                 client.logger.warning("member-lost", group=self._group_id, error=error)
                 changed()
                 continue
-            if step is Next.GO_ON:
+            if step in (Next.GO_ON, Next.JOIN_AGAIN):
                 alive_ms = client.now_ms
             elif step is Next.FIND_COORDINATOR:
                 self._forget_coordinator()
@@ -290,7 +295,7 @@ class GroupClient:
             timeout_ms=self._session_ms,
             purpose=GROUP_PURPOSE,
         )
-        if generation != (membership.generation, membership.member_id) or not membership.is_stable:
+        if generation != (membership.generation, membership.member_id) or not membership.sends_heartbeats:
             return Next.GO_ON
         return membership.on_heartbeat(ErrorCode.of(response.error_code))
 
@@ -316,7 +321,9 @@ class GroupClient:
 
     # --- offsets
 
-    def ask_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> AskedCommit:
+    def ask_commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, is_automatic: bool = False
+    ) -> AskedCommit:
         """Returns a commit for ``carry_out``; no checkpoint may lie between reading the positions and this call."""
         self._commits_asked += 1
         membership = self.membership
@@ -328,6 +335,7 @@ class GroupClient:
             number=self._commits_asked,
             epoch=epoch,
             clusters_left=self._client.clusters_left,
+            is_automatic=is_automatic,
         )
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
@@ -385,7 +393,7 @@ class GroupClient:
 
     async def _commit_until(self, asked: AskedCommit, limit_ms: float, *, gives_way: bool) -> bool | None:
         """Returns True for a committed, None for a dropped commit."""
-        failures = 0
+        failures, unknown_since_ms = 0, math.inf
         while True:
             if gives_way and asked.number != self._commits_asked:
                 self._client.logger.debug("commit-gave-way", group=self._group_id)
@@ -419,6 +427,10 @@ class GroupClient:
             elif code is not ErrorCode.STALE_MEMBER_EPOCH and not code.retriable:
                 # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.
                 raise OffsetsRefusedError(self._group_id, refused)
+            if asked.is_automatic and left and all(each is _UNKNOWN_TOPIC for each in refused.values()):
+                unknown_since_ms = min(unknown_since_ms, self._client.now_ms)
+                if self._client.now_ms - unknown_since_ms >= _UNKNOWN_TOPIC_MS:
+                    raise OffsetsRefusedError(self._group_id, refused)  # a rebalance, or the end, may wait for this
             failures += 1
             if self._client.now_ms >= limit_ms:
                 raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({code.name})")

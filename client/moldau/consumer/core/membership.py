@@ -99,6 +99,7 @@ class Membership:
         self._taken_losses = 0  # ``losses`` when the assignment was made that the application took over last
         self._given_as = NO_MEMBERSHIP  # of the last assignment, which the application may not know yet
         self._given_losses = 0
+        self._has_asked_to_join = False  # since the coordinator last named a generation
 
     @property
     def is_cooperative(self) -> bool:
@@ -121,6 +122,7 @@ class Membership:
     def join_request(self, topics: Sequence[str], owned: Sequence[TopicPartition]) -> JoinGroupRequest:
         """Begins to join. ``owned`` is what the member holds now, or held last under the eager protocol."""
         self.state = MemberState.JOINING
+        self._has_asked_to_join = True
         identity = self.identity
         protocols: list[JoinGroupRequestProtocol] = []
         for assignor in self.assignors:
@@ -161,6 +163,7 @@ class Membership:
                 self.generation = response.generation_id
                 self.protocol_name = response.protocol_name or ""
                 self.state = MemberState.SYNCING
+                self._has_asked_to_join = False
                 return Next.GO_ON
             case ErrorCode.MEMBER_ID_REQUIRED:
                 self.member_id = response.member_id
@@ -325,6 +328,17 @@ class Membership:
     @property
     def is_stable(self) -> bool:
         """Whether the member has its assignment."""
+        return self.state is MemberState.STABLE
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        """Whether heartbeats keep the place of the member, which has its assignment, or has to join again.
+
+        A rebalance waits for a member longer than a session lasts. From JoinGroup on the coordinator waits without
+        heartbeats, which would name a former generation.
+        """
+        if self.state is MemberState.UNJOINED:
+            return self.has_generation and not self._has_asked_to_join
         return self.state is MemberState.STABLE
 
     @property

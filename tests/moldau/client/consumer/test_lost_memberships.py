@@ -59,6 +59,21 @@ def test_kept_partitions_are_held_in_the_new_generation():
     assert not membership.is_assignment_lost
 
 
+def test_heartbeats_end_with_joingroup():
+    """Its answer may be lost, and the coordinator in another generation: that would cost all partitions."""
+    membership = new_membership()
+    assert not membership.sends_heartbeats, "it is in no generation"
+    join(membership, 5, "M1")
+    assert membership.sends_heartbeats
+    membership.on_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert membership.sends_heartbeats
+    membership.join_request(["t"], [T0])
+    membership.rejoin("the coordinator did not answer")
+    assert not membership.sends_heartbeats
+    join(membership, 6, "M1")
+    assert membership.sends_heartbeats
+
+
 def test_background_join_does_not_restore_lost_partitions():
     """Partitions of an expelled member do not become its own again when it joins in the background."""
     membership = new_membership()
