@@ -223,10 +223,12 @@ class Admin(AsyncOnly):
     ) -> None:
         """Changes single keys; all keys of a resource change together or not at all.
 
-        A broker changes the levels of its loggers; the controller makes all other changes.
+        A broker changes the levels of its loggers; the controller makes all other changes. Brokers are asked at the
+        same time, so one that does not answer keeps no other from changing.
 
         Raises:
-            AdminError: a resource was not changed.
+            AdminError: resources were not changed; the others were.
+            KafkaError: no broker answers, or the only one that is asked does not.
         """
         await self._calls.configurations.alter_configs(changes, validate_only=validate_only)
 
@@ -554,7 +556,8 @@ class Admin(AsyncOnly):
         An empty list asks for the directories alone, which costs little where partitions are many.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            AdminError: brokers are not alive or answered with an error; ``results`` has the others.
+            KafkaError: the only broker that is asked did so.
         """
         return await self._calls.replicas.describe_log_dirs(broker_ids, partitions=partitions)
 
@@ -564,9 +567,9 @@ class Admin(AsyncOnly):
         A replica is (topic, partition, broker), a directory one of the broker's ``log.dirs``.
 
         Raises:
-            AdminError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE, or INVALID_REPLICA_ASSIGNMENT where the directory is
-                cordoned, for a replica, among others.
-            KafkaError: a broker is not alive.
+            AdminError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE, INVALID_REPLICA_ASSIGNMENT where the directory is
+                cordoned, or BROKER_NOT_AVAILABLE, for replicas, among others. The others move.
+            KafkaError: the only broker that is asked is not alive.
         """
         await self._calls.replicas.alter_replica_log_dirs(moves)
 

@@ -24,7 +24,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Response)
 V = TypeVar("V")
+K = TypeVar("K")
 
 READ_ONLY_REQUESTS = (
     ApiVersionsRequest,
@@ -248,6 +249,35 @@ class Requester:
                 failures[name] = error
         raise_failures(failures, found)
         return found
+
+    async def at_once(self, calls: Mapping[K, Callable[[], Awaitable[V]]]) -> tuple[dict[K, V], dict[K, KafkaError]]:
+        """Makes calls about different brokers at the same time, so that none waits for a broker of another.
+
+        Returns what each call returned, and the errors of those that failed, both in the order of ``calls``.
+
+        Raises:
+            SaslAuthenticationError: the login was refused.
+            KafkaError: the only call failed.
+        """
+        _ = self.client  # misuse is refused here, outside the tasks
+        found: dict[K, V] = {}
+        failures: dict[K, KafkaError] = {}
+
+        async def make(key: K, call: Callable[[], Awaitable[V]]) -> None:
+            try:
+                found[key] = await call()
+            except KafkaError as error:
+                failures[key] = error
+
+        async with trio.open_nursery() as nursery:
+            for key, call in calls.items():
+                nursery.start_soon(make, key, call)
+        for error in failures.values():
+            if len(calls) == 1 or isinstance(error, SaslAuthenticationError):
+                raise error
+        return {key: found[key] for key in calls if key in found}, {
+            key: failures[key] for key in calls if key in failures
+        }
 
     async def fetch_brokers(self) -> list[int]:
         """Updates the cluster metadata and returns the ids of the live brokers, ascending."""

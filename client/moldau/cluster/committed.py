@@ -1,8 +1,16 @@
-"""The value that consumers, producers and the admin client commit for a partition. Pure."""
+"""The value that consumers, producers and the admin client commit for a partition, and its absence. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.cluster.metadata import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +21,21 @@ class CommittedOffset:
     leader_epoch: int = -1
     """-1 where the epoch is unknown."""
     metadata: str = ""
+
+
+class OffsetsUnknownError(KafkaError):
+    """Reports that the coordinator did not give the committed offsets of some partitions.
+
+    ``errors`` has the code of each of them, ``found`` the committed offsets of the others.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        errors: Mapping[TopicPartition, ErrorCode],
+        found: Mapping[TopicPartition, CommittedOffset],
+    ) -> None:
+        names = "; ".join(f"{partition}: {code.name}: {code.message}" for partition, code in errors.items())
+        super().__init__(next(iter(errors.values())), f"group {group_id}: {names}")
+        self.errors = dict(errors)
+        self.found = dict(found)

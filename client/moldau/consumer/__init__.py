@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from moldau.cluster.committed import CommittedOffset
+    from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
     from moldau.cluster.troubles import InvalidTopicError
     from moldau.consumer.consumer import Consumer
     from moldau.consumer.core.statistics import ConsumerStatistics, PartitionStatistics
@@ -29,6 +29,7 @@ __all__ = [
     "InvalidTopicError",
     "LogTruncatedError",
     "OffsetOutOfRangeError",
+    "OffsetsUnknownError",
     "PartitionStatistics",
     "RebalanceCallback",
 ]
@@ -44,6 +45,7 @@ _HOMES = {
     "InvalidTopicError": "topic_watch",
     "LogTruncatedError": "fetcher",
     "OffsetOutOfRangeError": "fetcher",
+    "OffsetsUnknownError": "group",
     "PartitionStatistics": "core.statistics",
     "RebalanceCallback": "core.values",
 }

@@ -575,7 +575,13 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         await group.commit(self._offsets.consumed() if offsets is None else given_offsets(offsets))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
-        """Returns the group's committed offsets; partitions without one are left out."""
+        """Returns the group's committed offsets; partitions without one are left out.
+
+        Raises:
+            OffsetsUnknownError: the coordinator refused partitions (``errors``); ``found`` has the offsets of others.
+            KafkaError: the coordinator answered with an error.
+            trio.TooSlowError: the answer did not come in time.
+        """
         return await self._grouped().committed(arguments.partitions("committed", partitions))
 
     def _commit_when_due(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.cluster.committed import CommittedOffset
+from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
 from moldau.consumer.core.statistics import ConsumerCounters
@@ -241,9 +241,16 @@ class Fetcher:
 
     async def _look_up_committed(self, node_id: int, asked: list[tuple[PartitionPosition, int]]) -> None:
         assert self._committed is not None
-        found = await self._committed([position.partition for position, _ in asked])
+        errors: dict[TopicPartition, ErrorCode] = {}
+        try:
+            found = await self._committed([position.partition for position, _ in asked])
+        except OffsetsUnknownError as error:
+            found, errors = error.found, error.errors
         for position, generation in asked:
             if generation != position.generation or position.phase is not Phase.LOOK_UP:
+                continue
+            if position.partition in errors:
+                self.failed(position, errors[position.partition])
                 continue
             committed = found.get(position.partition)
             if committed is None:

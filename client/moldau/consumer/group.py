@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
-from moldau.cluster.committed import CommittedOffset
+from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, Next, assign_partitions
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -488,31 +488,48 @@ class GroupClient:
         """Returns the committed offsets; partitions without one are left out.
 
         Raises:
+            OffsetsUnknownError: the coordinator answered for partitions with an error; it has the others.
             KafkaError: the coordinator answered with an error.
             trio.TooSlowError: the deadline has passed.
         """
         deadline_ms = self._client.now_ms + self._api_timeout_ms
+        found: dict[TopicPartition, CommittedOffset] = {}
+        errors: dict[TopicPartition, ErrorCode] = {}  # those that another attempt would find again
+        left = list(partitions)
         failures = 0
         while True:
+            retried: dict[TopicPartition, ErrorCode] = {}
             try:
-                code, found = await self._committed_once(partitions, deadline_ms)
+                code, offsets, refused = await self._committed_once(left, deadline_ms)
             except TRANSPORT_ERRORS as error:
                 self._client.logger.info("committed-unanswered", group=self._group_id, error=error)
-                code, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, {}
-            if code is ErrorCode.NONE:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            else:
+                found |= offsets
+                for partition, each in refused.items():
+                    (retried if each.retriable else errors)[partition] = each
+            if code is ErrorCode.NONE and not retried:
+                if errors:
+                    raise OffsetsUnknownError(self._group_id, errors, found)
                 return found
             if code in _COORDINATOR_CODES:
                 self._forget_coordinator()
-            elif not code.retriable:
+            elif code is not ErrorCode.NONE and not code.retriable:
                 raise KafkaError(code, f"group {self._group_id}: {code.message}")
             failures += 1
             if self._client.now_ms >= deadline_ms:
-                raise trio.TooSlowError(f"group {self._group_id}: committed offsets did not come in time ({code.name})")
+                names = ", ".join(f"{partition}: {each.name}" for partition, each in (errors | retried).items())
+                raise trio.TooSlowError(
+                    f"group {self._group_id}: committed offsets did not come in time ({names or code.name})"
+                )
+            if code is ErrorCode.NONE:
+                left = list(retried)
             await self._client.backoff(failures)
 
     async def _committed_once(
         self, partitions: Sequence[TopicPartition], deadline_ms: float
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset]]:
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]:
+        """Returns the error of the whole group, the committed offsets, and the errors of single partitions."""
         topics: dict[str, list[int]] = {}
         for partition in partitions:
             topics.setdefault(partition.topic, []).append(partition.partition)
@@ -562,11 +579,12 @@ class GroupClient:
                 for part in flat.partitions
             ]
         found: dict[TopicPartition, CommittedOffset] = {}
+        refused: dict[TopicPartition, ErrorCode] = {}
         for name, number, offset, epoch, metadata, error_code in rows:
             if error_code:
-                code = ErrorCode.of(error_code)
+                refused[TopicPartition(name, number)] = ErrorCode.of(error_code)
             elif offset >= 0:
                 found[TopicPartition(name, number)] = CommittedOffset(
                     offset=offset, leader_epoch=epoch, metadata=metadata or ""
                 )
-        return code, found
+        return code, found, refused

@@ -15,7 +15,7 @@ import trio
 
 from moldau.cluster import arguments
 from moldau.producer.columns import RowAppender, partitions_of
-from moldau.producer.core.accumulator import Accumulator, Limits, record_size_bound
+from moldau.producer.core.limits import Limits, record_size_bound
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.delivery import ColumnsDelivery, Delivery
 from moldau.producer.topics import LOAD_INTERVAL_RECORDS, ProducerTopics
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.caller import Caller
     from moldau.cluster.client import ClusterClient
+    from moldau.producer.core.accumulator import Accumulator
     from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.producer.sender import Sender
     from moldau.producer.transactions import Transactions
@@ -123,7 +124,6 @@ class RecordIntake:
         self._caller = caller
         self._partitioner = partitioner
         self._record_bytes_max = min(limits.request_size_max, limits.buffer_memory)
-        self._batch_size = limits.batch_size
         self._max_block_ms = config.get_int("max.block.ms")
         self._ignores_keys = config.get_bool("partitioner.ignore.keys")
         self._client: ClusterClient | None = None
@@ -133,7 +133,6 @@ class RecordIntake:
         self.appender: RecordAppender[Delivery] = RecordAppender(
             Delivery,
             self.topics.known,
-            size_limit=self._batch_size,
             record_bytes_max=self._record_bytes_max,
             interval=PAUSE_INTERVAL_RECORDS,
             ignores_keys=self._ignores_keys,
@@ -239,17 +238,17 @@ class RecordIntake:
         batch = queue.open_batch
         index = -1
         if batch is not None and batch.data is None:
-            index = batch.write(timestamp, key, value, headers, self._batch_size)
+            index = batch.write(timestamp, key, value, headers, batch.size_granted)
         if batch is None or index < 0:
             if transactions is not None:
                 transactions.admit(queue.partition)  # the queue holds no record of an earlier transaction
-            appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
+            appended = self._accumulator.append_growing(queue, timestamp, key, value, headers, client.now_ms)
             if appended is None:
                 raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
             batch, index, is_news = appended
         else:
             # ``BatchBuilder.is_full``, without the two calls
-            is_news = batch.writer.size + EMPTY_RECORD_BYTES > self._batch_size
+            is_news = batch.writer.size + EMPTY_RECORD_BYTES > batch.size_limit
         state.sent += 1
         self.appender.counted()
         if is_keyless:

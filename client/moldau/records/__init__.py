@@ -39,8 +39,8 @@ from moldau.records.batch import (
 )
 from moldau.records.codec import (
     IMPLEMENTATION,
-    BatchSlot,
     ColumnBuilder,
+    PartitionSlot,
     PendingRecord,
     Record,
     RecordAppender,
@@ -82,7 +82,6 @@ __all__ = [
     "SEQUENCE_MAX",
     "BatchBuilder",
     "BatchHeader",
-    "BatchSlot",
     "BinaryColumn",
     "ColumnBuilder",
     "Columns",
@@ -92,6 +91,7 @@ __all__ = [
     "EndTxnMarker",
     "InvalidRecordError",
     "OversizedRecordsError",
+    "PartitionSlot",
     "PendingRecord",
     "Record",
     "RecordAppender",

@@ -216,14 +216,17 @@ class PendingRecord:
     _error: Any
     def __init__(self, owner: object) -> None: ...
 
-class BatchSlot:
+class PartitionSlot:
     """The open batch of one partition: the base of the producer's queues."""
 
     open_batch: Any
     """The batch that takes the next records, None without one."""
 
-    def open(self, batch: object, writer: RecordWriter) -> None:
-        """Sets the batch that takes the next records, and its writer. It ends when the writer's bytes are taken."""
+    def open(self, batch: object, writer: RecordWriter, size_limit: int) -> None:
+        """Sets the batch that takes the next records, its writer, and the bytes to which it may grow.
+
+        The slot takes no more records when the writer's bytes are taken.
+        """
 
     def shut(self) -> None:
         """Removes the batch."""
@@ -268,13 +271,12 @@ class RecordAppender(Generic[_P]):
         place: type[_P],
         routes: Mapping[str, TopicRoute],
         *,
-        size_limit: int,
         record_bytes_max: int,
         interval: int,
         ignores_keys: bool = False,
         is_custom: bool = False,
     ) -> None:
-        """``place`` is the class to return, ``routes`` the topics by name, ``size_limit`` the bytes of a batch.
+        """``place`` is the class to return, ``routes`` are the topics by name.
 
         Records of more than about ``record_bytes_max`` bytes are left to the caller. ``ignores_keys`` chooses no
         partition by key, ``is_custom`` none at all.

@@ -37,15 +37,17 @@ cdef class PendingRecord:
         self._owner = owner
 
 
-cdef class BatchSlot:
+cdef class PartitionSlot:
     """The open batch of one partition; see ``_codec.pyi``."""
 
     cdef readonly object open_batch
     cdef RecordWriter open_writer
+    cdef Py_ssize_t size_limit
 
-    def open(self, batch, RecordWriter writer not None):
+    def open(self, batch, RecordWriter writer not None, Py_ssize_t size_limit):
         self.open_batch = batch
         self.open_writer = writer
+        self.size_limit = size_limit
 
     def shut(self):
         self.open_batch = None
@@ -56,7 +58,7 @@ cdef class TopicRoute:
     """The partitions of one topic; see ``_codec.pyi``."""
 
     cdef readonly list queues
-    cdef public BatchSlot kept
+    cdef public PartitionSlot kept
     cdef public int64_t kept_bytes
     cdef public double kept_bytes_max
     cdef public int64_t sent
@@ -74,7 +76,6 @@ cdef class RecordAppender:
     """Appends plain records to open batches; see ``_codec.pyi``."""
 
     cdef type place
-    cdef Py_ssize_t size_limit
     cdef Py_ssize_t record_bytes_max
     cdef Py_ssize_t interval
     cdef bint ignores_keys
@@ -95,7 +96,6 @@ cdef class RecordAppender:
         type place not None,
         dict routes not None,
         *,
-        Py_ssize_t size_limit,
         Py_ssize_t record_bytes_max,
         Py_ssize_t interval,
         bint ignores_keys=False,
@@ -105,7 +105,6 @@ cdef class RecordAppender:
             raise TypeError("place must be a RecordPlace")
         self.place = place
         self.routes = routes
-        self.size_limit = size_limit
         self.record_bytes_max = record_bytes_max
         self.interval = interval
         self.left = interval
@@ -133,7 +132,7 @@ cdef class RecordAppender:
 
     cdef object write(self, topic, value, key, headers, partition, timestamp):
         cdef TopicRoute route
-        cdef BatchSlot slot
+        cdef PartitionSlot slot
         cdef RecordWriter writer
         cdef RecordPlace placed
         cdef bint is_kept = False
@@ -168,12 +167,12 @@ cdef class RecordAppender:
             if partition < 0 or partition >= len(route.queues):
                 return None
             number = partition
-            slot = <BatchSlot?>route.queues[number]
+            slot = <PartitionSlot?>route.queues[number]
         elif self.is_custom:
             return None
         elif key is not None and not self.ignores_keys:
             number = (murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), key_size) & 0x7FFFFFFF) % <uint32_t>len(route.queues)
-            slot = <BatchSlot?>route.queues[number]
+            slot = <PartitionSlot?>route.queues[number]
         else:
             slot = route.kept
             if slot is None or route.kept_bytes + size + STICKY_OVERHEAD >= route.kept_bytes_max:
@@ -190,7 +189,7 @@ cdef class RecordAppender:
             return None
         else:
             moment = timestamp
-        index = writer.write(moment, key, value, None, self.size_limit - NEARLY_FULL, -1)
+        index = writer.write(moment, key, value, None, slot.size_limit - NEARLY_FULL, -1)
         if index < 0:
             return None
         route.sent += 1

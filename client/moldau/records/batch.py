@@ -452,6 +452,11 @@ class BatchBuilder:
         return self._writer
 
     @property
+    def size_limit(self) -> int:
+        """Bytes that the batch may have, uncompressed."""
+        return self._size_limit
+
+    @property
     def is_full(self) -> bool:
         """Whether not even an empty record would fit."""
         return self._writer.count > 0 and self._writer.size + EMPTY_RECORD_BYTES > self._size_limit

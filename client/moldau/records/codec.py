@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moldau.records._codec import (
         IMPLEMENTATION,
-        BatchSlot,
         ColumnBuilder,
+        PartitionSlot,
         PendingRecord,
         Record,
         RecordAppender,
@@ -55,14 +55,14 @@ else:
         )
 
     try:
-        from moldau.records._codec import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+        from moldau.records._codec import PartitionSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
     except ImportError:  # no extension, or one of an earlier version
-        from moldau.records.pure.append import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+        from moldau.records.pure.append import PartitionSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
 
 __all__ = [
     "IMPLEMENTATION",
-    "BatchSlot",
     "ColumnBuilder",
+    "PartitionSlot",
     "PendingRecord",
     "Record",
     "RecordAppender",

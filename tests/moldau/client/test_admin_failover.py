@@ -8,8 +8,11 @@ import pytest
 import trio
 
 from moldau import Admin, KafkaError, Producer
+from moldau.admin import AdminError, ConfigAlteration, ConfigResource, ResourceType
+from moldau.protocol.errors import ErrorCode
 from support.cluster.broker_cluster import run_cluster
 
+GONE = ErrorCode.BROKER_NOT_AVAILABLE
 LIMIT_S = 15
 """A broker's session ends after some seconds; calls give up after 60."""
 
@@ -66,6 +69,35 @@ def test_a_broker_that_is_gone_is_not_waited_for():
             began = trio.current_time()
             with pytest.raises(KafkaError, match="BROKER_NOT_AVAILABLE: there is no live broker 3"):
                 await admin.describe_log_dirs([3])
+            assert trio.current_time() - began < LIMIT_S
+
+    run_cluster(scenario, brokers=3)
+
+
+def test_a_dead_broker_keeps_no_other_from_answering():
+    """Broker 1 is the first one to be asked; it is dead, but the others do not know it yet."""
+
+    async def scenario(cluster):
+        async with Admin({"bootstrap.servers": servers(cluster)}, environment=cluster.client_environment) as admin:
+            await prepared(cluster, admin)
+            directories = {broker: each[0].path for broker, each in (await admin.describe_log_dirs([1, 2, 3])).items()}
+            loggers = [ConfigResource(ResourceType.BROKER_LOGGER, str(broker)) for broker in (1, 2, 3)]
+            cluster.kill(1)
+            began = trio.current_time()
+            with pytest.raises(AdminError) as caught:
+                await admin.alter_configs({each: [ConfigAlteration(name="root", value="DEBUG")] for each in loggers})
+            assert {name: each.code for name, each in caught.value.failures.items()} == {"1": GONE}
+            with pytest.raises(AdminError) as caught:
+                await admin.describe_configs(loggers)
+            assert list(caught.value.failures) == ["1"]
+            levels = {each.name: entries["root"].value for each, entries in caught.value.results.items()}
+            assert levels == {"2": "DEBUG", "3": "DEBUG"}
+            with pytest.raises(AdminError) as caught:
+                await admin.alter_replica_log_dirs({("t", 0, each): path for each, path in directories.items()})
+            assert {name: each.code for name, each in caught.value.failures.items()} == {"t-0 on broker 1": GONE}
+            with pytest.raises(AdminError, match="broker 1: BROKER_NOT_AVAILABLE") as caught:
+                await admin.describe_log_dirs([1, 2, 3])
+            assert sorted(caught.value.results) == [2, 3]
             assert trio.current_time() - began < LIMIT_S
 
     run_cluster(scenario, brokers=3)

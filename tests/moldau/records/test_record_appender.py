@@ -30,7 +30,7 @@ class Bench:
         class Place(module.RecordPlace):
             __slots__ = ()
 
-        class Queue(module.BatchSlot):
+        class Queue(module.PartitionSlot):
             pass
 
         self.module = module
@@ -38,13 +38,13 @@ class Bench:
         self.queues = [Queue() for _ in self.writers]
         for number, (queue, writer) in enumerate(zip(self.queues, self.writers, strict=True)):
             writer.append(1000, None, b"first")
-            queue.open(f"batch {number}", writer)
+            queue.open(f"batch {number}", writer, size_limit)
         self.route = module.TopicRoute(self.queues)
         self.route.kept, self.route.kept_bytes_max = self.queues[2], 1000.0
         self.metadata = SimpleNamespace(version=5)
         self.caller = SimpleNamespace(thread_id=THREAD)
         self.appender = module.RecordAppender(
-            Place, {"t": self.route}, size_limit=size_limit, record_bytes_max=5000, interval=interval, **options
+            Place, {"t": self.route}, record_bytes_max=5000, interval=interval, **options
         )
         self.appender.open(self.metadata, lambda: 1_002_999_999, lambda: THREAD, self.caller)
         self.appender.version = 5
@@ -177,7 +177,7 @@ def test_refusal_of_the_check_is_raised(module):
 
 def test_timestamps_too_far_apart_are_refused(module):
     bench = Bench(module)
-    bench.queues[0].open("early", early := module.RecordWriter(0))
+    bench.queues[0].open("early", early := module.RecordWriter(0), 400)
     early.append(-(2**62), None, b"")
     with pytest.raises(InvalidRecordError, match="too far"):
         bench.append(partition=0, timestamp=2**62)
@@ -230,7 +230,7 @@ def test_handed_records_stop_where_the_caller_must_act(module):
 
 def test_place_must_be_a_record_place(module):
     with pytest.raises(TypeError, match="RecordPlace"):
-        module.RecordAppender(int, {}, size_limit=1, record_bytes_max=1, interval=1)
+        module.RecordAppender(int, {}, record_bytes_max=1, interval=1)
 
 
 FIELD = st.none() | st.binary(max_size=30) | st.just(bytearray(b"x"))

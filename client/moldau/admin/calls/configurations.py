@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.admin.calls.config_requests import alteration, by_broker
@@ -14,7 +15,7 @@ from moldau.admin.values import (
     ResourceType,
 )
 from moldau.cluster import arguments
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -43,19 +44,24 @@ class Configurations:
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Implements ``Admin.describe_configs``."""
-        found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
-        failures: dict[str, KafkaError] = {}
-        for node_id, group in by_broker(checked_resources("describe_configs", resources)).items():
+        groups = by_broker(checked_resources("describe_configs", resources))
+
+        async def describe(node_id: int | None) -> DescribeConfigsResponse:
             if node_id is not None:
                 await self._requester.ensure_broker_known(node_id)
             request = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsResource(resource_type=each.type, resource_name=each.name, configuration_keys=None)
-                    for each in group
+                    for each in groups[node_id]
                 ],
                 include_documentation=include_documentation,
             )
-            response = await self._requester.ask(DescribeConfigsResponse, request, node_id=node_id)
+            return await self._requester.ask(DescribeConfigsResponse, request, node_id=node_id)
+
+        found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        responses, unanswered = await self._requester.at_once({each: partial(describe, each) for each in groups})
+        failures = {each.name: error for node_id, error in unanswered.items() for each in groups[node_id]}
+        for response in responses.values():
             for result in response.results:
                 error = error_of(result.error_code, result.error_message)
                 if error is not None:
@@ -100,17 +106,20 @@ class Configurations:
     ) -> None:
         """Implements ``Admin.alter_configs``."""
         checked_alterations(changes)
-        if not changes:
-            _ = self._requester.client  # raises where the admin client cannot be used, as any other call does
-        failures: dict[str, KafkaError] = {}
-        for wanted_id, resources in by_broker(changes).items():
-            node_id = await self._broker_for(wanted_id, resources)
-            response = await self._requester.ask(
+        groups = by_broker(changes)
+
+        async def alter(wanted_id: int | None) -> IncrementalAlterConfigsResponse:
+            resources = groups[wanted_id]
+            return await self._requester.ask(
                 IncrementalAlterConfigsResponse,
                 alteration({resource: changes[resource] for resource in resources}, validate_only=validate_only),
-                node_id=node_id,
+                node_id=await self._broker_for(wanted_id, resources),
                 code_of=lambda each: first_retriable((r.error_code for r in each.responses), final=ABSENT),
             )
+
+        responses, unanswered = await self._requester.at_once({each: partial(alter, each) for each in groups})
+        failures = {each.name: error for wanted_id, error in unanswered.items() for each in groups[wanted_id]}
+        for response in responses.values():
             errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
             failures.update({name: error for name, error in errors.items() if error is not None})
         raise_failures(failures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import raise_failures
@@ -150,15 +151,20 @@ class Replicas:
         if partitions is not None:
             named = by_topic(arguments.partitions("describe_log_dirs", partitions))
             topics = [DescribableLogDirTopic(topic=topic, partitions=numbers) for topic, numbers in named.items()]
-        found: dict[int, list[LogDirDescription]] = {}
-        for node_id in arguments.integers("describe_log_dirs", "broker_ids", broker_ids):
+
+        async def describe(node_id: int) -> DescribeLogDirsResponse:
             await self._requester.ensure_broker_known(node_id)
             response = await self._requester.ask(
                 DescribeLogDirsResponse, DescribeLogDirsRequest(topics=topics), node_id=node_id
             )
             if response.error_code:
                 raise KafkaError(ErrorCode.of(response.error_code), f"broker {node_id}")
-            found[node_id] = [
+            return response
+
+        wanted = arguments.integers("describe_log_dirs", "broker_ids", broker_ids)
+        responses, failures = await self._requester.at_once({each: partial(describe, each) for each in wanted})
+        found = {
+            node_id: [
                 LogDirDescription(
                     path=each.log_dir,
                     error=ErrorCode.of(each.error_code),
@@ -178,15 +184,19 @@ class Replicas:
                 )
                 for each in response.results
             ]
+            for node_id, response in responses.items()
+        }
+        raise_failures({f"broker {node_id}": error for node_id, error in failures.items()}, found)
         return found
 
     async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
         """Implements ``Admin.alter_replica_log_dirs``."""
         by_broker: dict[int, dict[str, list[tuple[str, int]]]] = {}
-        for (topic, partition, broker), path in arguments.replicas("alter_replica_log_dirs", "moves", moves).items():
+        checked = arguments.replicas("alter_replica_log_dirs", "moves", moves)
+        for (topic, partition, broker), path in checked.items():
             by_broker.setdefault(broker, {}).setdefault(path, []).append((topic, partition))
-        failures: dict[str, KafkaError] = {}
-        for broker, by_path in by_broker.items():
+
+        async def alter(broker: int) -> AlterReplicaLogDirsResponse:
             await self._requester.ensure_broker_known(broker)
             request = AlterReplicaLogDirsRequest(
                 dirs=[
@@ -197,10 +207,18 @@ class Replicas:
                             for topic, numbers in by_topic(partitions).items()
                         ],
                     )
-                    for path, partitions in by_path.items()
+                    for path, partitions in by_broker[broker].items()
                 ]
             )
-            response = await self._requester.ask(AlterReplicaLogDirsResponse, request, node_id=broker)
+            return await self._requester.ask(AlterReplicaLogDirsResponse, request, node_id=broker)
+
+        responses, unanswered = await self._requester.at_once({each: partial(alter, each) for each in by_broker})
+        failures = {
+            f"{topic}-{partition} on broker {broker}": unanswered[broker]
+            for topic, partition, broker in checked
+            if broker in unanswered
+        }
+        for broker, response in responses.items():
             for result in response.results:
                 for part in result.partitions:
                     if part.error_code:

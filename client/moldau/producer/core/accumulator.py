@@ -13,29 +13,26 @@ no state of the producer. The partition then drains, learns the outcome of uncer
 continues with the next producer epoch and sequence 0, which fences requests still in flight. Invariant: ``outstanding``
 of a partition is sorted by sequence.
 
-A batch that the broker refuses as too large is split into two, which take its place and its sequences (KIP-126).
-
-Memory: each batch reserves its capacity (``batch.size`` or the size of its only record) from its creation until it is
-settled; ``append`` refuses to create a batch beyond ``buffer.memory``.
+A batch that the broker refuses as too large is split into parts, which take its place and its sequences (KIP-126).
+Later batches of its topic are smaller (``batch_sizes``). Their memory is counted in ``batch_memory``.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.batch_memory import BatchMemory, row_at
 from moldau.producer.core.batches import NO_PRODUCER_ID, ProducerBatch
+from moldau.producer.core.limits import record_size_bound
 from moldau.producer.core.partition_queue import PartitionQueue
-from moldau.producer.core.splitting import can_split, split
+from moldau.producer.core.splitting import TOO_LARGE, can_split, split
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import (
     NO_LEADER_EPOCH,
-    BatchBuilder,
-    Compression,
     add_sequence,
     set_base_offset,
     set_partition_leader_epoch,
@@ -45,6 +42,7 @@ from moldau.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from moldau.producer.core.limits import Limits
     from moldau.records import RowColumns
     from moldau.values import Buffer
 
@@ -81,25 +79,6 @@ def batch_is_ready(
     return is_due and not is_backing_off and not is_muted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The configuration of an accumulator; times in milliseconds, sizes in bytes."""
-
-    batch_size: int = 65536
-    linger_ms: float = 5
-    buffer_memory: int = 32 * 1024 * 1024
-    delivery_timeout_ms: float = 120_000
-    in_flight_max: int = 5
-    request_size_max: int = 1024 * 1024
-    retries: int = 2**31 - 1
-    retry_backoff_ms: float = 100
-    retry_backoff_max_ms: float = 1000
-    compression: Compression = Compression.NONE
-    compression_level: int | None = None
-    is_idempotent: bool = True
-    is_transactional: bool = False
-
-
 @dataclass(slots=True, kw_only=True)
 class Ready:
     """The nodes to send to. ``next_check_ms`` is the time to look again without an event; infinity for never."""
@@ -119,13 +98,13 @@ class Verdict(enum.Enum):
 
 
 class Accumulator:
-    """The core of the producer. Invariant: ``memory_used`` is the sum of ``reserved_bytes`` of unsettled batches."""
+    """The core of the producer. Invariant: ``memory.used`` is the sum of ``reserved_bytes`` of unsettled batches."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.incomplete: dict[ProducerBatch, None] = {}
-        self.memory_used = 0
+        self.memory = BatchMemory(limits)
         self.memory_waiters = 0  # callers that wait for memory; every batch is ready then
         self.flushes = 0  # flushes in progress
         self.is_closing = False
@@ -135,6 +114,11 @@ class Accumulator:
         self.producer_epoch = -1
         self.needs_producer_id = limits.is_idempotent
         self._turn = 0
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of ``buffer.memory`` in use."""
+        return self.memory.used
 
     # --- records in
 
@@ -156,19 +140,19 @@ class Accumulator:
     ) -> tuple[ProducerBatch, int, bool] | None:
         """Adds a record; returns (batch, its index in the batch, whether the sender should be woken).
 
-        Returns None, and adds nothing, when a new batch would exceed ``buffer.memory``.
+        Returns None, and adds nothing, when the record needs more than is left of ``buffer.memory``.
 
         Raises:
             InvalidRecordError: a record cannot be encoded.
         """
         batch = queue.open_batch
         if batch is not None and batch.data is None:
-            index = batch.write(timestamp, key, value, headers, self.limits.batch_size)
+            index = batch.write(timestamp, key, value, headers, batch.size_granted)
             if index >= 0:
                 return batch, index, batch.builder.is_full
-        return self.append_new(queue, timestamp, key, value, headers, now_ms)
+        return self.append_growing(queue, timestamp, key, value, headers, now_ms)
 
-    def append_new(
+    def append_growing(
         self,
         queue: PartitionQueue,
         timestamp: int,
@@ -177,13 +161,19 @@ class Accumulator:
         headers: Iterable[tuple[str, Buffer | None]],
         now_ms: float,
     ) -> tuple[ProducerBatch, int, bool] | None:
-        """Begins a new batch with a record; otherwise as ``append``."""
-        limits = self.limits
-        reserved = max(limits.batch_size, record_size_bound(key, value, headers))
-        if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
+        """Grows the open batch for a record that did not fit, or begins a new one; otherwise as ``append``."""
+        size = record_size_bound(key, value, headers)
+        open_batch = queue.open_batch
+        if open_batch is not None and open_batch.data is None and open_batch.size_granted < open_batch.size_limit:
+            if not self.memory.grow(queue, open_batch, size):
+                return None
+            index = open_batch.write(timestamp, key, value, headers, open_batch.size_granted)
+            if index >= 0:
+                return open_batch, index, open_batch.builder.is_full
+        batch = self.memory.first_batch(queue, size, now_ms)
+        if batch is None:
             return None
-        batch = self._make_batch(queue, reserved, now_ms)
-        index = batch.write(timestamp, key, value, headers, limits.batch_size)
+        index = batch.write(timestamp, key, value, headers, batch.size_granted)
         assert index == 0, "the first record of a batch always fits"
         self._begin_batch(queue, batch)
         return batch, 0, True
@@ -194,32 +184,31 @@ class Accumulator:
         """Adds rows of columns to the partition's last batch, or to a new one, until that batch is full.
 
         ``rows`` holds row numbers (int32 each); the first one to add is element ``start``. Returns the batch and how
-        many rows it took. Returns None, and adds nothing, when a new batch would exceed ``buffer.memory``.
+        many rows it took. Returns None, and adds nothing, when a row needs more than is left of ``buffer.memory``.
 
         Raises:
             InvalidRecordError: a record cannot be encoded.
         """
-        limits = self.limits
-        batch = queue.open_batch
+        batch: ProducerBatch | None = queue.open_batch
         if batch is not None and batch.data is None:
-            taken = batch.builder.writer.append_rows(columns, rows, start, timestamp, limits.batch_size)
+            taken = self.memory.fill(queue, batch, columns, rows, start, timestamp)
             if taken:
                 return batch, taken
-        first = int.from_bytes(rows[4 * start : 4 * start + 4], sys.byteorder)
-        reserved = max(limits.batch_size, columns.size_bound(first))
-        if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
+            if batch.size_granted < batch.size_limit:
+                return None  # it takes no row for want of memory
+        batch = self.memory.first_batch(queue, columns.size_bound(row_at(rows, start)), now_ms)
+        if batch is None:
             return None
-        batch = self._make_batch(queue, reserved, now_ms)
-        taken = batch.builder.writer.append_rows(columns, rows, start, timestamp, limits.batch_size)
+        taken = batch.writer.append_rows(columns, rows, start, timestamp, batch.size_granted)
         assert taken >= 1, "the first record of a batch always fits"
         self._begin_batch(queue, batch)
-        return batch, taken
+        return batch, taken + self.memory.fill(queue, batch, columns, rows, start + taken, timestamp)
 
     def append_encoded(self, queue: PartitionQueue, data: Buffer, count: int, now_ms: float) -> ProducerBatch | None:
         """Adds a whole batch of ``count`` records, which is copied; None, and nothing added, as in ``append``."""
-        if self.memory_used + len(data) > self.limits.buffer_memory and self.memory_used:
+        if not self.memory.fits(len(data)):
             return None
-        batch = self._make_batch(queue, len(data), now_ms)
+        batch = self.memory.new_batch(queue, len(data), now_ms)
         batch.data = bytearray(data)
         batch.record_count = count
         # Its leader would take the offsets, the leader epoch and the producer of another log for its own.
@@ -229,27 +218,16 @@ class Accumulator:
         self._begin_batch(queue, batch)
         return batch
 
-    def _make_batch(self, queue: PartitionQueue, reserved: int, now_ms: float) -> ProducerBatch:
-        limits = self.limits
-        builder = BatchBuilder(
-            limits.batch_size,
-            compression=limits.compression,
-            compression_level=limits.compression_level,
-            is_transactional=limits.is_transactional,
-            initial_capacity=queue.last_size,
-        )
-        return ProducerBatch(queue.partition, builder, now_ms, reserved)
-
     def _begin_batch(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Puts a batch that holds its first record into the queue."""
         queue.last_size = max(queue.last_size, batch.builder.size_bytes)
         queue.batches.append(batch)
         if batch.data is None:
-            queue.open(batch, batch.writer)
+            queue.open(batch, batch.writer, batch.size_granted)
         else:
             queue.shut()  # records that follow an encoded batch must not go into one before it
         self.incomplete[batch] = None
-        self.memory_used += batch.reserved_bytes
+        self.memory.used += batch.reserved_bytes
 
     # --- batches out
 
@@ -327,13 +305,13 @@ class Accumulator:
         for queue in queues[start:] + queues[:start]:
             if not queue.batches or self.is_muted(queue):
                 continue
+            self._split_unsent(queue)
             batch = queue.batches[0]
             estimate = len(batch.data) if batch.data is not None else batch.builder.size_bytes
             if drained and size + estimate > self.limits.request_size_max:
                 break
             queue.batches.popleft()
-            data = batch.close()
-            queue.last_size = max(1024, min(batch.builder.size_bytes, self.limits.batch_size))
+            data = self.memory.close(queue, batch)
             if self.limits.is_idempotent and not batch.has_sequence:
                 self._assign_sequence(queue, batch)
             size += len(data)
@@ -383,8 +361,11 @@ class Accumulator:
             batch.append_timestamp = append_timestamp
             if batch.has_sequence:
                 queue.known_producer_id = batch.producer_id
+            self.memory.sizes.accepted(batch.partition.topic, batch.builder.size_bytes)
             self._finish(queue, batch)
             return Verdict.DONE
+        if code in TOO_LARGE:
+            self.memory.sizes.refused(batch.partition.topic, batch.builder.size_bytes)
         if can_split(batch, code) and now_ms < batch.created_ms + self.limits.delivery_timeout_ms:
             self._split(queue, batch, code)
             return Verdict.SPLIT
@@ -416,17 +397,30 @@ class Accumulator:
             return True
         return code.retriable
 
+    def _split_unsent(self, queue: PartitionQueue) -> None:
+        """Splits the front batch if it was never sent, and its topic has refused a smaller one meanwhile."""
+        batch = queue.batches[0]
+        limit = self.memory.sizes.limit(batch.partition.topic)
+        if batch.data is None and batch.builder.size_bytes > limit and batch.builder.record_count > 1:
+            self.memory.close(queue, batch)
+            queue.batches.popleft()
+            queue.batches.extendleft(reversed(self._divide(batch, ErrorCode.NONE)))
+
     def _split(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> None:
-        """Puts the two halves of a batch in its place, in front of all batches sent or created after it."""
-        halves = split(batch, self.limits, code)
-        self.incomplete = {
-            part: None for each in self.incomplete for part in (halves if each is batch else (each,))
-        }  # in the order of creation
+        """Puts the parts of a batch in its place, in front of all batches sent or created after it."""
+        parts = self._divide(batch, code)
         place = queue.outstanding.index(batch)
         del queue.outstanding[place]
-        for half in reversed(halves):
-            queue.outstanding.insert(place, half)
-            self._requeue(queue, half)
+        for part in reversed(parts):
+            queue.outstanding.insert(place, part)
+            self._requeue(queue, part)
+
+    def _divide(self, batch: ProducerBatch, code: ErrorCode) -> list[ProducerBatch]:
+        parts = split(batch, self.limits, self.memory.sizes.limit(batch.partition.topic), code)
+        self.incomplete = {
+            part: None for each in self.incomplete for part in (parts if each is batch else (each,))
+        }  # in the order of creation
+        return parts
 
     def _requeue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Puts a batch back in front of all batches sent or created after it."""
@@ -503,7 +497,7 @@ class Accumulator:
             queue.outstanding.remove(batch)
         batch.is_in_flight = False
         batch.settle()
-        self.memory_used -= batch.reserved_bytes
+        self.memory.used -= batch.reserved_bytes
         del self.incomplete[batch]
         if queue.needs_new_epoch:
             self._renumber_if_drained(queue)
@@ -565,13 +559,3 @@ class Accumulator:
             queue = self.queues.get(TopicPartition(topic, partition))
             sizes[partition] = 0 if queue is None else len(queue.batches)
         return sizes
-
-
-def record_size_bound(
-    key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] = ()
-) -> int:
-    """Returns an upper bound of the size of a batch of one record, uncompressed."""
-    size = 61 + 36 + (0 if key is None else len(key)) + (0 if value is None else len(value))
-    for name, field_value in headers:
-        size += 10 + 4 * len(name) + (0 if field_value is None else len(field_value))
-    return size

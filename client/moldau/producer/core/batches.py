@@ -53,6 +53,8 @@ class ProducerBatch:
         "record_count",
         "reserved_bytes",
         "retry_at_ms",
+        "size_granted",
+        "size_limit",
         "waiter",
         "watchers",
         "whole",
@@ -61,11 +63,14 @@ class ProducerBatch:
     )
 
     def __init__(self, partition: TopicPartition, builder: BatchBuilder, now_ms: float, reserved_bytes: int) -> None:
+        """Invariant: ``size_granted`` <= ``size_limit``; records go in while the batch has at most ``size_granted``."""
         self.partition = partition
         self.builder = builder
         self.created_ms = now_ms
         self.retry_at_ms = now_ms
-        self.reserved_bytes = reserved_bytes
+        self.reserved_bytes = reserved_bytes  # of buffer.memory
+        self.size_limit = builder.size_limit  # bytes at which it is full, before compression
+        self.size_granted = min(reserved_bytes, builder.size_limit)
         self.record_count = 0  # final once data exists
         self.attempts = 0
         self.data: bytearray | None = None

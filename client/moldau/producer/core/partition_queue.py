@@ -6,14 +6,18 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from moldau.producer.core.batches import NO_PRODUCER_ID
-from moldau.records import BatchSlot
+from moldau.records import PartitionSlot
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.core.batches import ProducerBatch
 
 
-class PartitionQueue(BatchSlot):
+SIZE_FIRST = 4096
+"""Bytes of memory with which the first batch of a partition begins."""
+
+
+class PartitionQueue(PartitionSlot):
     """The batches of one partition.
 
     Invariant: ``open_batch`` is the last batch while that takes records one by one; sending it ends this.
@@ -41,7 +45,7 @@ class PartitionQueue(BatchSlot):
         self.stamp = (NO_PRODUCER_ID, -1)  # producer id and epoch that next_sequence belongs to
         self.needs_new_epoch = False
         self.known_producer_id = NO_PRODUCER_ID  # the producer id of which the leader has acknowledged a batch
-        self.last_size = 1024
+        self.last_size = SIZE_FIRST
 
     @property
     def in_flight(self) -> int:

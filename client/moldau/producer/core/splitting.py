@@ -1,7 +1,7 @@
-"""Splits a batch that the broker refuses as too large: ``batch.size`` may exceed a topic's ``max.message.bytes``. Pure.
+"""Splits a batch that is too large for its topic: ``batch.size`` may exceed the topic's ``max.message.bytes``. Pure.
 
-As in Kafka's clients (KIP-126) a batch of several records is sent again in two parts, and these are split again if they
-are refused. The parts have the sequences of their records, so the order stays and a repetition is recognised.
+As in Kafka's clients (KIP-126) a batch of several records is sent again in parts, and these are split again if they are
+refused. The parts have the sequences of their records, so the order stays and a repetition is recognised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import BatchBuilder, add_sequence, decode_records, parse_batch_header
 
 if TYPE_CHECKING:
-    from moldau.producer.core.accumulator import Limits
+    from moldau.producer.core.limits import Limits
+    from moldau.records import Record
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -27,38 +28,53 @@ def can_split(batch: ProducerBatch, code: ErrorCode) -> bool:
     return code in TOO_LARGE and batch.builder.record_count > 1 and not batch.is_uncertain
 
 
-def split(batch: ProducerBatch, limits: Limits, code: ErrorCode) -> tuple[ProducerBatch, ProducerBatch]:
-    """Returns the two halves of a batch that ``can_split``; its deliveries have their outcomes from then on."""
+def split(batch: ProducerBatch, limits: Limits, size_limit: int, code: ErrorCode) -> list[ProducerBatch]:
+    """Returns the parts of a batch of several records: at least two, each of at most half of the records.
+
+    A part has at most ``size_limit`` bytes before compression, except for a larger record by itself. The batch's
+    deliveries have their outcomes from the parts from then on. ``code`` is the last refusal, NONE before the first.
+    """
     data = batch.close()
     records = decode_records(data, 0, parse_batch_header(data))
-    middle = len(records) // 2
+    half = len(records) // 2
+    builders = [_builder(limits, size_limit)]
+    for number, record in enumerate(records):
+        if number == half or not _append(builders[-1], record):
+            builders.append(_builder(limits, size_limit))
+            _append(builders[-1], record)
     whole = batch.delivered
-    halves = []
-    for start, end in ((0, middle), (middle, len(records))):
-        builder = BatchBuilder(
-            limits.batch_size,
-            compression=limits.compression,
-            compression_level=limits.compression_level,
-            is_transactional=limits.is_transactional,
-        )
-        for record in records[start:end]:
-            builder.append(record.timestamp, record.key, record.value, record.headers)
-        reserved = batch.reserved_bytes // 2
-        half = ProducerBatch(
-            batch.partition, builder, batch.created_ms, reserved if start == 0 else batch.reserved_bytes - reserved
-        )
-        half.close()
-        half.attempts, half.ordinal, half.last_code, half.whole = batch.attempts, batch.ordinal, code, whole
-        half.first_index = batch.first_index + start
+    parts: list[ProducerBatch] = []
+    reserved = start = 0
+    for number, builder in enumerate(builders, 1):
+        share = batch.reserved_bytes * number // len(builders) - reserved
+        reserved += share
+        part = ProducerBatch(batch.partition, builder, batch.created_ms, share)
+        part.close()
+        part.attempts, part.ordinal, part.last_code, part.whole = batch.attempts, batch.ordinal, code, whole
+        part.first_index = batch.first_index + start
         if batch.has_sequence:
-            half.set_sequence(
+            part.set_sequence(
                 batch.producer_id,
                 batch.producer_epoch,
                 add_sequence(batch.base_sequence, start),
                 is_transactional=limits.is_transactional,
             )
-        halves.append(half)
-    parts = whole.parts or [batch]
-    place = parts.index(batch)
-    whole.parts = [*parts[:place], *halves, *parts[place + 1 :]]
-    return halves[0], halves[1]
+        parts.append(part)
+        start += builder.record_count
+    present = whole.parts or [batch]
+    place = present.index(batch)
+    whole.parts = [*present[:place], *parts, *present[place + 1 :]]
+    return parts
+
+
+def _builder(limits: Limits, size_limit: int) -> BatchBuilder:
+    return BatchBuilder(
+        size_limit,
+        compression=limits.compression,
+        compression_level=limits.compression_level,
+        is_transactional=limits.is_transactional,
+    )
+
+
+def _append(builder: BatchBuilder, record: Record) -> bool:
+    return builder.append(record.timestamp, record.key, record.value, record.headers) is not None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Handed = tuple[object, object, object, object, object, object, "PendingRecord"]
 
-__all__ = ["BatchSlot", "PendingRecord", "RecordAppender", "RecordPlace", "TopicRoute"]
+__all__ = ["PartitionSlot", "PendingRecord", "RecordAppender", "RecordPlace", "TopicRoute"]
 
 _RECORD_OVERHEAD = 128
 _NEARLY_FULL = 8  # EMPTY_RECORD_BYTES
@@ -55,19 +55,21 @@ class PendingRecord:
         self._error: Any = None
 
 
-class BatchSlot:
+class PartitionSlot:
     """The open batch of one partition; see ``_codec.pyi``."""
 
-    __slots__ = ("_writer", "open_batch")
+    __slots__ = ("_size_limit", "_writer", "open_batch")
 
     def __init__(self, *_: object) -> None:
         self.open_batch: Any = None
         self._writer: RecordWriter | None = None
+        self._size_limit = 0
 
-    def open(self, batch: object, writer: RecordWriter) -> None:
+    def open(self, batch: object, writer: RecordWriter, size_limit: int) -> None:
         """Sets the batch that takes the next records."""
         self.open_batch = batch
         self._writer = writer
+        self._size_limit = size_limit
 
     def shut(self) -> None:
         """Removes the batch."""
@@ -80,9 +82,9 @@ class TopicRoute:
 
     __slots__ = ("kept", "kept_bytes", "kept_bytes_max", "queues", "sent")
 
-    def __init__(self, queues: list[BatchSlot]) -> None:
+    def __init__(self, queues: list[PartitionSlot]) -> None:
         self.queues = queues
-        self.kept: BatchSlot | None = None
+        self.kept: PartitionSlot | None = None
         self.kept_bytes = 0
         self.kept_bytes_max = 0.0
         self.sent = 0
@@ -97,7 +99,6 @@ class RecordAppender:
         place: type[RecordPlace],
         routes: dict[str, TopicRoute],
         *,
-        size_limit: int,
         record_bytes_max: int,
         interval: int,
         ignores_keys: bool = False,
@@ -107,7 +108,6 @@ class RecordAppender:
             raise TypeError("place must be a RecordPlace")
         self._place = place
         self._routes = routes
-        self._size_limit = size_limit
         self._record_bytes_max = record_bytes_max
         self._interval = interval
         self.left = interval
@@ -165,7 +165,7 @@ class RecordAppender:
         elif type(timestamp) is not int or timestamp < 0:
             return None
         try:
-            index = writer.append(timestamp, key, value, (), self._size_limit - _NEARLY_FULL)
+            index = writer.append(timestamp, key, value, (), slot._size_limit - _NEARLY_FULL)
         except InvalidRecordError:
             raise
         except ValueError:  # the writer's bytes have been taken
@@ -178,7 +178,7 @@ class RecordAppender:
         self.left -= 1
         return self._place(slot.open_batch, index, timestamp)
 
-    def _slot(self, route: TopicRoute, key: bytes | None, partition: object, size: int) -> BatchSlot | None:
+    def _slot(self, route: TopicRoute, key: bytes | None, partition: object, size: int) -> PartitionSlot | None:
         """Returns the slot of a record's partition; None if the caller must choose."""
         if partition is not None:
             if type(partition) is not int or not 0 <= partition < len(route.queues):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.errors import InvalidRecordError, corrupt_record
-from moldau.records.pure.append import BatchSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
+from moldau.records.pure.append import PartitionSlot, PendingRecord, RecordAppender, RecordPlace, TopicRoute
 from moldau.records.pure.rows import RowColumns, group_rows, murmur2
 from moldau.records.pure.walk import RecordWalker
 from moldau.records.pure.wire import (
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IMPLEMENTATION",
-    "BatchSlot",
     "ColumnBuilder",
+    "PartitionSlot",
     "PendingRecord",
     "Record",
     "RecordAppender",

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from moldau import KafkaError, TopicPartition
+from moldau.consumer import OffsetsUnknownError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from support.client.consumer_stories import fill, numbers, simulate, take
@@ -119,6 +120,70 @@ def test_offset_0_is_committed_like_any_other():
             assert (await consumer.committed([T0]))[T0].offset == 0
             consumer.subscribe(["t"])
             assert await take(consumer, 10) == numbers(0, 10)
+
+    simulate(scenario)
+
+
+def answering(cluster, codes):
+    """Lets the coordinator answer with ``codes`` for partitions of topic t, each until a later answer has another."""
+    plain = cluster.on_offset_fetch
+    asked = []
+
+    def answer(broker, request):
+        response = plain(broker, request)
+        (topic,) = response.groups[0].topics
+        asked.append([part.partition_index for part in topic.partitions])
+        for part in topic.partitions:
+            left = codes.get(part.partition_index)
+            if left:
+                part.error_code = left.pop(0) if len(left) > 1 else left[0]
+        return response
+
+    cluster.on_offset_fetch = answer
+    return asked
+
+
+def test_committed_names_the_error_of_each_partition():
+    """No error and no value of one partition hides that of another; only what can change is asked again."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 4)
+        for number in range(4):
+            cluster.offsets["g", "t", number] = (number, -1, "")
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        unstable = [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
+        asked = answering(cluster, {0: [refused], 2: [refused], 3: unstable})
+        async with open_consumer(group_id="g") as consumer:
+            with pytest.raises(OffsetsUnknownError) as caught:
+                await consumer.committed([("t", number) for number in range(4)])
+            assert caught.value.code is refused
+            assert caught.value.errors == {("t", 0): refused, ("t", 2): refused}
+            assert {each: where.offset for each, where in caught.value.found.items()} == {("t", 1): 1, ("t", 3): 3}
+            assert all(name in str(caught.value) for name in ("t-0", "t-2"))
+            assert asked == [[0, 1, 2, 3], [3]]
+
+    simulate(scenario)
+
+
+def test_a_partition_without_its_offset_keeps_no_other():
+    """The member reads the partitions whose offsets came, and hears of the other one."""
+
+    async def scenario(cluster, open_consumer):
+        for part in cluster.add_topic("t", 2):
+            fill(part, 0, 5)
+        answering(cluster, {1: [ErrorCode.TOPIC_AUTHORIZATION_FAILED]})
+        async with open_consumer(group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["t"])
+            records, errors = [], []
+            while len(records) < 5 or not errors:
+                try:
+                    records += [each for batch in await consumer.poll(1000) for each in batch.records]
+                except KafkaError as error:
+                    errors.append(error)
+            assert {each.code for each in errors} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            assert "t-1" in str(errors[0])
+            assert {each.offset for each in records} == set(range(5))
+            assert len(records) == 5
 
     simulate(scenario)
 

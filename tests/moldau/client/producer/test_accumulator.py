@@ -10,7 +10,8 @@ import random
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.accumulator import Accumulator, Limits, Verdict, batch_is_ready
+from moldau.producer.core.accumulator import Accumulator, Verdict, batch_is_ready
+from moldau.producer.core.limits import Limits
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import decode_records, parse_batch_header
 from support.proof import proof_beyond

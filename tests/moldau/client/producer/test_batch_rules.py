@@ -8,8 +8,9 @@ from array import array
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.accumulator import Accumulator, Limits, Verdict, record_size_bound
+from moldau.producer.core.accumulator import Accumulator, Verdict
 from moldau.producer.core.counters import ProducerCounters
+from moldau.producer.core.limits import Limits, record_size_bound
 from moldau.producer.core.partitioner import RoundRobin, Sticky, UniformSticky
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import decode_records, encode_batch, parse_batch_header
@@ -49,10 +50,11 @@ def values(batch):
 
 
 def test_a_batch_that_fits_exactly_is_taken():
-    core = accumulator(buffer_memory=400)
+    size = record_size_bound(None, b"v")
+    core = accumulator(buffer_memory=2 * size)
     assert add(core) is not None
     assert add(core, partition=P1) is not None
-    assert core.memory_used == 400
+    assert core.memory_used == 2 * size
     assert add(core, partition=P2) is None
 
 

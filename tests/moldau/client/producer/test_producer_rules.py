@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.accumulator import Accumulator, Limits
+from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.counters import ProducerCounters
+from moldau.producer.core.limits import Limits
 from moldau.producer.core.partitioner import RoundRobin, Sticky
 from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
 from moldau.producer.core.transaction_values import OffsetToCommit, State

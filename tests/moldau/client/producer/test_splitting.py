@@ -8,7 +8,8 @@ import pytest
 
 from moldau import Consumer, KafkaError, Producer
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.accumulator import Accumulator, Limits, Verdict
+from moldau.producer.core.accumulator import Accumulator, Verdict
+from moldau.producer.core.limits import Limits
 from moldau.producer.delivery import ColumnsDelivery, Delivery
 from moldau.protocol.errors import ErrorCode
 from moldau.records import Compression, decode_records, parse_batch_header
@@ -48,13 +49,13 @@ def carried(batch):
 @pytest.mark.parametrize("code", [TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
 def test_halves_take_place_sequences_and_memory(code, compression):
     core = accumulator(compression=compression)
-    whole = add(core, 5)
+    whole = add(core, 4)
     (batch,) = sent(core)
     _, records = carried(batch)
     reserved = core.memory_used
     assert core.settle(batch, code, 1) is Verdict.SPLIT
     later = add(core, 1, now=1)
-    assert (core.memory_used, list(core.incomplete)) == (reserved + 1000, [*whole.parts, later])
+    assert (core.memory_used, list(core.incomplete)) == (reserved + later.reserved_bytes, [*whole.parts, later])
     (first,) = sent(core, 1)
     assert carried(first) == (0, records[:2])
     assert parse_batch_header(first.data).compression is compression
@@ -64,11 +65,11 @@ def test_halves_take_place_sequences_and_memory(code, compression):
     (second,) = sent(core, 2)
     assert carried(second) == (2, records[2:])
     core.settle(second, ErrorCode.NONE, 3, base_offset=20)
-    assert [Delivery(whole, index, index).result().offset for index in range(5)] == [10, 11, 20, 21, 22]
-    assert ColumnsDelivery(whole, 4, -1).result().offset == 22
+    assert [Delivery(whole, index, index).result().offset for index in range(4)] == [10, 11, 20, 21]
+    assert ColumnsDelivery(whole, 3, -1).result().offset == 21
     (last,) = sent(core, 3)
     assert last is later
-    assert carried(last)[0] == 5
+    assert carried(last)[0] == 4
     core.settle(last, ErrorCode.NONE, 4, base_offset=30)
     assert (core.memory_used, core.incomplete) == (0, {})
 

@@ -217,8 +217,8 @@ PRODUCER_KEYS = (
         group="Producer",
         minimum=0,
         doc="Size of a batch at which it is sent, before compression. Kafka's default is 16384, with which small "
-        "records cost clients and brokers more. buffer.memory counts each open batch with this size. "
-        "Where a topic takes only smaller batches (max.message.bytes), they are split.",
+        "records cost clients and brokers more. Where a topic takes only smaller batches (max.message.bytes), "
+        "the producer splits them, and makes later ones smaller.",
         is_own=True,
     ),
     long(
