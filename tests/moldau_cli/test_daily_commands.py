@@ -260,3 +260,18 @@ def test_a_misspelt_key_is_not_reset(shell):
     assert "topics have no configuration 'retention.m'; did you mean retention.ms?" in done.stderr
     for _ in range(2):  # resetting twice is no error
         shell(*alter, "--delete-config", "retention.ms")
+
+
+@pytest.mark.parametrize(
+    ("entity", "misspelt", "owners", "right"),
+    [
+        ("groups", "consumer.session.timeout", "groups have", "consumer.session.timeout.ms"),
+        ("client-metrics", "interval.m", "client metrics have", "interval.ms"),
+    ],
+)
+def test_a_misspelt_key_of_others_is_not_reset(shell, entity, misspelt, owners, right):
+    """Neither the group nor the subscription exists: keys are known all the same."""
+    alter = ("configs", "alter", "--entity-type", entity, "--entity-name", "absent", "--delete-config")
+    done = shell(*alter, misspelt, code=2)
+    assert f"{owners} no configuration {misspelt!r}; did you mean {right}?" in done.stderr
+    shell(*alter, right)

@@ -14,6 +14,8 @@ from moldau_cli.errors import UsageError
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from moldau import Admin
     from moldau.admin import ConfigEntry, ConfigResource
 
@@ -128,22 +130,30 @@ def alter(
 
 
 async def _refuse_unknown(admin: Admin, resource: ConfigResource, keys: list[str]) -> None:
-    """Refuses to reset keys that topics do not have: the cluster would change nothing, and report success.
+    """Refuses to reset keys that the entity cannot have: the cluster would change nothing, and report success.
 
     Raises:
         UsageError: there is one. Clusters refuse unknown keys of brokers themselves.
     """
     from moldau.admin import ResourceType
+    from moldau.runtime.config import CLIENT_METRICS_CONFIG, GROUP_CONFIG
     from moldau.runtime.config.nearest import NearestNames
 
-    if resource.type is not ResourceType.TOPIC:
+    # Kafka's brokers describe no keys of a subscription that does not exist.
+    kinds: dict[ResourceType, tuple[str, Iterable[str]]] = {
+        ResourceType.TOPIC: ("topics have", ()),
+        ResourceType.GROUP: ("groups have", GROUP_CONFIG.keys),
+        ResourceType.CLIENT_METRICS: ("client metrics have", CLIENT_METRICS_CONFIG.keys),
+    }
+    if resource.type not in kinds:
         return
-    known = {entry.name for entry in (await admin.describe_configs([resource]))[resource].values()}
+    owners, own = kinds[resource.type]
+    known = {entry.name for entry in (await admin.describe_configs([resource]))[resource].values()} | set(own)
     for key in keys:
         if key not in known:
             near = NearestNames(sorted(known)).find(key)
             hint = "" if near is None else f"; did you mean {near}?"
-            raise UsageError(f"topics have no configuration {key!r}{hint}")
+            raise UsageError(f"{owners} no configuration {key!r}{hint}")
 
 
 def _settings_of(file: Path) -> dict[str, str]:
