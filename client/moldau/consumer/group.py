@@ -584,7 +584,5 @@ class GroupClient:
             if error_code:
                 refused[TopicPartition(name, number)] = ErrorCode.of(error_code)
             elif offset >= 0:
-                found[TopicPartition(name, number)] = CommittedOffset(
-                    offset=offset, leader_epoch=epoch, metadata=metadata or ""
-                )
+                found[TopicPartition(name, number)] = CommittedOffset(offset, epoch, metadata or "")
         return code, found, refused

@@ -19,7 +19,7 @@ PATIENCE_MAX = 1024
 
 
 class _TopicSize:
-    """What is known of one topic that refused a batch. Invariant: 1 <= ``limit`` <= ``batch.size``."""
+    """The knowledge about one topic that refused a batch. Invariant: 1 <= ``limit`` <= ``batch.size``."""
 
     __slots__ = ("accepted", "before", "large_in_row", "limit", "patience")
 
