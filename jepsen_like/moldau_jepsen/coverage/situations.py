@@ -15,6 +15,7 @@ from moldau_broker.replication.replica import NO_BROKER, Replica
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
 from moldau_broker.server.data_path.transaction_checks import TransactionChecks
+from moldau_jepsen.coverage.overtaken_syncs import OvertakenSync, sync_watchers
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -64,6 +65,11 @@ class Situation(enum.Enum):
     OVERTAKEN_ANSWER = "answer arrived after a later one on another connection"
     FORMER_MEMBERSHIP = "heartbeat answered after its member had lost its epoch"
     ENDED_DURING_QUESTION = "transaction ended in a partition while its leader asked about one"
+    CUT_DURING_SYNC = "log cut below the end of its sync under way"
+    CLEANED_DURING_SYNC = "segments replaced by the cleaner while the log was synced"
+    ROLLED_DURING_SYNC = "segment began while the log was synced"
+    DELETED_DURING_SYNC = "oldest segments deleted while the log was synced"
+    QUORUM_CUT_DURING_SYNC = "log of the quorum cut below the end of its writes under way"
 
 
 ADMINISTERED = {
@@ -84,6 +90,14 @@ OF_STREAMS = {
     "refused": Situation.STREAMS_COMMIT_REFUSED,
 }
 """Situations by what the streams workload counts."""
+OF_SYNCS = {
+    OvertakenSync.CUT: Situation.CUT_DURING_SYNC,
+    OvertakenSync.REPLACED: Situation.CLEANED_DURING_SYNC,
+    OvertakenSync.ROLLED: Situation.ROLLED_DURING_SYNC,
+    OvertakenSync.DELETED: Situation.DELETED_DURING_SYNC,
+    OvertakenSync.QUORUM_CUT: Situation.QUORUM_CUT_DURING_SYNC,
+}
+"""Situations by how a sync was overtaken."""
 
 
 class _SessionRequest(TypedDict):
@@ -140,6 +154,7 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
         (ListenerHints, "preferred_read_replica", counting_prefer),
         (EpochMembership, "on_epoch_heartbeat", _counting_heartbeat(counts)),
         (TransactionChecks, "verify", _counting_verify(counts)),
+        *sync_watchers(lambda overtaken: counts.update((OF_SYNCS[overtaken],))),
     )
     former = [(owner, name, vars(owner)[name]) for owner, name, _ in replacements]
     try:

@@ -50,6 +50,7 @@ class FaultKind(enum.Enum):
     DISK_HANGS = "disk-hangs"  # a disk, or that of one log directory, answers no sync
     HELD_CALL = "held-call"  # single requests or answers stay in the network, and what follows on their connections
     CORDON = "cordon"  # a log directory of a broker takes no new replicas
+    LATE_SYNC = "late-sync"  # a leader is cut off, and its syncs return only after it has cut what only it has
 
 
 CHAOS_KINDS = (

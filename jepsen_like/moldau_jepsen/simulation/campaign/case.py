@@ -49,6 +49,7 @@ DRAWS = (
     "administration",
     "racks",
     "short_sequences",
+    "timed_syncs",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

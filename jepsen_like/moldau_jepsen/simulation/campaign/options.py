@@ -42,6 +42,7 @@ DELETES_SHARE = 0.3
 ADMINISTRATION_PROBABILITY = 0.15
 RACKS_PROBABILITY = 0.2
 SHORT_SEQUENCES_PROBABILITY = 0.15
+TIMED_SYNCS_PROBABILITY = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,9 @@ class RunOptions:
     have it."""
     short_sequences: bool | None = False
     """Whether sequence numbers of producers begin again after 127; drawn if None, as campaigns have it."""
+    timed_syncs: bool | None = False
+    """Whether logs are synced once a second (``log.flush.interval.ms``), so that syncs run that nothing waits for;
+    drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -306,6 +310,13 @@ def drawn_short_sequences(seed: int, options: RunOptions) -> bool:
     if options.short_sequences is not None:
         return options.short_sequences
     return derive_random(seed, "sequences").random() < SHORT_SEQUENCES_PROBABILITY
+
+
+def drawn_timed_syncs(seed: int, options: RunOptions) -> bool:
+    """Returns whether logs are synced by time; of a stream of its own, as above."""
+    if options.timed_syncs is not None:
+        return options.timed_syncs
+    return derive_random(seed, "timed syncs").random() < TIMED_SYNCS_PROBABILITY
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

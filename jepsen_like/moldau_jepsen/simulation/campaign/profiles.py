@@ -561,6 +561,7 @@ LEFT_OPEN = (
     "administration",
     "racks",
     "short_sequences",
+    "timed_syncs",
     "compaction",
 )
 """Options that campaigns let the seed draw, unless a profile turns them on."""

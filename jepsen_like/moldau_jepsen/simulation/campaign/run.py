@@ -36,6 +36,7 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_sharing,
     drawn_short_sequences,
     drawn_streams,
+    drawn_timed_syncs,
     drawn_transaction_level,
     planned_faults,
 )
@@ -154,6 +155,8 @@ class Run:
             settings |= self.options.streams_options.settings
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
+        if drawn_timed_syncs(self.world.seed, self.options):
+            settings["log.flush.interval.ms"] = "1"
         if has_quotas:
             settings["quota.window.num"] = str(WINDOWS)
         return settings
@@ -182,6 +185,7 @@ class Run:
             "racks": self.cluster.shape.racks,
             "short_sequences": drawn_short_sequences(self.world.seed, self.options),
             "administration": self.clients.administered is not None,
+            "timed_syncs": drawn_timed_syncs(self.world.seed, self.options),
         }
 
     @property

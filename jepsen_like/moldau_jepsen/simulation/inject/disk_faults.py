@@ -138,9 +138,11 @@ class DiskFaults:
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None
-        directories = self._cluster.log_directories(node_id)
-        path = draw.choice(directories)
-        if len(directories) == 1:
+        return self.hang(node_id, draw.choice(self._cluster.log_directories(node_id)))
+
+    def hang(self, node_id: int, path: str) -> Callable[[], None]:
+        """Makes the disk of one log directory answer no sync; returns the function that ends it."""
+        if len(self._cluster.log_directories(node_id)) == 1:
             self._targets.disk_errors[node_id] = None
         else:
             self._targets.directory_errors.setdefault(node_id, {})[path] = None

@@ -43,6 +43,7 @@ STREAMS: Final = {
     "newly": (FaultKind.DISK_HANGS,),
     "calls": (FaultKind.HELD_CALL,),
     "cordons": (FaultKind.CORDON,),
+    "syncs": (FaultKind.LATE_SYNC,),
 }
 """Kinds that came later, in the order in which they came, by the stream that they are drawn from.
 

@@ -1,7 +1,7 @@
 """Executes a plan of faults, and says which failures of nodes the faults explain.
 
 The effect of each kind is in the module of its family: ``process_faults``, ``link_faults``, ``disk_faults``,
-``rot_faults``, ``log_losses``, ``moves``, ``held_calls``.
+``late_syncs``, ``rot_faults``, ``log_losses``, ``moves``, ``held_calls``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from moldau_jepsen.simulation.inject.disk_faults import DiskFaults
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.held_calls import HeldCalls
 from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
+from moldau_jepsen.simulation.inject.late_syncs import LateSyncs
 from moldau_jepsen.simulation.inject.link_faults import LinkFaults
 from moldau_jepsen.simulation.inject.log_losses import LogLosses
 from moldau_jepsen.simulation.inject.moves import Moves
@@ -65,6 +66,7 @@ class FaultInjector:
             **ProcessFaults(self.targets).actions,
             **self._links.actions,
             **self._disks.actions,
+            **LateSyncs(self.targets, self._links, self._disks).actions,
             FaultKind.BIT_ROT: self._rot.strike,
             FaultKind.LOST_LOG: self.log_losses.strike,
             FaultKind.VOTERS: self.moves.remove_voter,

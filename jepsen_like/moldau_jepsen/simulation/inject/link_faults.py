@@ -115,10 +115,13 @@ class LinkFaults:
         others = [other for other in self._targets.hosts(self._targets.everybody) if other != host]
         return others + (self._targets.clients if draw.random() < 0.5 else [])
 
+    def cut_off(self, host: str, others: Sequence[str]) -> Callable[[], None]:
+        """Cuts a host off from others, in both directions; returns the function that ends it."""
+        return self._cut([*((host, other) for other in others), *((other, host) for other in others)])
+
     def _cut_node(self, draw: random.Random) -> Callable[[], None]:
         host = self._cluster.host(self._targets.leader_or_any(draw))
-        others = self._others(host, draw)
-        return self._cut([*((host, other) for other in others), *((other, host) for other in others)])
+        return self.cut_off(host, self._others(host, draw))
 
     def _cut_one_way(self, draw: random.Random) -> Callable[[], None]:
         host = self._cluster.host(draw.choice(self._targets.nodes))

@@ -40,6 +40,7 @@ ALONE: dict[str, Trial] = {
     "one-vote": _trial("raft-votes-twice"),
     "vote-kept": _trial("raft-vote-not-persisted"),
     "committed-is-durable": _trial("raft-commits-on-one"),
+    "counted-is-durable": _trial("raft-truncated-write-counts"),
     "metadata-not-linearizable": _trial("metadata-configuration-late"),
     # metadata
     "partition-state": _trial("empty-elr-unchanged"),

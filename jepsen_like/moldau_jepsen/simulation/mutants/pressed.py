@@ -12,6 +12,7 @@ from moldau_jepsen.simulation.campaign.profile import Profile
 from moldau_jepsen.simulation.campaign.profiles import (
     DECISIONS,
     DIVERGENCE,
+    ELECTIONS,
     GROUPS,
     IMPATIENT,
     OUTAGES,
@@ -438,4 +439,30 @@ SILENCES = replace(
     kinds=(FaultKind.PAUSE, FaultKind.HANG),
     strikes=(3, 4),
     lengths=(5.0, 10.0),
+)
+
+LATE_SYNCS = replace(
+    DIVERGENCE,
+    name="late-syncs",
+    text="leaders are cut off, and syncs of their logs return only after they have cut what only they have",
+    options=replace(
+        DIVERGENCE.options,
+        workload=replace(DIVERGENCE.options.workload, senders=2, assigned_readers=0, sends_per_second=60.0),
+        transactions=False,
+        synced=False,
+        timed_syncs=True,
+        fault_seconds=16.0,
+    ),
+    kinds=(FaultKind.LATE_SYNC,),
+    strikes=(4, 6),
+    lengths=(2.5, 4.5),
+)
+
+LATE_QUORUM_SYNCS = replace(
+    ELECTIONS,
+    name="late-quorum-syncs",
+    text="active controllers are cut off, and their writes are durable only after they have dropped the entries",
+    kinds=(FaultKind.LATE_SYNC,),
+    strikes=(10, 20),
+    lengths=(0.6, 1.4),
 )

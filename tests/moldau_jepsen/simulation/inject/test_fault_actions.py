@@ -50,6 +50,7 @@ VISIBLE = {
     FaultKind.LOSS: "lossy",
     FaultKind.READ_ERROR: "disks",
     FaultKind.DISK_HANGS: "disks",
+    FaultKind.LATE_SYNC: "cut",
 }
 """Kinds whose effect shows one step after their beginning. Others take time or strike by chance: see ``NOTED``."""
 

@@ -60,8 +60,30 @@ def test_a_false_claim_of_a_sync_is_convicted_before_power_loss():
     with planted(MUTANTS["raft-wal-not-synced"]):
         convicted = run_seed(1, options).violations
     assert convicted
-    assert all("committed-is-durable" in one for one in convicted)
+    assert all(": counted-is-durable" in one or ": committed-is-durable" in one for one in convicted)
     assert run_seed(1, options).passed
+
+
+@pytest.mark.parametrize(
+    ("durable", "last", "convicted"),
+    [
+        (2, 2, False),
+        (3, 3, True),  # written, not synced
+        (5, 3, True),  # behind the end of the log
+        (1, 3, False),  # in a snapshot
+    ],
+    ids=["synced", "written", "beyond", "in-a-snapshot"],
+)
+def test_what_a_voter_counts_as_durable_is_on_its_disk(monkeypatch, durable, last, convicted):
+    monkeypatch.setattr(watcher, "has_durable_entry", lambda disk, directory, index: index <= 2)
+    found = []
+    log = SimpleNamespace(base_index=1, last_index=last, entry=lambda index: index)
+    judge = SimpleNamespace(violated=lambda rule, text: found.append(rule))
+    cluster = SimpleNamespace(machines={101: SimpleNamespace(disk=None)})
+    watch = SimpleNamespace(_cluster=cluster, _judge=judge, _commits=CommitRules(lambda rule, text: None))
+    voter = SimpleNamespace(durable_index=durable, log=log)
+    watcher.RuleWatcher._look_at_durable(watch, 101, voter, DIRECTORY)
+    assert found == (["counted-is-durable"] if convicted else [])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Each module judges facts and does not depend on how nodes are built, so tests ca
 one-vote                 a voter gives one vote per epoch, and its epoch never decreases (Raft 5.2)
 vote-kept                a durable vote survives every crash (Raft 5.2)
 committed-is-durable     an entry that the quorum's leader counts as committed is on most voters' disks (Raft 5.3)
+counted-is-durable       an entry that a voter counts as durable is on its own disk
 fenced-not-in-isr        a fenced broker leads no partition and is in no ISR (KIP-841)
 session-timeout-enforced the controller fences a broker whose session ended long ago (KIP-631)
 elr-kept                 a replica that leaves a too small ISR stays eligible unless its state may be lost (KIP-966)

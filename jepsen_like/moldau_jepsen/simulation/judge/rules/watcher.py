@@ -50,13 +50,14 @@ SESSIONS_EVERY_SECONDS = 0.25
 class _Voter:
     """The last observation of one process of a voter."""
 
-    __slots__ = ("commit", "core", "hard_state", "image", "waiting")
+    __slots__ = ("commit", "core", "durable", "hard_state", "image", "waiting")
 
     def __init__(self, core: RaftCore) -> None:
         self.core = core
         self.hard_state: HardState | None = None
         self.waiting: list[tuple[int, HardState]] = []  # (Ready that writes it, state), not durable yet
         self.commit = core.commit_index
+        self.durable: int | None = None  # the index up to which it counts its log as durable
         self.image: MetadataImage | None = None
 
 
@@ -134,7 +135,9 @@ class RuleWatcher:
         while voter.waiting and voter.waiting[0][0] <= core.writes.synced_number:
             _, state = voter.waiting.pop(0)
             self._votes.promised(node_id, state.epoch, state.voted_for)
-        self._commits.durable(node_id, core.durable_index)
+        if core.durable_index != voter.durable:
+            voter.durable = core.durable_index
+            self._look_at_durable(node_id, core, node._directory)
         if core.leader is not None and core.commit_index > voter.commit:
             self._look_at_commit(node_id, core, node._directory)
         voter.commit = core.commit_index
@@ -171,6 +174,20 @@ class RuleWatcher:
             elif world.network.blocked(world.network.host(name), controller):
                 silent[node_id] = "is cut off"
         return silent
+
+    def _look_at_durable(self, node_id: int, core: RaftCore, directory: str) -> None:
+        """Compares the last entry that a voter counts as durable with its disk."""
+        index, log = core.durable_index, core.log
+        self._commits.durable(node_id, index)
+        if index <= log.base_index:
+            return  # a snapshot holds it
+        disk = self._cluster.machines[node_id].disk
+        if index > log.last_index or not has_durable_entry(disk, directory, log.entry(index)):
+            self._judge.violated(
+                "counted-is-durable",
+                f"voter {node_id} counts index {index} as durable, its log ends at {log.last_index}, and its disk "
+                "lacks the entry",
+            )
 
     def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
         """Compares the entries that voters believe durable with their disks.

@@ -9,6 +9,7 @@ from moldau_quorum.log.port import CommittedEntry
 from moldau_quorum.log.raft.core.leader import LeaderRole
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.types import NO_NODE, Configuration
+from moldau_quorum.log.raft.core.writes import Writes
 from moldau_quorum.log.raft.directories import VoterDirectories
 from moldau_quorum.log.raft.envelope import Identity
 from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog, _Segment
@@ -101,6 +102,16 @@ def counts_one_follower_twice() -> list[Patch]:
 
 def wal_not_synced() -> list[Patch]:
     return [(SyncWork, "run", lambda self: None)]
+
+
+def truncated_write_counts() -> list[Patch]:
+    """A write under way counts in full although the log was truncated below its end."""
+
+    def truncated(self: Writes, last_index: int) -> None:
+        self.durable_index = min(self.durable_index, last_index)
+        self.entries_changed(last_index + 1)
+
+    return [(Writes, "truncated", truncated)]
 
 
 def metadata_applied_out_of_order() -> list[Patch]:

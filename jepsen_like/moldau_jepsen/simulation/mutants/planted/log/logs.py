@@ -50,6 +50,17 @@ def rolled_segment_not_synced() -> list[Patch]:
     return [(Flush, "__init__", init)]
 
 
+def void_sync_believed() -> list[Patch]:
+    """A sync counts although the log was cut meanwhile, so what was appended instead counts as durable."""
+    original = Flush.complete
+
+    def complete(self: Flush) -> bool:
+        self._generation = self._log.segments.generation
+        return original(self)
+
+    return [(Flush, "complete", complete)]
+
+
 def recreated_topic_keeps_longer_log() -> list[Patch]:
     return [(loading, "_of_two_topics", lambda log, other: False)]
 

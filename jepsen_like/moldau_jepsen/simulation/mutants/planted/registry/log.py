@@ -7,7 +7,7 @@ from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profiles import CLEANING, DIVERGENCE, RECREATED_TOPICS, REPLICATION, RETENTION
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted.log import housekeeping, logs, truncation
-from moldau_jepsen.simulation.mutants.pressed import LONE_RECREATED_TOPICS, POWER_CUTS, TOMBSTONES
+from moldau_jepsen.simulation.mutants.pressed import LATE_SYNCS, LONE_RECREATED_TOPICS, POWER_CUTS, TOMBSTONES
 
 LOG = (
     Mutant(
@@ -44,6 +44,13 @@ LOG = (
         text="a sync leaves out the segments that were closed since the one before",
         patches=logs.rolled_segment_not_synced,
         profile=POWER_CUTS,
+    ),
+    Mutant(
+        name="void-sync-believed",
+        area="log",
+        text="a sync counts as a whole although the log was cut while it ran",
+        patches=logs.void_sync_believed,
+        profile=LATE_SYNCS,
     ),
     Mutant(
         name="recreated-topic-keeps-longer-log",

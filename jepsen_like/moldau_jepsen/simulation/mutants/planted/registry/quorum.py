@@ -5,6 +5,7 @@ from __future__ import annotations
 from moldau_jepsen.simulation.campaign.profiles import ELECTIONS, LOST_VOTERS
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import quorum
+from moldau_jepsen.simulation.mutants.pressed import LATE_QUORUM_SYNCS
 
 QUORUM = (
     Mutant(
@@ -54,6 +55,13 @@ QUORUM = (
         text="the sync of the metadata log does nothing",
         patches=quorum.wal_not_synced,
         profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-truncated-write-counts",
+        area="quorum",
+        text="a write counts in full as durable although its entries were dropped while it ran",
+        patches=quorum.truncated_write_counts,
+        profile=LATE_QUORUM_SYNCS,
     ),
     Mutant(
         name="raft-emptied-voter-accepted",
