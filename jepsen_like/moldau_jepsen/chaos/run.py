@@ -401,7 +401,9 @@ class _Run:
         controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
         async with Operator(self.environment, cluster.bootstrap, controllers) as operator:
             synced = options.settings.get(FLUSH_MESSAGES) == "1"
-            nemesis = Nemesis(cluster, links, operations, report, voters=operator, synced=synced)
+            nemesis = Nemesis(
+                cluster, links, operations, report, voters=operator, cordons=operator.cordons, synced=synced
+            )
             await self._strike(nemesis, plan)
         try:
             await trio.to_thread.run_sync(lambda: cluster.wait_ready(cluster.nodes, timeout_ms=READY_TIMEOUT_MS))

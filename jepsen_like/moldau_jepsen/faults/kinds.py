@@ -72,6 +72,7 @@ CHAOS_KINDS = (
     FaultKind.REASSIGN,
     FaultKind.ELECT,
     FaultKind.VOTERS,
+    FaultKind.CORDON,
 )
 """Kinds that chaos inflicts on real processes, in the order in which plans draw them."""
 

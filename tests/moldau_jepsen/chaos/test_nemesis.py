@@ -23,6 +23,7 @@ from moldau_jepsen.launcher.spec import LauncherError
 from moldau_jepsen.launcher.undo import PowerLoss
 from support.kit.nemesis_values import (
     ValueCluster,
+    ValueCordons,
     ValueLinks,
     ValueOperations,
     ValueVoters,
@@ -35,11 +36,11 @@ from support.kit.nemesis_values import (
 @pytest.mark.parametrize("kind", list(CHAOS_KINDS))
 def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     events: list[FaultEvent] = []
-    cluster, voters, operations = ValueCluster(), ValueVoters(), ValueOperations()
+    cluster, voters, operations, cordons = ValueCluster(), ValueVoters(), ValueOperations(), ValueCordons()
     links = Links({}) if kind in PROXY_KINDS else ValueLinks()
 
     async def main() -> None:
-        nemesis = Nemesis(cluster, links, operations, events.append, voters=voters, in_thread=inline)
+        nemesis = Nemesis(cluster, links, operations, events.append, voters=voters, cordons=cordons, in_thread=inline)
         await nemesis.run([fault(kind, TARGETS[kind][-1])])
         assert not nemesis.deaths
 
@@ -59,6 +60,7 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
             assert calm_disk(control) == control
             assert control.rate == 1.0
     assert [call for call, _ in voters.calls] == (["remove", "add"] if kind is FaultKind.VOTERS else [])
+    assert cordons.calls == ([("cordon", 2), ("uncordon", 2)] if kind is FaultKind.CORDON else [])
     asked = {FaultKind.REASSIGN: ["reassign"], FaultKind.ELECT: ["elect"]}.get(kind, [])
     assert [call for call, _ in operations.calls] == asked
     assert not asked or events[0].detail == operations.calls[0][1]
@@ -163,7 +165,13 @@ def test_recovery_after_any_plan_restores_all_nodes_and_links() -> None:
             cluster: ValueCluster = cluster, links: Links = links, plan: tuple[TargetedFault, ...] = plan
         ) -> None:
             nemesis = Nemesis(
-                cluster, links, ValueOperations(), lambda event: None, voters=ValueVoters(), in_thread=inline
+                cluster,
+                links,
+                ValueOperations(),
+                lambda event: None,
+                voters=ValueVoters(),
+                cordons=ValueCordons(),
+                in_thread=inline,
             )
             with trio.move_on_after(0.25):
                 await nemesis.run(plan)
@@ -433,3 +441,31 @@ def test_a_corrected_clock_shows_wall_time_and_is_monotonic() -> None:
     assert shown - right.rate_since_ms + right.wall_offset_ms == 0
     with pytest.raises(ValueError, match="no order"):
         draw_order(FaultKind.KILL, random.Random(1))
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_a_refused_cordon_counts_for_nothing(restored: bool) -> None:
+    """Whatever was answered, recovery lets all brokers take replicas again, or the run says which did not."""
+    events: list[FaultEvent] = []
+    deaths: list[str] = []
+    cordons = ValueCordons(answer="REQUEST_TIMED_OUT", restored=restored)
+
+    async def main() -> None:
+        nemesis = Nemesis(ValueCluster(), None, ValueOperations(), events.append, cordons=cordons, in_thread=inline)
+        await nemesis.run([fault(FaultKind.CORDON, Target.LEADERS)])
+        await nemesis.recover()
+        deaths.extend(nemesis.deaths)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (events[0].nodes, events[0].took_effect) == ((2,), False)
+    assert events[0].detail == "2: REQUEST_TIMED_OUT, then REQUEST_TIMED_OUT"
+    assert [death.partition(" again")[0] for death in deaths] == ([] if restored else ["not all brokers take replicas"])
+
+
+def test_a_cordon_needs_an_operator() -> None:
+    async def main() -> None:
+        nemesis = Nemesis(ValueCluster(), None, ValueOperations(), lambda event: None, in_thread=inline)
+        with pytest.RaisesGroup(pytest.RaisesExc(LauncherError, match="fault cordon needs a cluster")):
+            await nemesis.run([fault(FaultKind.CORDON, Target.ONE)])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -115,6 +115,24 @@ class ValueVoters:
         return self.restored
 
 
+@dataclass
+class ValueCordons:
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    answer: str = "done"
+    restored: bool = True
+
+    async def cordon(self, broker_id: int) -> str:
+        self.calls.append(("cordon", broker_id))
+        return self.answer
+
+    async def uncordon(self, broker_id: int) -> str:
+        self.calls.append(("uncordon", broker_id))
+        return self.answer
+
+    async def uncordon_all(self, timeout_s: float) -> bool:
+        return self.restored
+
+
 class ValueLinks(LinkRules):
     """Rules without an effect; calls block, as those of namespaces do, and are refused outside of ``inline``."""
 

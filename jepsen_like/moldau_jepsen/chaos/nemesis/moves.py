@@ -1,4 +1,4 @@
-"""Changes the quorum of a running cluster as an operator does: removes voters and adds them again."""
+"""Changes a running cluster as an operator does: removes voters and adds them again, and cordons brokers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import trio
 
 from moldau.admin import Admin
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_jepsen.chaos.nemesis.cordons import DirectoryCordons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,8 @@ class Operator:
         self._controllers = dict(controllers)
         config = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": ANSWER_TIMEOUT_MS, "client.id": "operator"}
         self._admin = Admin(config, environment=environment)
+        self.cordons = DirectoryCordons(self._admin)
+        """Cordons brokers."""
         self.removed: dict[int, None] = {}
         """Controllers whose vote was taken away, as far as this operator knows."""
 

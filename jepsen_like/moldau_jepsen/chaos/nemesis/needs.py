@@ -84,3 +84,19 @@ class Voters(Protocol):
     async def restore_voters(self, timeout_s: float) -> bool:
         """Gives every vote back that was taken; returns whether that was done in time."""
         ...
+
+
+class Cordons(Protocol):
+    """Cordons of log directories, as ``moldau_jepsen.chaos.nemesis.cordons.DirectoryCordons`` makes them."""
+
+    async def cordon(self, broker_id: int) -> str:
+        """Keeps new replicas away from a broker; returns what was answered, for the report."""
+        ...
+
+    async def uncordon(self, broker_id: int) -> str:
+        """Lets it take replicas again."""
+        ...
+
+    async def uncordon_all(self, timeout_s: float) -> bool:
+        """Lets all brokers take replicas again; returns whether that was done in time."""
+        ...

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import trio
 
+from moldau_jepsen.chaos.nemesis.cordons import strike_cordons
 from moldau_jepsen.chaos.nemesis.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.nemesis.schedule import choose_nodes
 from moldau_jepsen.chaos.network.rules import CLIENT, DELAY, LOSS, RATE, Link, LinkFaults, LinkRule
@@ -28,7 +29,7 @@ from moldau_jepsen.launcher.spec import LauncherError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau_jepsen.chaos.nemesis.needs import Cluster, Operations, Voters
+    from moldau_jepsen.chaos.nemesis.needs import Cluster, Cordons, Operations, Voters
     from moldau_jepsen.chaos.network.rules import InThread, LinkRules
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.spec import Node
@@ -122,6 +123,7 @@ class Nemesis:
         report: Callable[[FaultEvent], None],
         *,
         voters: Voters | None = None,
+        cordons: Cordons | None = None,
         synced: bool = False,
         in_thread: InThread = trio.to_thread.run_sync,
     ) -> None:
@@ -138,6 +140,7 @@ class Nemesis:
         self._power_lost: _PowerLost | None = None
         self._in_thread = in_thread
         self._voters = voters
+        self._cordons = cordons
         self._synced = synced
         self._rotten: dict[int, str] = {}  # nodes with damaged records, whose disk is to be replaced
         self._failed_until: dict[int, float] = {}  # nodes whose disk failed a moment ago
@@ -174,6 +177,8 @@ class Nemesis:
             await self._replace_disk(node_id, is_last=True)
         if self._voters is not None and not await self._voters.restore_voters(RESTORE_TIMEOUT_S):
             self.deaths.append(f"not all controllers vote again {RESTORE_TIMEOUT_S:g} s after the last fault")
+        if self._cordons is not None and not await self._cordons.uncordon_all(RESTORE_TIMEOUT_S):
+            self.deaths.append(f"not all brokers take replicas again {RESTORE_TIMEOUT_S:g} s after the last fault")
 
     async def watch(self) -> None:
         """Notices nodes that end by themselves, until cancelled: each is a death, and is started again."""
@@ -276,6 +281,13 @@ class Nemesis:
         match fault.kind:
             case FaultKind.REASSIGN | FaultKind.ELECT | FaultKind.VOTERS:
                 action = await self._churn(fault, draw, end)
+            case FaultKind.CORDON:
+                if self._cordons is None:
+                    raise LauncherError(f"fault {fault.kind.value} needs a cluster that the run starts")
+                leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
+                brokers = choose_nodes(fault.target, [node.node_id for node in self._cluster.brokers], leaders, draw)
+                cordoned, answers = await strike_cordons(self._cordons, brokers, end)
+                action = _Action(cordoned or brokers, answers, bool(cordoned))
             case FaultKind.KILL | FaultKind.PAUSE | FaultKind.RESTART:
                 action = await self._strike_processes(fault, draw, end)
             case FaultKind.POWER:

@@ -43,6 +43,7 @@ TARGETS: dict[FaultKind, tuple[Target, ...]] = {
     FaultKind.REASSIGN: (Target.ONE,),
     FaultKind.ELECT: (Target.ALL,),
     FaultKind.VOTERS: (Target.ONE, Target.LEADERS),
+    FaultKind.CORDON: (Target.ONE, Target.LEADERS),
 }
 
 CHURN = (FaultKind.REASSIGN, FaultKind.ELECT, FaultKind.VOTERS)
