@@ -123,9 +123,9 @@ class CoreDriver:
             self.log.append(append)
             self.perform(self.core.committed(append.append_id, self.moment()))
 
-    def refuse(self, code: ErrorCode) -> None:
-        """Refuses the oldest pending write."""
-        append = self.uncommitted.pop(0)
+    def refuse(self, code: ErrorCode, *, newest: bool = False) -> None:
+        """Refuses the oldest pending write, or the newest one while the log still holds those before it."""
+        append = self.uncommitted.pop(-1 if newest else 0)
         self.perform(self.core.failed(append.append_id, code, self.moment()))
 
     def pass_time(self, milliseconds: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau_broker.coordinator.group.core.records import OffsetRecord, parse_record
+from moldau_broker.coordinator.group.core.records import GroupRecord, OffsetRecord, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,11 +98,22 @@ class PendingWrite:
     producer: TransactionalProducer | None = None
     marker: Marker | None = None
     then: Continuation | None = None
-    _offsets: tuple[OffsetRecord, ...] | None = None
+    _parsed: tuple[tuple[OffsetRecord, ...], tuple[GroupRecord, ...]] | None = None
 
     def offset_records(self) -> tuple[OffsetRecord, ...]:
-        """Returns the offset records of the write; parses them at the first call only."""
-        if self._offsets is None:
-            parsed = (parse_record(*record) for record in self.records)
-            self._offsets = tuple(record for record in parsed if isinstance(record, OffsetRecord))
-        return self._offsets
+        """Returns the offset records of the write."""
+        return self._by_kind()[0]
+
+    def group_records(self) -> tuple[GroupRecord, ...]:
+        """Returns the generations of classic groups, and their tombstones, of the write."""
+        return self._by_kind()[1]
+
+    def _by_kind(self) -> tuple[tuple[OffsetRecord, ...], tuple[GroupRecord, ...]]:
+        """Parses the records at the first call only."""
+        if self._parsed is None:
+            parsed = [parse_record(*record) for record in self.records]
+            self._parsed = (
+                tuple(record for record in parsed if isinstance(record, OffsetRecord)),
+                tuple(record for record in parsed if isinstance(record, GroupRecord)),
+            )
+        return self._parsed

@@ -570,6 +570,21 @@ def test_a_group_whose_end_was_refused_keeps_its_generation(expires: bool) -> No
     assert member.generation == 1
 
 
+def test_generations_in_flight_count_for_a_deleted_group() -> None:
+    """The log may commit them after it has refused the tombstone."""
+    driver = CoreDriver()
+    (member,) = stable_group(driver, 1)
+    driver.auto_commit = False
+    driver.send(leave_request((member.member_id, None)), 5)
+    driver.send(DeleteGroupsRequest(groups_names=["g"]), 2)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS, newest=True)
+    later = Consumer(driver)
+    later.join(3)
+    driver.pass_time(MINUTE_MS)
+    later.joined()
+    assert later.generation == 3, "2 is that of the empty group, whose record is in the log"
+
+
 def test_a_group_whose_expiry_was_refused_expires_later() -> None:
     driver = CoreDriver(GroupConfig(offsets_retention_check_interval_ms=MINUTE_MS))
     (member,) = stable_group(driver, 1)

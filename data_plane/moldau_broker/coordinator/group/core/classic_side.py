@@ -51,8 +51,8 @@ class ClassicSide:
 
     def generation(self, group_id: str) -> int:
         """Returns the generation of a group; 0 if there is none."""
-        group = self._rebalancer.groups.get(group_id) or self._written.get(group_id)
-        return 0 if group is None else group.generation
+        group = self._rebalancer.groups.get(group_id)
+        return self._membership.former_generation(group_id) if group is None else group.generation
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
         """Drops an unused classic group, and returns its tombstone if the log has it."""

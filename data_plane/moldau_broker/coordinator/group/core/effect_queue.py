@@ -94,6 +94,12 @@ class EffectQueue:
         """Returns the offsets that are written but not committed yet, in the order of the log."""
         return [record for pending in self.pending.values() for record in pending.offset_records()]
 
+    def generation_in_flight(self, group_id: str) -> int:
+        """Returns the highest generation of a classic group that is written but not committed yet; 0 if none is."""
+        records = (record for pending in self.pending.values() for record in pending.group_records())
+        ours = (record.value.generation for record in records if record.group_id == group_id and record.value)
+        return max(ours, default=0)
+
     def cancel_deadline(self, pending: PendingWrite) -> None:
         """Cancels the deadline of a write whose outcome has been delivered."""
         self._deadlines.cancel((_COMMIT, str(pending.append_id)))

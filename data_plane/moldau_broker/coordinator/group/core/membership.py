@@ -80,9 +80,7 @@ class Membership:
             group = self.groups[request.group_id] = Group(
                 group_id=request.group_id, state_since_ms=moment.wall_ms, memory=self._memory
             )
-            # The log may still refuse the tombstone of a group that was deleted: its generations go on.
-            written = self._written.get(request.group_id)
-            group.generation = 0 if written is None else written.generation
+            group.generation = self.former_generation(request.group_id)
         if self._is_full(group, request):
             member = group.members.get(request.member_id)
             if member is not None:
@@ -97,6 +95,15 @@ class Membership:
         if not request.member_id:
             return self._join_unknown(group, request_id, request, context, moment)
         return self._join_known(group, request_id, request, context, moment)
+
+    def former_generation(self, group_id: str) -> int:
+        """Returns the generation after which those of a group go on that is not in memory.
+
+        The log may hold records of a group that was deleted: it can still refuse the tombstone, and commit generations
+        that were written before.
+        """
+        written = self._written.get(group_id)
+        return max(0 if written is None else written.generation, self._effects.generation_in_flight(group_id))
 
     def _is_full(self, group: Group, request: JoinGroupRequest) -> bool:
         """Returns whether the group has no room for the sender.
