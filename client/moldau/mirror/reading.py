@@ -78,6 +78,7 @@ class SourceReader:
         self._retry_at_ms: dict[TopicPartition, float] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._held: dict[TopicPartition, None] = {}
+        self._starting: dict[TopicPartition, bool] = {}  # whose first offset is not known yet: whether it is the end
         self._retry = BackoffPolicy(initial_ms=FIRST_RETRY_MS, max_ms=retry_max_ms)
 
     def want(self, topics: Mapping[str, SourceTopic]) -> None:
@@ -97,8 +98,12 @@ class SourceReader:
             KafkaError: the source cannot be read; errors of single partitions are logged and tried again.
         """
         if self._wanted is not None and may_assign:
-            await self._assign()
+            self._assign()
         self._resume_due()
+        for partition in list(self._starting):
+            offset = self._consumer.position_nowait(partition)
+            if offset is not None:
+                self._start_known(partition, offset)
         if not self._ids:
             await trio.sleep(min(timeout_ms, _IDLE_MS) / 1000)
             return []
@@ -115,62 +120,69 @@ class SourceReader:
             self._logger.warning("source-fetch-failed", error=error)
             await trio.sleep(_IDLE_MS / 1000)
             return []
-        return [
-            Part(self.progress.generation(part.topic_partition), part) for part in found if await self._is_current(part)
-        ]
+        return [Part(self.progress.generation(part.topic_partition), part) for part in found if self._is_current(part)]
 
     # --- assignment
 
-    async def _assign(self) -> None:
-        wanted = self._wanted
+    def _assign(self) -> None:
+        wanted, self._wanted = self._wanted, None
         assert wanted is not None
         former = self._ids
-        added = {partition: topic_id for partition, topic_id in wanted.items() if partition not in former}
-        starts = await self._starts(added)
-        if self._wanted is wanted:
-            self._wanted = None
-        # No checkpoint from here on: the consumer must not look for positions by itself.
         for partition in [each for each in former if each not in wanted]:
             self._forget(partition)
         self._ids = {partition: former.get(partition, topic_id) for partition, topic_id in wanted.items()}
         self._consumer.assign(self._ids)
-        for partition, (position, is_news) in starts.items():
-            self._go(partition, position, is_news=is_news)
-        self._is_first = False
+        # No checkpoint until each has its place: the consumer must not look for positions by itself.
         for partition, topic_id in wanted.items():
+            if partition not in former:
+                self._start(partition, topic_id)
             # The id before the present one comes from a broker that is behind.
-            if topic_id not in (self._ids[partition], self._former_ids.get(partition)):
-                await self._recreated(partition, topic_id)
+            elif topic_id not in (self._ids[partition], self._former_ids.get(partition)):
+                self._recreated(partition, topic_id)
+        self._is_first = False
 
     def _forget(self, partition: TopicPartition) -> None:
         found = self.progress.by_partition.get(partition)
-        if found is not None:
+        if found is not None and partition not in self._starting:
             self._stored[partition] = found.position  # the topic may come back, and be the same one
         self.progress.end(partition)
         self._statistics.partitions.pop(partition, None)
-        for table in (self._retry_at_ms, self._failures, self._held, self._former_ids):
+        for table in (self._retry_at_ms, self._failures, self._held, self._former_ids, self._starting):
             table.pop(partition, None)
 
-    async def _starts(self, added: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, tuple[Position, bool]]:
-        """Returns where partitions begin, and whether the target does not know it yet."""
-        starts: dict[TopicPartition, tuple[Position, bool]] = {}
-        for partition, topic_id in added.items():
-            stored = self._stored.get(partition)
-            start = stored_start(stored, topic_id)
-            if start is not None:
-                starts[partition] = start, False
-            elif stored is not None:
-                self._logger.warning("source-topic-recreated", partition=partition, former=stored.topic_id)
-        fresh = [partition for partition in added if partition not in starts]
-        if fresh:
-            at_end = self._is_first and self._starts_at_end
-            ask = self._consumer.end_offsets if at_end else self._consumer.beginning_offsets
-            for partition, offset in (await ask(fresh)).items():
-                starts[partition] = Position(offset, added[partition]), True
-        return starts
+    def _start(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Begins where the target knows the partition, else at its start, or at its end."""
+        stored = self._stored.get(partition)
+        start = stored_start(stored, topic_id)
+        if start is not None:
+            self._go(partition, start)
+            return
+        if stored is not None:
+            self._logger.warning("source-topic-recreated", partition=partition, former=stored.topic_id)
+        self._go_to_edge(partition, at_end=self._is_first and self._starts_at_end)
+
+    def _go_to_edge(self, partition: TopicPartition, *, at_end: bool) -> None:
+        """Begins at the start or at the end of a partition, as soon as its leader names the offset.
+
+        The other partitions do not wait for a leader that is down.
+        """
+        self.progress.begin(partition, Position(0, self._ids[partition]))
+        self._syncs.forget(partition)
+        self._starting[partition] = at_end
+        if at_end:
+            self._consumer.seek_to_end(partition)
+        else:
+            self._consumer.seek_to_beginning(partition)
+        self._statistics.state(partition).position = 0
+
+    def _start_known(self, partition: TopicPartition, offset: int) -> None:
+        del self._starting[partition]
+        self.progress.begin(partition, Position(offset, self._ids[partition]), is_news=True)
+        self._statistics.state(partition).position = offset
 
     def _go(self, partition: TopicPartition, position: Position, *, is_news: bool = False) -> None:
         self.progress.begin(partition, position, is_news=is_news)
+        self._starting.pop(partition, None)
         self._syncs.forget(partition)
         self._consumer.seek(partition, position.offset, leader_epoch=position.leader_epoch)
         state = self._statistics.state(partition)
@@ -178,7 +190,7 @@ class SourceReader:
 
     # --- positions that are gone
 
-    async def _is_current(self, part: EncodedBatches) -> bool:
+    def _is_current(self, part: EncodedBatches) -> bool:
         """Returns whether a part belongs to the topic that is mirrored now; handles it if not."""
         partition = part.topic_partition
         known = self._ids.get(partition)
@@ -188,19 +200,21 @@ class SourceReader:
             if part.topic_id == self._former_ids.get(partition):
                 self.back_to(partition)  # an answer of a broker that still has the deleted topic
             else:
-                await self._recreated(partition, part.topic_id)
+                self._recreated(partition, part.topic_id)
             return False
+        if partition in self._starting:
+            batches = part.batches
+            self._start_known(partition, batches[0].first_offset if batches else part.next_offset)
         state = self._statistics.state(partition)
         state.end_offset = part.high_watermark
         return True
 
-    async def _recreated(self, partition: TopicPartition, topic_id: UUID) -> None:
+    def _recreated(self, partition: TopicPartition, topic_id: UUID) -> None:
         former = self._ids.get(partition, ZERO_UUID)
         self._logger.warning("source-topic-recreated", partition=partition, former=former, present=topic_id)
-        start = (await self._consumer.beginning_offsets([partition]))[partition]
         self._former_ids[partition] = former
         self._ids[partition] = topic_id
-        self._go(partition, Position(start, topic_id), is_news=True)
+        self._go_to_edge(partition, at_end=False)
 
     async def _out_of_range(self, partition: TopicPartition, offset: int) -> None:
         """Goes to the first record that the source still has; it logs what cannot be mirrored any longer."""
@@ -230,7 +244,9 @@ class SourceReader:
     def back_to(self, partition: TopicPartition) -> None:
         """Reads a partition again from the position that the target has acknowledged."""
         found = self.progress.by_partition.get(partition)
-        if found is not None:
+        if found is not None and partition in self._starting:
+            self._go_to_edge(partition, at_end=self._starting[partition])
+        elif found is not None:
             self._go(partition, found.position, is_news=True)
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:

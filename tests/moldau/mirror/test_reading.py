@@ -189,3 +189,22 @@ def test_a_partition_that_comes_back_keeps_its_place():
         assert await lab.take(10) == numbers(10, 20)
 
     simulate(scenario)
+
+
+def test_a_partition_without_a_leader_does_not_stop_the_others():
+    """Where it begins is not known before it has a leader; that held up all partitions, and ended the source."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 20)
+        (other,) = cluster.add_topic("u")
+        other.leader = -1
+        topics = {name: SourceTopic(topic_id=cluster.ids[name], partitions=1) for name in ("t", "u")}
+        lab.reader.want(topics)
+        began = trio.current_time()
+        assert await lab.take(20) == numbers(0, 20)
+        assert trio.current_time() - began < 5
+        fill(other, 20, 40)
+        other.leader = 1
+        assert await lab.take(20) == numbers(20, 40)
+
+    simulate(scenario)
