@@ -50,6 +50,10 @@ class EpochGroupClient(GroupClient):
         self._wakes = Signal()
         self._answered = Signal()
         self._is_due = True
+        # The ids of topics in the last target, and of those that are held: the metadata may lose a topic meanwhile,
+        # if it was deleted, or a broker that is behind was asked.
+        self._given_ids: Mapping[str, UUID] = {}
+        self._held_topic_ids: Mapping[str, UUID] = {}
 
     async def join(
         self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
@@ -80,15 +84,17 @@ class EpochGroupClient(GroupClient):
         target = sorted(self._epochs.target or ())
         if any(topic_id not in names for topic_id, _ in target):
             return None
+        self._given_ids = {names[topic_id]: topic_id for topic_id, _ in target}
         return [TopicPartition(names[topic_id], number) for topic_id, number in target]
 
     def still_given(self, assigned: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Returns the partitions of an assignment that the coordinator has not taken back meanwhile."""
-        current = dict.fromkeys(self._named() or ())
-        return [partition for partition in assigned if partition in current]
+        ids, target = self._given_ids, self._epochs.target or ()
+        return [partition for partition in assigned if (ids.get(partition.topic), partition.partition) in target]
 
     def adopted(self) -> None:
         """Sends a heartbeat soon that names the partitions the member holds now."""
+        self._held_topic_ids = self._given_ids
         self._wake()
 
     def _wake(self) -> None:
@@ -96,8 +102,8 @@ class EpochGroupClient(GroupClient):
         self._wakes.notify()
 
     def _held_ids(self) -> list[tuple[UUID, int]]:
-        metadata = self._client.cluster_metadata
-        return [(metadata.topic_id(partition.topic), partition.partition) for partition in self._held()]
+        ids = self._held_topic_ids
+        return [(ids[partition.topic], partition.partition) for partition in self._held() if partition.topic in ids]
 
     async def heartbeat_forever(self, last_poll_ms: Callable[[], float], changed: Callable[[], None]) -> None:
         """Sends heartbeats until cancelled; calls ``changed`` when a poll has something to do."""

@@ -233,14 +233,16 @@ class Rebalancer:
         """Takes over an assignment: revokes the lost partitions (cooperative), then begins the new ones."""
         membership = self.membership
         if not join.is_adopted:
-            wanted = dict.fromkeys(join.assigned)
+            wanted = dict.fromkeys(self._group.still_given(join.assigned))
             held = dict.fromkeys(self._positions.by_partition)
             revoked = [partition for partition in held if partition not in wanted]
             if revoked:
                 await self._commit()
                 await self._revoke(revoked)
                 membership.rejoin("partitions were given up and can be assigned to others")
-            join.assigned = self._group.still_given(join.assigned)
+            # What the coordinator has taken back meanwhile does not begin; what is held ends with the next takeover.
+            given = dict.fromkeys(self._group.still_given(join.assigned))
+            join.assigned = [partition for partition in wanted if partition in held or partition in given]
             join.added = [partition for partition in join.assigned if partition not in held]
             if self._pattern is None:
                 for partition in join.added:

@@ -351,15 +351,17 @@ class Membership:
 
         Returns None for a static member, which keeps its place until its session ends, and for one that never joined.
         """
-        if not self.member_id or self.identity.instance_id is not None:
+        member_id = self.member_id
+        if not member_id:
             return None
-        request = LeaveGroupRequest(
-            group_id=self.identity.group_id,
-            member_id=self.member_id,
-            members=[MemberIdentity(member_id=self.member_id, reason=reason)],
-        )
         self.lose_member_id(reason)
-        return request
+        if self.identity.instance_id is not None:
+            return None
+        return LeaveGroupRequest(
+            group_id=self.identity.group_id,
+            member_id=member_id,
+            members=[MemberIdentity(member_id=member_id, reason=reason)],
+        )
 
 
 def assign_partitions(

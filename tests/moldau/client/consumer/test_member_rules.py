@@ -1,12 +1,14 @@
 """Goal: a consumer says the right things of itself, and hands out the right bytes, where stories get by chance only.
 
-Method: the pure cores alone.
+Method: the pure cores alone, and the client of a coordinator without connections.
 """
 
 import dataclasses
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+import trio
 
 from moldau import TopicPartition
 from moldau.cluster.group_bytes import encode_assignment
@@ -16,6 +18,7 @@ from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.fetch_session import Asked, FetchSession
 from moldau.consumer.core.membership import GroupIdentity, Membership
 from moldau.consumer.core.positions import PartitionPosition
+from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.protocol.codec import decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import (
@@ -91,6 +94,25 @@ def joined(instance_id=None):
     membership.take_target()
     membership.take_over()
     return membership
+
+
+def test_a_topic_that_metadata_lose_costs_no_partition():
+    """It was deleted, or a broker that is behind was asked, between the target and its takeover, or afterwards."""
+    membership = EpochMembership(IDENTITY, "M", None)
+    names = {TOPIC: "t", UUID(int=2): "u"}
+    client = SimpleNamespace(cluster_metadata=SimpleNamespace(topic_names=lambda: names))
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    positions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    group = EpochGroupClient(client, "g", config, membership, lambda: positions)
+    membership.want(["t"])
+    heartbeat(membership, 3, [0, 1])
+    assert trio.run(group.join, ["t"], [], dict) == positions
+    names.clear()
+    assert group.still_given(positions) == positions
+    group.adopted()
+    assert group._held_ids() == [(TOPIC, 0), (TOPIC, 1)], "the coordinator would give them to others"
+    membership.target = frozenset({(TOPIC, 1)})
+    assert group.still_given(positions) == positions[1:]
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])

@@ -241,3 +241,37 @@ def test_a_group_changes_its_protocol_while_it_reads(strategy: str) -> None:
         check_spans(workers)
 
     run_cluster(scenario, seed=1, brokers=3, **SETTINGS)
+
+
+def test_what_is_taken_back_before_a_poll_is_revoked() -> None:
+    """The group gives a busy member a partition, and takes others: the callback must hear of these, to commit them."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t", partitions=3)
+        options = {"enable_auto_commit": "false", "max_poll_records": "1"}
+        busy, other = Worker(cluster, "busy", **options), Worker(cluster, "other")
+        for value in range(30):
+            leader = await cluster.leader("t", value % 3)
+            await cluster.client(leader).produce("t", batch(b"%d" % value), partition=value % 3)
+        server = {"bootstrap.servers": "b1:9092"}
+        async with (
+            Admin(server, environment=cluster.client_environment) as admin,
+            busy.consumer as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            consumer.subscribe(["t"])
+            while len(busy.since) < 3:
+                await consumer.poll(100)
+            await admin.create_partitions({"t": 4})
+            await trio.sleep(2)
+            assert await consumer.poll(100), "the first poll after the news returns records, and takes nothing over"
+            nursery.start_soon(other.run)
+            await trio.sleep(3)
+            assert len(busy.since) == 3, "the story needs a member that has not polled"
+            with trio.fail_after(30):
+                while len(consumer.assignment) != 2 or len(other.since) != 2:
+                    await consumer.poll(100)
+            assert sorted(busy.since) == sorted(consumer.assignment)
+            other.end.set()
+
+    run_cluster(scenario, **SETTINGS)
