@@ -97,6 +97,8 @@ async def handle_delete_records(
 
 
 def _delete(partition: Partition, offset: int) -> int:
+    if partition.is_internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only coordinators delete records of internal topics")
     if partition.log.config.compact and not partition.log.config.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
     high_watermark = partition.replica.high_watermark

@@ -37,7 +37,8 @@ class Replicas:
     def partition(self) -> Any:
         config = SimpleNamespace(compact=False, delete=True)
         log = SimpleNamespace(config=config, delete_records=lambda offset: offset)
-        return SimpleNamespace(is_leader=True, log=log, replica=SimpleNamespace(high_watermark=10))
+        replica = SimpleNamespace(high_watermark=10)
+        return SimpleNamespace(is_leader=True, is_internal=False, log=log, replica=replica)
 
     def note_change(self, partition: Any) -> None:
         """The followers hear of the new log start."""
@@ -49,9 +50,9 @@ class Replicas:
         return self.low
 
 
-def codes(follow: Any) -> tuple[list[int], float]:
+def codes(follow: Any, replicas: Replicas | None = None) -> tuple[list[int], float]:
     """Deletes the first five records of each partition; returns the error codes, and how long that took."""
-    replicas = Replicas(follow)
+    replicas = Replicas(follow) if replicas is None else replicas
     request = DeleteRecordsRequest(
         timeout_ms=TIMEOUT_MS,
         topics=[
@@ -91,3 +92,15 @@ def test_one_time_limit_holds_for_all_partitions() -> None:
     found, took_s = codes(follow)
     assert found == [ErrorCode.REQUEST_TIMED_OUT] * 3
     assert took_s == pytest.approx(TIMEOUT_MS / 1_000)
+
+
+def test_records_of_internal_topics_stay() -> None:
+    """The states of share groups lie in a topic without compaction; only its coordinators know what is redundant."""
+
+    async def follow(replicas: Replicas, partition: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        replicas.low = 5
+
+    replicas = Replicas(follow)
+    replicas.partitions[1].is_internal = True
+    assert codes(follow, replicas)[0] == [ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
