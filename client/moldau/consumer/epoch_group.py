@@ -55,9 +55,7 @@ class EpochGroupClient(GroupClient):
         self._given_ids: Mapping[str, UUID] = {}
         self._held_topic_ids: Mapping[str, UUID] = {}
 
-    async def join(
-        self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
-    ) -> list[TopicPartition]:
+    async def join(self, topics: Sequence[str], owned: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Waits until the coordinator has given a target for this subscription, and returns it.
 
         Raises:

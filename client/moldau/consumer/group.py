@@ -111,7 +111,7 @@ class GroupClient:
         # The committing task holds it. At most the consumer's task and one background task wait for it, in order.
         self._commit_turn = trio.Lock()
         self.partition_counts: dict[str, int] | None = None
-        """The partition counts behind the last assignment; None if another member computed it."""
+        """The partitions of all topics of the group in the last assignment; None if another member computed it."""
 
     # --- the coordinator
 
@@ -171,9 +171,7 @@ class GroupClient:
 
     # --- joining
 
-    async def join(
-        self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
-    ) -> list[TopicPartition]:
+    async def join(self, topics: Sequence[str], owned: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Joins the group, with as many attempts as needed, and returns the assignment.
 
         Raises:
@@ -183,7 +181,7 @@ class GroupClient:
         failures = 0
         while True:
             try:
-                step, assigned = await self._join_once(membership, topics, owned, counts_of)
+                step, assigned = await self._join_once(membership, topics, owned)
             except TRANSPORT_ERRORS as error:
                 self._client.logger.info("join-failed", group=self._group_id, error=error)
                 membership.rejoin("the coordinator did not answer")
@@ -201,11 +199,7 @@ class GroupClient:
             await self._client.backoff(failures)
 
     async def _join_once(
-        self,
-        membership: Membership,
-        topics: Sequence[str],
-        owned: Sequence[TopicPartition],
-        counts_of: Callable[[], Mapping[str, int]],
+        self, membership: Membership, topics: Sequence[str], owned: Sequence[TopicPartition]
     ) -> tuple[Next, list[TopicPartition]]:
         wait_ms = max(membership.identity.rebalance_timeout_ms, self._client.request_timeout_ms) + _JOIN_GRACE_MS
         request = membership.join_request(topics, owned)
@@ -214,12 +208,13 @@ class GroupClient:
         if step is not Next.GO_ON:
             return step, []
         assignment = self.partition_counts = None
-        if membership.is_leader(joined):
+        if joined.leader == joined.member_id:
             members = membership.members_of(joined)
             wanted = list(dict.fromkeys(topic for member in members for topic in member.topics))
             counts = await self._counts(wanted)
-            self.partition_counts = {topic: counts[topic] for topic in counts_of() if topic in counts}
-            assignment = assign_partitions(membership.assignor, counts, members)
+            self.partition_counts = {topic: counts.get(topic, 0) for topic in wanted}
+            if membership.is_leader(joined):
+                assignment = assign_partitions(membership.assignor, counts, members)
         synced = await self._request(
             SyncGroupResponse,
             membership.sync_request(assignment),

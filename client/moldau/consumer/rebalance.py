@@ -106,6 +106,10 @@ class Rebalancer:
             await self._lose()
         self.topics = None
         self._pattern = None
+        await self._leave(reason)
+
+    async def _leave(self, reason: str) -> None:
+        """Leaves the group after all partitions were given up in order."""
         try:
             await self._group.leave(reason)
         finally:
@@ -136,7 +140,9 @@ class Rebalancer:
                     return
                 await self._prepare()
                 if not self.topics:
-                    # No topic matches the pattern yet: there is nothing to join for.
+                    # No topic matches the pattern: there is nothing to join for, and a rebalance need not wait.
+                    if membership.has_generation:
+                        await self._leave("no topic matches the pattern")
                     return
                 self._join = _Join(self._client.now_ms)
                 nursery.start_soon(self._run, self._join, self.topics)
@@ -163,7 +169,10 @@ class Rebalancer:
                 await self._fetcher.arrived.wait()
 
     def _notice_changes(self) -> None:
-        """Joins again when the topics changed: by a new subscription, a new match, or (as leader) new partitions."""
+        """Joins again when the topics changed: by a new subscription, a new match, or (as leader) new partitions.
+
+        The leader looks at the topics of all members, since it alone assigns their partitions.
+        """
         if self._pattern is not None:
             self.topics = self._matching_topics(self._pattern)
         membership, counts = self.membership, self._group.partition_counts
@@ -175,10 +184,10 @@ class Rebalancer:
         known = self._client.cluster_metadata.topics
         if counts is None:
             return  # the group's leader handles that
-        for topic in self._joined_topics:
+        for topic, count in counts.items():
             info = known.get(topic)
-            if info is not None and info.partitions and len(info.partitions) != counts.get(topic):
-                membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {counts.get(topic, 0)}")
+            if info is not None and info.partitions and len(info.partitions) != count:
+                membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {count}")
                 return
 
     async def _prepare(self) -> None:
@@ -223,7 +232,7 @@ class Rebalancer:
         self._joined_topics = topics
         with join.scope:
             try:
-                join.assigned = await self._group.join(topics, self._owned_before, lambda: dict.fromkeys(topics, 0))
+                join.assigned = await self._group.join(topics, self._owned_before)
             except KafkaError as error:
                 join.error = error
             join.finished.set()

@@ -176,7 +176,7 @@ class Membership:
 
     @staticmethod
     def is_leader(response: JoinGroupResponse) -> bool:
-        """Returns whether this member computes the assignment."""
+        """Returns whether this member computes the assignment; a static leader that returns does not (KIP-814)."""
         return response.leader == response.member_id and not response.skip_assignment
 
     @staticmethod

@@ -106,7 +106,7 @@ def test_a_topic_that_metadata_lose_costs_no_partition():
     group = EpochGroupClient(client, "g", config, membership, lambda: positions)
     membership.want(["t"])
     heartbeat(membership, 3, [0, 1])
-    assert trio.run(group.join, ["t"], [], dict) == positions
+    assert trio.run(group.join, ["t"], []) == positions
     names.clear()
     assert group.still_given(positions) == positions
     group.adopted()

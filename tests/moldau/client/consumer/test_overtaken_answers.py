@@ -26,7 +26,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from support.client.fake_cluster import FakeCluster
 
@@ -180,9 +180,7 @@ class Coordinator:
         self.targets = list(targets)
         self.taken_back: list[TopicPartition] = []
 
-    async def join(
-        self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
-    ) -> list[TopicPartition]:
+    async def join(self, topics: Sequence[str], owned: Sequence[TopicPartition]) -> list[TopicPartition]:
         await trio.lowlevel.checkpoint()
         self.membership.take_target()
         return self.targets.pop(0)

@@ -61,3 +61,38 @@ def test_a_deleted_topic_does_not_hold_up_the_others(protocol: str) -> None:
         assert trio.current_time() - began < 3
 
     run_cluster(scenario, **SETTINGS)
+
+
+def test_a_member_without_topics_leaves_its_group() -> None:
+    """A rebalance of the others would wait for it until its session, or the rebalance, times out."""
+
+    async def scenario(cluster: Cluster) -> None:
+        for topic in ("a", "b"):
+            await cluster.client(1).create_topic(topic)
+        server = {"bootstrap.servers": "b1:9092"}
+        config = {"group.id": "g", "heartbeat.interval.ms": "300", "metadata.max.age.ms": "500"}
+        async with (
+            Admin(server, environment=cluster.client_environment) as admin,
+            Consumer(server | config, environment=cluster.client_environment) as first,
+            Consumer(server | config, environment=cluster.client_environment) as other,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def poll(consumer: Consumer) -> None:
+                while True:
+                    await consumer.poll(100)
+
+            first.subscribe(pattern="a.*")
+            other.subscribe(["b"])
+            nursery.start_soon(poll, first)
+            nursery.start_soon(poll, other)
+            await cluster.until(lambda: first.assignment and other.assignment)
+            await admin.delete_topics(["a"])
+            await cluster.until(lambda: not first.assignment)
+            await admin.create_partitions({"b": 2})
+            await cluster.until(lambda: len(other.assignment) == 2, timeout_ms=5_000)
+            await cluster.client(1).create_topic("a2")
+            await cluster.until(lambda: len(first.assignment) == 1, timeout_ms=5_000)
+            nursery.cancel_scope.cancel()
+
+    run_cluster(scenario, **SETTINGS)
