@@ -161,15 +161,25 @@ def test_a_blind_broker_sees_no_controller_and_everybody_else():
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-async def deaths(world, kind, strikes=6):
-    """Strikes several times; returns, for each, who led before, who was down, and who had no power."""
+DEATHS = {
+    FaultKind.KILL: 6,
+    FaultKind.KILL_LEADER: 6,
+    FaultKind.KILL_MANY: 3,
+    FaultKind.POWER: 2,
+    FaultKind.POWER_ALL: 1,
+}
+"""How often each kind strikes."""
+
+
+async def deaths(world):
+    """Strikes several times with each kind; returns, for each, who led before, who was down, and who had no power."""
     cluster = SimulatedCluster(world, ClusterShape(settings=SYNCED))
     cluster.start_all()
     await cluster.wait_healthy(60)
     await cluster.create_topic(world.node(CLIENT).environment, "flights", 2, {})
     injector = FaultInjector(cluster, [CLIENT], synced=True)
-    seen = []
-    for number in range(strikes):
+    seen = {kind: [] for kind in DEATHS}
+    for number, kind in enumerate(kind for kind, strikes in DEATHS.items() for _ in range(strikes)):
         await cluster.wait_healthy(90)
         led = [*cluster.leaders(), cluster.active_controller()]
         injector.schedule([PlannedFault(kind=kind, begin=0.0, end=0.5, number=number)], trio.current_time())
@@ -177,36 +187,26 @@ async def deaths(world, kind, strikes=6):
         machines = cluster.machines.items()
         down = [node_id for node_id, machine in machines if not machine.is_running]
         dark = [node_id for node_id, machine in machines if not machine.has_power]
-        seen.append((led, down, dark))
+        seen[kind].append((led, down, dark))
         await trio.sleep(0.5)
         assert len(cluster.running) == len(NODES), "all were started again"
     return seen
 
 
-def test_a_kill_takes_one_process_and_leaves_the_power_on():
-    seen = run_world(lambda world: deaths(world, FaultKind.KILL), 5)
-    assert all(len(down) == 1 and not dark for _, down, dark in seen)
-    assert len({down[0] for _, down, _ in seen}) > 1
-
-
-def test_kill_leader_takes_a_controller_or_a_leading_broker():
-    """The kill of a leader takes the active controller or a broker that leads."""
-    seen = run_world(lambda world: deaths(world, FaultKind.KILL_LEADER), 5)
-    assert all(len(down) == 1 and down[0] in led and not dark for led, down, dark in seen)
-    assert {down[0] > 100 for _, down, _ in seen} == {True, False}
-
-
-def test_a_kill_of_many_takes_two_or_more():
-    seen = run_world(lambda world: deaths(world, FaultKind.KILL_MANY, 3), 5)
-    assert all(len(down) >= 2 and not dark for _, down, dark in seen)
-    assert len({len(down) for _, down, _ in seen}) > 1
-
-
-def test_power_is_lost_by_one_machine_or_by_all():
-    one = run_world(lambda world: deaths(world, FaultKind.POWER, 2), 5)
-    assert all(len(down) == 1 and dark == down for _, down, dark in one)
-    all_down = run_world(lambda world: deaths(world, FaultKind.POWER_ALL, 1), 5)
-    assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in all_down)
+def test_each_kind_of_death_takes_the_nodes_that_it_names():
+    """One process, a leader, several, one machine's power or that of all; only the loss of power darkens machines."""
+    seen = run_world(deaths, 5)
+    killed = seen[FaultKind.KILL]
+    assert all(len(down) == 1 and not dark for _, down, dark in killed)
+    assert len({down[0] for _, down, _ in killed}) > 1
+    leaders = seen[FaultKind.KILL_LEADER]
+    assert all(len(down) == 1 and down[0] in led and not dark for led, down, dark in leaders)
+    assert {down[0] > 100 for _, down, _ in leaders} == {True, False}, "a controller, or a broker that leads"
+    many = seen[FaultKind.KILL_MANY]
+    assert all(len(down) >= 2 and not dark for _, down, dark in many)
+    assert len({len(down) for _, down, _ in many}) > 1
+    assert all(len(down) == 1 and dark == down for _, down, dark in seen[FaultKind.POWER])
+    assert all(down == dark == [101, 102, 103, 1, 2, 3] for _, down, dark in seen[FaultKind.POWER_ALL])
 
 
 # -- under load --------------------------------------------------------------------------------------------------------
@@ -344,11 +344,15 @@ def test_disk_errors_end_the_process_that_writes():
 
 # -- moves -------------------------------------------------------------------------------------------------------------
 
+MOVES = (FaultKind.ELECT, FaultKind.VOTERS, FaultKind.MOVE_DIRECTORY, FaultKind.REASSIGN)
+"""Elections come first: leadership gathers at one broker before, and the other kinds may change it."""
 
-async def moves(world, kind):
-    """Asks for moves of one kind where there is something to move; returns what was answered, and who leads what.
 
-    Who leads: leader, preferred leader and replicas of each partition, before the fault and after it.
+async def moves(world):
+    """Asks for moves of each kind where there is something to move.
+
+    Returns, by kind, what was answered, and the states before the fault, while it lasts and after it: leaders, replicas
+    and log directories of partitions, and the voters.
     """
     settings = {**SYNCED, **SHORT_SESSIONS, "auto.leader.rebalance.enable": "false"}
     cluster = SimulatedCluster(world, ClusterShape(directories=2, settings=settings))
@@ -375,36 +379,39 @@ async def moves(world, kind):
             "voters": injector.moves.voters(),
         }
 
-    states = [state()]
-    injector.schedule([PlannedFault(kind=kind, begin=0.0, end=5.0, number=1)], trio.current_time())
-    await trio.sleep(4.9)
-    states.append(state())
-    await trio.sleep(5.0)
-    await cluster.wait_healthy(60)
-    states.append(state())
-    return [note.text for note in world.trace.notes() if note.kind == "move"], states
+    seen = {}
+    for number, kind in enumerate(MOVES):
+        known = len(world.trace.notes())
+        states = [state()]
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=3.0, number=number)], trio.current_time())
+        await trio.sleep(2.9)
+        states.append(state())
+        await trio.sleep(3.0)
+        await cluster.wait_healthy(60)
+        states.append(state())
+        seen[kind] = [note.text for note in world.trace.notes()[known:] if note.kind == "move"], states
+    return seen
 
 
-def test_a_vote_is_taken_and_given_back():
-    reported, (before, during, after) = run_world(lambda world: moves(world, FaultKind.VOTERS), 5)
-    assert before["voters"] == after["voters"] == [101, 102, 103]
-    (gone,) = set(before["voters"]) - set(during["voters"])
-    assert reported == [f"voters voter {gone} was removed", f"voters voter {gone} was added"]
+def test_each_kind_of_move_makes_the_moves_that_it_reports():
+    """Voters, partitions, leaders and replicas move as was asked for, and each kind moves nothing else."""
+    seen = run_world(moves, 5)
+    preferred_leaders_were_elected(*seen[FaultKind.ELECT])
+    a_vote_was_taken_and_given_back(*seen[FaultKind.VOTERS])
+    replicas_moved_to_the_requested_directories(*seen[FaultKind.MOVE_DIRECTORY])
+    partitions_moved_to_the_requested_replicas(*seen[FaultKind.REASSIGN])
+    changed_by = {
+        kind: {name for name, was in before.items() if not was == during[name] == after[name]}
+        for kind, (_, (before, during, after)) in seen.items()
+    }
+    assert changed_by[FaultKind.ELECT] == {"led"}
+    assert changed_by[FaultKind.VOTERS] == {"voters"}
+    assert changed_by[FaultKind.MOVE_DIRECTORY] == {"places"}
+    assert "voters" not in changed_by[FaultKind.REASSIGN]
 
 
-def test_partitions_move_to_the_requested_replicas():
-    """Partitions are moved to the replicas that were asked for."""
-    reported, (before, during, after) = run_world(lambda world: moves(world, FaultKind.REASSIGN), 5)
-    assert len(reported) == 2, "once at the beginning and once at the end"
-    for text, now, then in zip(reported, (during, after), (before, during), strict=True):
-        asked = {int(number): json.loads(ids) for number, ids in re.findall(r"flights-(\d+) to (\[[\d, ]+\])", text)}
-        assert asked
-        assert now["replicas"] == {**then["replicas"], **asked}
-    assert before["replicas"] != during["replicas"]
-
-
-def test_preferred_leaders_are_elected():
-    reported, (before, during, _) = run_world(lambda world: moves(world, FaultKind.ELECT), 5)
+def preferred_leaders_were_elected(reported, states):
+    before, during, _ = states
     preferred = {number: replicas[0] for number, replicas in before["replicas"].items()}
     wrong = [number for number, leader in before["led"].items() if leader != preferred[number]]
     assert wrong, "there is something to elect"
@@ -413,9 +420,15 @@ def test_preferred_leaders_are_elected():
     assert len(reported) > 2
 
 
-def test_replicas_move_to_the_requested_log_directories():
-    """Replicas are moved to the log directories that were asked for."""
-    reported, (before, during, after) = run_world(lambda world: moves(world, FaultKind.MOVE_DIRECTORY), 5)
+def a_vote_was_taken_and_given_back(reported, states):
+    before, during, after = states
+    assert before["voters"] == after["voters"] == [101, 102, 103]
+    (gone,) = set(before["voters"]) - set(during["voters"])
+    assert reported == [f"voters voter {gone} was removed", f"voters voter {gone} was added"]
+
+
+def replicas_moved_to_the_requested_directories(reported, states):
+    before, during, after = states
     assert len(reported) == 2
     for text, now in zip(reported, (during, after), strict=True):
         host, asked, answered = re.fullmatch(r"directories of (\S+): (.+): (.+)", text).groups()
@@ -423,3 +436,13 @@ def test_replicas_move_to_the_requested_log_directories():
         assert sorted(answered.split(", ")) == sorted(f"{partition} NONE" for partition in wanted)
         assert {partition: now["places"][host, partition] for partition in wanted} == wanted
     assert before["places"] != during["places"]
+
+
+def partitions_moved_to_the_requested_replicas(reported, states):
+    before, during, after = states
+    assert len(reported) == 2, "once at the beginning and once at the end"
+    for text, now, then in zip(reported, (during, after), (before, during), strict=True):
+        asked = {int(number): json.loads(ids) for number, ids in re.findall(r"flights-(\d+) to (\[[\d, ]+\])", text)}
+        assert asked
+        assert now["replicas"] == {**then["replicas"], **asked}
+    assert before["replicas"] != during["replicas"]

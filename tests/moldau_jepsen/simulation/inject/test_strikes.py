@@ -7,6 +7,7 @@ spared, disks that are given no errors, moves that are not answered. ``test_faul
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 
 import pytest
@@ -123,11 +124,12 @@ async def errors_of_a_disk(world):
         await trio.sleep(0.05)
         rates = any(each.write_error_probability or each.sync_error_probability for each in profiles)
         assert injector.effective.total() == before, "no node is affected yet"
-        for file in files:
-            for _ in range(1000):
-                with contextlib.suppress(OSError):
-                    file.write_at(0, b"x")
-                    file.sync()
+        for file in itertools.islice(itertools.cycle(files), 1000 * len(files)):
+            with contextlib.suppress(OSError):
+                file.write_at(0, b"x")
+                file.sync()
+            if injector.effective.total() > before:
+                break
         seen.append((rates, injector.effective.total() - before))
         await trio.sleep(0.1)
     return seen
