@@ -81,6 +81,21 @@ def test_the_first_request_is_full_and_later_ones_incremental() -> None:
     assert request_of(core).partitions == ()
 
 
+def test_a_log_start_that_moves_alone_is_reported() -> None:
+    """DeleteRecords waits for it, and nothing else may ever change in that partition."""
+    a, b = followed(0, offset=4, epoch=3), followed(1)
+    core = fetcher(a, b)
+    core.answered(ErrorCode.NONE, 9, [answer(0), answer(1)], request_of(core), 0)
+    core.appended(a, 4, -1, 0)
+    core.appended(b, 0, -1, 0)
+    request = request_of(core)
+    assert request.partitions == ()
+    core.answered(ErrorCode.NONE, 9, [answer(0)], request, 0)
+    core.appended(a, 4, -1, 3)
+    assert request_of(core).partitions == (a,)
+    assert a.log_start_offset == 3
+
+
 def test_an_answer_to_a_replaced_partition_is_dropped() -> None:
     old = followed(0)
     core = fetcher(old)

@@ -36,6 +36,8 @@ class TransactionDriver:
         self.automatic = automatic
         self.commits_at_once = False
         self.now_ms = 1_000
+        self.wall_start_ms = WALL_START_MS
+        """The wall clock of the coordinator's machine at time 0."""
         self.epoch = 0
         self.level = level
         self.answers: dict[int, Response] = {}
@@ -58,7 +60,7 @@ class TransactionDriver:
         return core
 
     def moment(self) -> Moment:
-        return Moment(self.now_ms, WALL_START_MS + self.now_ms)
+        return Moment(self.now_ms, self.wall_start_ms + self.now_ms)
 
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -192,6 +192,20 @@ def test_offsets_of_empty_groups_expire_after_the_retention() -> None:
     assert driver.core.offsets.group_ids() == []
 
 
+def test_an_offset_committed_after_the_last_member_left_stays() -> None:
+    """An administrator, or a client without a group membership, commits for the empty group: it counts from then on."""
+    driver = CoreDriver(GroupConfig(offsets_retention_ms=60 * MINUTE_MS, offsets_retention_check_interval_ms=MINUTE_MS))
+    (member,) = stable_group(driver, 1)
+    member.commit(5)
+    driver.ask(leave_request((member.member_id, None)), 5)
+    driver.pass_time(30 * MINUTE_MS)
+    driver.ask(commit_request(7, partition=1), 9)
+    driver.pass_time(40 * MINUTE_MS)
+    assert fetched(driver) == {("t", 0): -1, ("t", 1): 7}
+    driver.pass_time(25 * MINUTE_MS)
+    assert fetched(driver)["t", 1] == -1
+
+
 def test_offsets_of_simple_groups_expire_by_commit_time() -> None:
     """Offsets of groups without members expire by their commit time, or by their own expiry."""
     driver = CoreDriver(GroupConfig(offsets_retention_ms=60 * MINUTE_MS, offsets_retention_check_interval_ms=MINUTE_MS))

@@ -185,6 +185,20 @@ def test_timeouts_survive_the_coordinator() -> None:
     assert driver.state() == "CompleteAbort"
 
 
+def test_a_wall_clock_that_is_behind_prolongs_no_transaction() -> None:
+    """The next coordinator reads in its log a start that lies ahead: it waits for the timeout once, not for hours."""
+    driver = TransactionDriver()
+    producer = Producer(driver)
+    producer.init(timeout_ms=10_000)
+    producer.add(1)
+    driver.wall_start_ms -= 3_600_000
+    driver.fail_over()
+    driver.pass_time(9_999)
+    assert driver.state() == "Ongoing"
+    driver.pass_time(1)
+    assert driver.state() == "CompleteAbort"
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_next_coordinator_finishes_a_decided_transaction(commit: bool) -> None:
     """The next coordinator sends the markers of a decided transaction again, with its own epoch."""

@@ -5,18 +5,19 @@ Method: the waits of a broker alone, and two brokers of which one stops, on virt
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from moldau.values import Offset
+from moldau.values import LeaderEpoch, Offset
 from moldau_broker.server.replicas.delayed import Operation, Waiters
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
 from moldau_jepsen.world.world import run_world
@@ -82,6 +83,29 @@ def test_the_wait_for_a_low_watermark_ends_with_the_leadership() -> None:
         return trio.current_time()
 
     assert run_world(main, 1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        (ErrorCode.NONE, None),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, None),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_what_is_committed_is_so_with_few_replicas(code: ErrorCode, refused: ErrorCode | None) -> None:
+    """The high watermark has passed it. A coordinator would give its partition up for good otherwise."""
+    partition: Any = SimpleNamespace(acknowledgement=lambda leader_epoch, end_offset: code)
+
+    async def main(world: World) -> ErrorCode | None:
+        waits = ReplicaWaits(world.node("broker").environment.clock, 10, lambda _: 0)
+        try:
+            await waits.wait_committed(partition, LeaderEpoch(1), Offset(5))
+        except KafkaError as error:
+            return error.code
+        return None
+
+    assert run_world(main, 1) == refused
 
 
 def test_deleted_records_do_not_wait_for_a_silent_follower() -> None:
