@@ -104,7 +104,6 @@ class GroupClient:
         self._heartbeat_ms = config.get_int("heartbeat.interval.ms")
         self._session_ms = config.get_int("session.timeout.ms")
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
-        self._requires_stable = config.get_str("isolation.level") == "read_committed"
         self._commits_asked = 0
         self.counters: ConsumerCounters | None = None
         self.on_commit: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
@@ -482,6 +481,9 @@ class GroupClient:
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the committed offsets; partitions without one are left out.
 
+        Waits for open transactions with offsets of the group, whatever the isolation of records: an offset before them
+        would lead to records that they have processed (KIP-447).
+
         Raises:
             OffsetsUnknownError: the coordinator answered for partitions with an error; it has the others.
             KafkaError: the coordinator answered with an error.
@@ -542,7 +544,7 @@ class GroupClient:
                     ],
                 )
             ],
-            require_stable=self._requires_stable,
+            require_stable=True,
         )
         response = await self._request(OffsetFetchResponse, request, deadline_ms, version=_FETCH_VERSION_MAX)
         rows: list[tuple[str, int, int, int, str | None, int]] = []

@@ -129,6 +129,19 @@ def valid_ownership(
     They exist, the member subscribes to their topic, and only this member claims them in the newest generation. A
     partition that two members claim in the same generation belongs to neither of them.
     """
+    claims = _claims(partition_counts, members)
+    return {
+        member.member_id: [
+            partition for partition in dict.fromkeys(member.owned) if claims.get(partition) == member.member_id
+        ]
+        for member in members
+    }
+
+
+def _claims(
+    partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[TopicPartition, str | None]:
+    """Returns who claims each partition in the newest generation; None where more than one member does."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         for partition in member.owned:
@@ -139,14 +152,7 @@ def valid_ownership(
                 claims[partition] = (member.generation, member.member_id)
             elif member.generation == generation:
                 claims[partition] = (generation, None)
-    return {
-        member.member_id: [
-            partition
-            for partition in dict.fromkeys(member.owned)
-            if claims.get(partition, (0, None))[1] == member.member_id
-        ]
-        for member in members
-    }
+    return {partition: member_id for partition, (_, member_id) in claims.items()}
 
 
 class StickyAssignor:
@@ -249,7 +255,10 @@ def _assign_general(
 
 
 class CooperativeStickyAssignor:
-    """Assigns like the sticky assignor, without partitions that another member must revoke first (KIP-429)."""
+    """Assigns like the sticky assignor, without partitions that another member must revoke first (KIP-429).
+
+    Of a partition that two members claim, both must: either may still read it.
+    """
 
     name = "cooperative-sticky"
     is_cooperative = True
@@ -257,13 +266,9 @@ class CooperativeStickyAssignor:
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
         """See ``Assignor.assign``."""
         assignment = StickyAssignor().assign(partition_counts, members)
-        owner = {
-            partition: member_id
-            for member_id, held in valid_ownership(partition_counts, members).items()
-            for partition in held
-        }
+        claims = _claims(partition_counts, members)
         return {
-            member_id: [partition for partition in held if owner.get(partition, member_id) == member_id]
+            member_id: [partition for partition in held if claims.get(partition, member_id) == member_id]
             for member_id, held in assignment.items()
         }
 

@@ -124,6 +124,18 @@ def test_cooperative_moves_a_partition_after_revocation():
     assert show(CooperativeStickyAssignor().assign(counts, second)) == {"c1": "a0 a1", "c2": "a2 a3"}
 
 
+@pytest.mark.parametrize("others", ["a", "a b"])
+def test_a_partition_that_two_claim_waits_for_both(others):
+    """Clients that name no generation may claim what was given to another since; either may still read it."""
+    counts = {"a": 3, "b": 1}
+    first = [member("c1", "a", "a0 a1", -1), member("c2", "a", "a0", -1), member("c3", others, "", -1)]
+    found = show(CooperativeStickyAssignor().assign(counts, first))
+    assert not any("a0" in held for held in found.values())
+    second = [member("c1", "a", "a1", -1), member("c2", "a", "", -1), member("c3", others, "a2", -1)]
+    found = show(CooperativeStickyAssignor().assign(counts, second))
+    assert sum("a0" in held for held in found.values()) == 1
+
+
 @pytest.mark.parametrize("seed", proof_beyond(50, range(150)))
 def test_promises_hold_through_random_rebalances(seed):
     """Each partition has one owner, load is even, little moves, and cooperative rebalances end after two rounds."""

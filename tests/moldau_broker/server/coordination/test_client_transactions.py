@@ -408,3 +408,32 @@ def test_a_pipe_delivers_exactly_once_through_crashes(seed):
         assert ends["worker"] >= 3
 
     run_cluster(scenario, seed=seed, brokers=3)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_next_member_waits_for_offsets_of_a_transaction(isolation: str) -> None:
+    """The isolation is about records: a member that began before the offsets would process their records again."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        async with producer_of(cluster, "p") as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send_offsets_to_transaction({("t", 0): 5}, "g")
+            async with (
+                consumer_of(cluster, **{"group.id": "g", "isolation.level": isolation}) as consumer,
+                trio.open_nursery() as nursery,
+            ):
+                consumer.assign([("t", 0)])
+                found: list[int] = []
+
+                async def look_up() -> None:
+                    found.append(await consumer.position(("t", 0)))
+
+                nursery.start_soon(look_up)
+                await trio.sleep(3)
+                assert found == [], "the transaction may be committed yet"
+                await producer.commit_transaction()
+            assert found == [5]
+
+    run_cluster(scenario)
