@@ -478,6 +478,14 @@ class Replica:
         self._may_be_committed = True
         return ReplicaEffects(proposal=proposal)
 
+    def alter_unanswered(self, proposal: IsrProposal) -> None:
+        """Handles a proposal that was sent and not answered: the controller may have committed it, or still may.
+
+        No answer to a repetition undoes that (KIP-497), so the proposal stays until metadata resolve it.
+        """
+        if self._proposal is proposal:
+            self._may_be_committed = True
+
     # --- rules -----------------------------------------------------------------------------------------------------
 
     def _leader_effects(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:

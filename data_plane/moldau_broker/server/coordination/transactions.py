@@ -46,6 +46,11 @@ Begun = ErrorCode | Callable[[], Awaitable[ErrorCode]]
 K = TypeVar("K")
 CONNECT_TIMEOUT_MS = 2_000.0
 REQUEST_TIMEOUT_MS = 10_000.0
+MARKERS_TIMEOUT_MS = 0.75 * REQUEST_TIMEOUT_MS
+"""How long a leader takes at most to answer WriteTxnMarkers.
+
+It is clearly less than the coordinator waits for, so that the coordinator learns which markers were written.
+"""
 WRITE_MARKERS_VERSION = 1
 WRITE_MARKERS_WITH_LEVEL_VERSION = 2
 """The first version of WriteTxnMarkers that states the client's level of ``transaction.version`` (KIP-1228)."""
@@ -280,10 +285,10 @@ def is_late(marker: Marker, producers: ProducerStateManager) -> bool:
     )
 
 
-async def finish(pending: Mapping[K, Begun]) -> dict[K, ErrorCode]:
-    """Waits up to ``REQUEST_TIMEOUT_MS`` for commits; markers that time out may be written again."""
+async def finish(pending: Mapping[K, Begun], timeout_ms: float = MARKERS_TIMEOUT_MS) -> dict[K, ErrorCode]:
+    """Waits up to ``timeout_ms`` for commits; markers that time out may be written again."""
     codes = {key: outcome for key, outcome in pending.items() if isinstance(outcome, ErrorCode)}
-    with trio.move_on_after(REQUEST_TIMEOUT_MS / 1000):
+    with trio.move_on_after(timeout_ms / 1000):
         for key, outcome in pending.items():
             if not isinstance(outcome, ErrorCode):
                 codes[key] = await outcome()

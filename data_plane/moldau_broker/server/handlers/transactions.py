@@ -19,7 +19,7 @@ from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
 from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
-from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS, finish
+from moldau_broker.server.coordination.transactions import MARKERS_TIMEOUT_MS, finish
 from moldau_broker.server.handlers.metadata import InternalTopicsContext, ensure_offsets_topic
 from moldau_broker.server.handlers.producers import ProducersContext, handle_init_producer_id
 
@@ -203,8 +203,8 @@ async def _write_slowly(
     for marker, key in wanted_keys:
         if checks.judge(marker, key, listener) is None:
             unsure.setdefault(marker, []).append(key)
-    reported = await checks.ask(unsure) if unsure else {}
     began_ms = clock.monotonic_ms()
+    reported = await checks.ask(unsure) if unsure else {}
     pending: dict[tuple[Marker, TopicPartitionName], Begun] = {}
     for marker, key in wanted_keys:
         if len(pending) % _MARKERS_PER_TURN == _MARKERS_PER_TURN - 1:
@@ -212,10 +212,11 @@ async def _write_slowly(
         verdict = checks.judge(marker, key, listener)
         if verdict is None:
             verdict = reported.get((marker, key), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if verdict is ErrorCode.NONE and clock.monotonic_ms() - began_ms > REQUEST_TIMEOUT_MS:
+        if verdict is ErrorCode.NONE and clock.monotonic_ms() - began_ms > MARKERS_TIMEOUT_MS:
             verdict = ErrorCode.REQUEST_TIMED_OUT
         pending[marker, key] = context.markers.begin(marker, key) if verdict is ErrorCode.NONE else verdict
-    return _marker_answers(request, markers, await finish(pending))
+    left_ms = max(0.0, began_ms + MARKERS_TIMEOUT_MS - clock.monotonic_ms())
+    return _marker_answers(request, markers, await finish(pending, left_ms))
 
 
 def _marker_answers(

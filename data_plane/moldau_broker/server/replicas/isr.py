@@ -116,12 +116,12 @@ class IsrAlterations:
         except ControllerUnavailableError as error:
             self._failed += 1
             self._logger.warning("isr-change-not-answered", error=error)
-            replicas.alterations.failed(self._clock.monotonic_ms())
+            self._unanswered(replicas, proposals)
             return
         if response.error_code != ErrorCode.NONE:
             self._failed += 1
             self._logger.warning("isr-change-refused", error=ErrorCode(response.error_code).name)
-            replicas.alterations.failed(self._clock.monotonic_ms())
+            self._unanswered(replicas, proposals)
             return
         replicas.alterations.answered()
         self._deliver(replicas, response, sent, proposals)
@@ -157,8 +157,18 @@ class IsrAlterations:
                 replicas.perform(partition, effects)
         for key in sent.values():  # the response lacks it: the outcome is unknown
             replicas.alterations.back_off(now_ms)
-            if _waiting(replicas, key, proposals[key]) is not None:
+            lacking = _waiting(replicas, key, proposals[key])
+            if lacking is not None:
+                lacking.replica.alter_unanswered(proposals[key])
                 replicas.alterations.submit(key, proposals[key])
+
+    def _unanswered(self, replicas: ReplicaManager, proposals: dict[TopicPartition, IsrProposal]) -> None:
+        """Sends the proposals of a request again later; its first attempt may have been committed."""
+        for key, proposal in proposals.items():
+            partition = _waiting(replicas, key, proposal)
+            if partition is not None:
+                partition.replica.alter_unanswered(proposal)
+        replicas.alterations.failed(self._clock.monotonic_ms())
 
 
 def _waiting(replicas: ReplicaManager, key: TopicPartition, proposal: IsrProposal) -> Partition | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.list_offsets import (
@@ -21,7 +23,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS
+from moldau_broker.server.coordination.transactions import MARKERS_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from moldau_broker.server.handlers.groups.offsets import handle_list_offsets
 from moldau_broker.server.handlers.transactions import handle_write_txn_markers
 
@@ -62,30 +64,34 @@ def test_a_search_that_outlives_the_leadership_finds_nothing() -> None:
     assert (answer.error_code, answer.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-def test_markers_beyond_the_time_limit_are_not_appended() -> None:
-    """Their coordinator has given the request up, and sends them again: the log would hold them twice."""
-    now_ms, begun = 0.0, []
-
-    def judge(*_: object) -> ErrorCode:
-        nonlocal now_ms
-        now_ms += REQUEST_TIMEOUT_MS / 100
-        return ErrorCode.NONE
-
-    def begin(marker: Any, key: Any) -> ErrorCode:
-        begun.append(key)
-        return ErrorCode.NONE
-
-    request = WriteTxnMarkersRequest(
+def markers_of(partitions: range) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
         markers=[
             WritableTxnMarker(
                 producer_id=1,
                 producer_epoch=0,
                 transaction_result=True,
                 coordinator_epoch=0,
-                topics=[WritableTxnMarkerTopic(name="t", partition_indexes=list(range(200)))],
+                topics=[WritableTxnMarkerTopic(name="t", partition_indexes=list(partitions))],
             )
         ]
     )
+
+
+def test_markers_beyond_the_time_limit_are_not_appended() -> None:
+    """Their coordinator has given the request up, and sends them again: the log would hold them twice."""
+    now_ms, begun = 0.0, []
+
+    def judge(*_: object) -> ErrorCode:
+        nonlocal now_ms
+        now_ms += MARKERS_TIMEOUT_MS / 100
+        return ErrorCode.NONE
+
+    def begin(marker: Any, key: Any) -> ErrorCode:
+        begun.append(key)
+        return ErrorCode.NONE
+
+    request = markers_of(range(200))
     context: Any = SimpleNamespace(
         metadata=SimpleNamespace(partition_count=lambda: 200),
         marker_checks=SimpleNamespace(judge=judge),
@@ -100,3 +106,37 @@ def test_markers_beyond_the_time_limit_are_not_appended() -> None:
     codes = [part.error_code for part in partitions]
     assert codes == [ErrorCode.NONE] * len(begun) + [ErrorCode.REQUEST_TIMED_OUT] * (200 - len(begun))
     assert 95 < len(begun) < 105
+
+
+@pytest.mark.parametrize("seconds_asked", [0, 5])
+def test_the_coordinator_gets_the_answer_before_it_gives_up(seconds_asked: float) -> None:
+    """One partition has written its marker, another lacks in-sync replicas: the first one is not to be sent again."""
+    verdict = None if seconds_asked else ErrorCode.NONE
+
+    async def ask(unsure: Any) -> Any:
+        await trio.sleep(seconds_asked)
+        return {(marker, key): ErrorCode.NONE for marker, keys in unsure.items() for key in keys}
+
+    async def committed() -> ErrorCode:
+        return ErrorCode.NONE
+
+    async def uncommitted() -> ErrorCode:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    context: Any = SimpleNamespace(
+        metadata=SimpleNamespace(partition_count=lambda: 2),
+        marker_checks=SimpleNamespace(judge=lambda *_: verdict, ask=ask),
+        markers=SimpleNamespace(begin=lambda _, key: uncommitted if key[1] else committed),
+        environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)),
+    )
+
+    async def main() -> tuple[list[int], float]:
+        began = trio.current_time()
+        answer: Any = await handle_write_txn_markers(context, markers_of(range(2)), CALL).wait()
+        took_ms = (trio.current_time() - began) * 1000
+        return [part.error_code for part in answer.markers[0].topics[0].partitions], took_ms
+
+    codes, took_ms = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
+    assert took_ms <= 0.8 * REQUEST_TIMEOUT_MS

@@ -1,7 +1,7 @@
 """Goal: a proposed ISR is sent again until the controller has answered it.
 
-Method: the task that sends proposals, with a controller that leaves the partition out of its first answers; virtual
-time.
+Method: the task that sends proposals, with a controller that leaves the partition out of its first answers, or does not
+answer; virtual time.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from moldau.values import BrokerId, LeaderEpoch
+from moldau.values import BrokerId, LeaderEpoch, Offset
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
-from moldau_broker.replication.replica import NO_EFFECTS, IsrProposal
+from moldau_broker.replication.replica import NO_EFFECTS, IsrProposal, PartitionState, Replica, ReplicaEffects
 from moldau_broker.server.replicas.isr import IsrAlterations
 from moldau_jepsen.world.world import run_world
+from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 
 if TYPE_CHECKING:
     from moldau_jepsen.world.world import World
@@ -69,7 +72,9 @@ def test_a_partition_without_an_answer_is_proposed_again() -> None:
     async def main(world: World) -> list[float]:
         controller: Any = Controller(silent=2)
         clock = world.node("broker").environment.clock
-        replica = SimpleNamespace(alter_answered=alter_answered, proposal=PROPOSAL)
+        replica = SimpleNamespace(
+            alter_answered=alter_answered, alter_unanswered=lambda proposal: None, proposal=PROPOSAL
+        )
         partition = SimpleNamespace(topic_id=TOPIC_ID, replica=replica)
         replicas: Any = SimpleNamespace(
             partitions={KEY: partition},
@@ -87,3 +92,62 @@ def test_a_partition_without_an_answer_is_proposed_again() -> None:
     assert answered == [PROPOSAL]
     assert len(asked) == 3
     assert all(later - earlier >= BACKOFF_MS / 1_000 for earlier, later in pairwise(asked))
+
+
+@pytest.mark.parametrize("first", ["no answer", "an error of the whole request", "an answer without the partition"])
+def test_a_proposal_without_an_outcome_is_never_dropped(first: str) -> None:
+    """The controller may have admitted the replica, so acknowledged records need it until metadata say otherwise.
+
+    The answer to a repetition tells nothing of the first attempt (KIP-497): the leader would advance the high watermark
+    without a replica that can be elected.
+    """
+    one, two, end = BrokerId(1), BrokerId(2), Offset(1)
+    leader = Replica(one, high_watermark=end, log_end_offset=end, lag_time_max_ms=1e9, min_insync_replicas=1)
+    epoch = LeaderEpoch(1)
+    alone = PartitionState(
+        leader=one, leader_epoch=epoch, partition_epoch=1, replicas=(one, two), isr=(one,), recovering=False
+    )
+    leader.apply(alone, end, 0)
+    eligible = {one: 10, two: 20}
+    proposal = leader.followed(two, 20, end, Offset(0), 0, eligible).proposal
+    assert proposal is not None
+    asked: list[float] = []
+
+    async def request(request: AlterPartitionRequest, *_: object, **__: object) -> AlterPartitionResponse:
+        await trio.lowlevel.checkpoint()
+        asked.append(trio.current_time())
+        if len(asked) == 1 and first == "no answer":
+            raise ControllerUnavailableError
+        if len(asked) == 1 and first == "an error of the whole request":
+            return AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        if len(asked) == 1:
+            return AlterPartitionResponse()
+        answer = AlterPartitionResponsePartitionData(
+            partition_index=KEY.partition, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED
+        )
+        return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
+
+    async def main(world: World) -> None:
+        queue = AlterPartitionQueue(partitions_max=10, backoff_ms=BACKOFF_MS)
+
+        def perform(_: object, effects: ReplicaEffects) -> None:
+            if effects.proposal is not None:
+                queue.submit(KEY, effects.proposal)
+
+        replicas: Any = SimpleNamespace(
+            partitions={KEY: SimpleNamespace(topic_id=TOPIC_ID, replica=leader)},
+            alterations=queue,
+            eligible=eligible,
+            perform=perform,
+        )
+        queue.submit(KEY, proposal)
+        controller: Any = SimpleNamespace(request=request)
+        clock = world.node("broker").environment.clock
+        with trio.move_on_after(1):
+            await IsrAlterations(clock, BrokerId(1), controller, lambda: 5).run(replicas)
+
+    run_world(main, 1)
+    assert len(asked) > 2
+    assert leader.proposal is proposal
+    leader.log_end_moved(Offset(2), 0, eligible)
+    assert (leader.maximal_isr, leader.high_watermark) == ((1, 2), 1)

@@ -34,7 +34,9 @@ PROPOSAL = IsrProposal(
 
 
 def replica_of(topic: int, proposal: IsrProposal | None) -> Any:
-    return SimpleNamespace(topic_id=UUID(int=topic), replica=SimpleNamespace(proposal=proposal))
+    return SimpleNamespace(
+        topic_id=UUID(int=topic), replica=SimpleNamespace(proposal=proposal, alter_unanswered=lambda _: None)
+    )
 
 
 def test_the_proposal_of_a_deleted_topic_is_not_sent_again() -> None:
