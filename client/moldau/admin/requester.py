@@ -158,8 +158,8 @@ class Requester:
         client = self.client
         deadline_ms = client.now_ms + self.timeout_ms
         failures = 0
+        problem = ""
         while True:
-            problem: str
             try:
                 if at is not None:
                     node_id = await at.find(deadline_ms)
@@ -175,7 +175,7 @@ class Requester:
             except SaslAuthenticationError:
                 raise
             except TRANSPORT_ERRORS as error:
-                problem = str(error) or "no answer in time"
+                problem = str(error) or problem or "no answer in time"  # an attempt that is cut short says nothing
             except KafkaError as error:
                 if at is None or not failures or not error.retriable:
                     raise

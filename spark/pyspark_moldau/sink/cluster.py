@@ -63,6 +63,9 @@ MARKER_PARTITION: Final = ("__consumer_offsets", 0)
 UNDELIVERED_MAX: Final = 4096
 """Batches whose outcome a task has not looked at yet."""
 
+REACH_MS: Final = 30_000
+"""How long an exactly-once write tries to reach a broker, unless ``kafka.max.block.ms`` is given."""
+
 _DEAD = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -142,6 +145,39 @@ class Attempt:
 def _admin(options: SinkOptions) -> Admin:
     given = options.producer
     return Admin({key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))})
+
+
+def check_reachable(options: SinkOptions) -> None:
+    """Checks that a broker answers; the driver calls it before a query starts tasks, which Spark would repeat.
+
+    Raises:
+        SinkError: none does.
+    """
+
+    async def main() -> None:
+        async with _admin(options) as admin:
+            await _reach(admin, options)
+
+    _run(options, main)
+
+
+async def _reach(admin: Admin, options: SinkOptions) -> None:
+    """Waits until a broker answers, so that no other call waits for an address at which there is none.
+
+    Raises:
+        SinkError: none answers in time.
+    """
+    limit_ms = max(int(options.producer.get("max.block.ms", REACH_MS)), 1)
+    try:
+        await admin.within(limit_ms).describe_cluster()
+    except KafkaError as error:
+        if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        servers = options.producer["bootstrap.servers"]
+        raise SinkError(
+            f"{PREFIX}bootstrap.servers: no broker at {servers} answered within {limit_ms / 1000:g} s "
+            f"({error.message}); correct the address, or start the brokers; {PREFIX}max.block.ms sets how long to wait"
+        ) from error
 
 
 async def _read_offset(admin: Admin, group: str, *, is_final: bool) -> CommittedOffset | None:
@@ -351,6 +387,7 @@ class _Task:
         async with AsyncExitStack() as stack:
             self._stack = stack
             self._admin = await stack.enter_async_context(_admin(self._options))
+            await _reach(self._admin, self._options)
             while core.effect is not None:
                 core = core.on(await self._perform(core.effect))
         assert core.report is not None, "a task without an effect has a report"
@@ -418,6 +455,7 @@ class _Driver:
         async with AsyncExitStack() as stack:
             self._stack = stack
             self._admin = await stack.enter_async_context(_admin(self._options))
+            await _reach(self._admin, self._options)
             while core.effect is not None:
                 core = core.on(await self._perform(core.effect))
 
@@ -470,6 +508,7 @@ def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
         # A commit that failed may still be writing its decision: its transaction is ended first.
         given = dict(options.producer) | {"transactional.id": names.driver}
         async with _admin(options) as admin, Producer(given) as producer:
+            await _reach(admin, options)
             await producer.init_transactions()
             decision = await read_decision(admin, names, is_final=True)
             entries = () if decision is None or decision.batch != batch else decision.entries

@@ -165,7 +165,9 @@ class DefaultSource(DataSource):
 
         Raises:
             OptionError: an option or a column is wrong, or the mode is not append.
+            SinkError: deliveryGuarantee is exactly-once, and no broker answers.
         """
+        from pyspark_moldau.sink.cluster import check_reachable
         from pyspark_moldau.sink.core.sink_options import parse_sink_options
         from pyspark_moldau.sink.rows import check_schema
         from pyspark_moldau.sink.writer import MoldauBatchWriter
@@ -174,6 +176,8 @@ class DefaultSource(DataSource):
             raise OptionError("mode overwrite: a log is only appended to; use mode append")
         options = parse_sink_options(self._given(), streaming=False)
         check_schema(schema, options.topic)
+        if options.is_exactly_once:
+            check_reachable(options)
         return MoldauBatchWriter(options)
 
     @message_first
@@ -182,13 +186,17 @@ class DefaultSource(DataSource):
 
         Raises:
             OptionError: an option or a column is wrong.
+            SinkError: deliveryGuarantee is exactly-once, and no broker answers.
         """
+        from pyspark_moldau.sink.cluster import check_reachable
         from pyspark_moldau.sink.core.sink_options import parse_sink_options
         from pyspark_moldau.sink.rows import check_schema
         from pyspark_moldau.sink.writer import MoldauStreamWriter
 
         options = parse_sink_options(self._given(), streaming=True)
         check_schema(schema, options.topic)
+        if options.is_exactly_once:
+            check_reachable(options)
         return MoldauStreamWriter(options)
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
