@@ -9,6 +9,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
+from moldau_cli.operations.refused_logins import ask_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import ClusterDescription, LogDirDescription, QuorumDescription, TopicDescription
     from moldau_cli.health import Problem
+    from moldau_cli.operations.refused_logins import Refusals
 
 LOG_DIRS_S: Final = 2.0
 """How long a broker may take to describe its log directories; the verdict goes without those of a late one."""
@@ -32,6 +34,8 @@ class Inspection:
     cluster: ClusterDescription
     quorum: QuorumDescription
     topics: Mapping[str, TopicDescription]
+    refusals: Refusals
+    """The refused logins; they change no verdict, because clients cause them and not the cluster."""
 
     @property
     def verdict(self) -> str:
@@ -65,10 +69,11 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
     brokers = [broker.node_id for broker in cluster.brokers]
     log_dirs = await _log_dirs(admin, brokers)
+    refusals = await ask_brokers(admin, cluster.brokers)
     # Last, because a broker that waits for a controller answers nothing else on the same connection.
     quorum = await _quorum(admin)
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs)
-    return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics)
+    return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
 
 
 async def _quorum(admin: Admin) -> QuorumDescription:

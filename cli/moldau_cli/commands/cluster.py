@@ -187,12 +187,15 @@ def _report_health(bootstrap_server: str | None) -> None:
             "topics": topics,
             "partitions": partitions,
             "problems": list(rows),
+            "refused_logins": seen.refusals.total if seen.refusals.is_known else None,
         }
         output.answer(document, "")
     else:
         output.write_line(
             f"{found}: {len(problems)} problems; {brokers} brokers, {topics} topics, {partitions} partitions"
         )
+        if seen.refusals.total:
+            output.write_line(f"logins refused since the nodes started: {seen.refusals.text()}")
         if rows:
             output.answer_rows("problems", ["problem", "subject", "detail"], rows)
     if problems:
@@ -223,6 +226,9 @@ def status(
     if elsewhere:
         _report_health(bootstrap_server)
         return
+    import trio
+
+    from moldau_cli.operations.refused_logins import ask
     from moldau_jepsen.chaos.network.panel import cut_nodes
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.process import ProcessState
@@ -233,6 +239,7 @@ def status(
         quorum = cluster.quorum()
         cuts = cut_nodes(cluster.directory) or ()
     leader = quorum.leader_id if quorum else None
+    refusals = trio.run(ask, {node.node_id: node.metrics for node in cluster.nodes if node.metrics})
     rows: list[dict[str, output.Json]] = [
         {
             "node": node.node_id,
@@ -243,6 +250,7 @@ def status(
             "fenced": node.fenced,
             "leader": node.node_id == leader if node.role == "controller" else None,
             "rss_mb": round(node.rss_bytes / 1_000_000, 1),
+            "refused_logins": refusals.of(node.node_id),
         }
         for node in sorted(nodes, key=lambda one: one.state is ProcessState.RUNNING and not one.fenced)
     ]
@@ -255,7 +263,8 @@ def status(
         }
         output.answer(document, "")
     else:
-        output.answer_rows("nodes", ["node", "role", "address", "pid", "state", "fenced", "leader", "rss_mb"], rows)
+        columns = ["node", "role", "address", "pid", "state", "fenced", "leader", "rss_mb"]
+        output.answer_rows("nodes", [*columns, "refused_logins"] if refusals.is_known else columns, rows)
     if cuts or any(node.state is not ProcessState.RUNNING for node in nodes):
         raise typer.Exit(1)
 

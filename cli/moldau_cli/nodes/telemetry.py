@@ -7,6 +7,8 @@ knows the quorum's leader.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import resource
 from typing import TYPE_CHECKING, Final
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.net.serving.request_times import RequestTimes, register_request_times
-from moldau.runtime.sasl.attempts import register_attempts
+from moldau.runtime.sasl.attempts import RefusedLogins, refused_logins, register_attempts
 from moldau.runtime.telemetry.endpoint import PROMETHEUS_TYPE, Page, serve_pages
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from moldau.runtime.tls.expiry import register_expiry
@@ -41,6 +43,7 @@ class NodeTelemetry:
         self._environment = environment
         self._roles = config.get_list("process.roles")
         self._checks: dict[str, Callable[[], str | None]] = {}
+        self._logins: list[Callable[[], list[RefusedLogins]]] = []
         self.registry = Registry()
         self.requests = RequestTimes(traces)
         self._lag = Histogram()
@@ -58,7 +61,12 @@ class NodeTelemetry:
         Raises:
             OSError: the port is taken.
         """
-        pages = {"/metrics": self._metrics, "/health/live": _live, "/health/ready": self._ready}
+        pages = {
+            "/metrics": self._metrics,
+            "/logins": self._login_page,
+            "/health/live": _live,
+            "/health/ready": self._ready,
+        }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(measure_lag, self._environment.clock, self._lag)
             await serve_pages(self._environment, host, port, pages, task_status=task_status)
@@ -70,6 +78,7 @@ class NodeTelemetry:
         register_metrics(self.registry, node)
         register_expiry(self.registry, node.certificates)
         register_attempts(self.registry, node.attempts, node.servers.items, node.certificates)
+        self._logins.append(lambda: refused_logins(node.attempts, node.servers.items(), node.certificates))
         self._checks["controller"] = lambda: None if node.log.leadership.leader_id >= 0 else "knows no quorum leader"
 
     def broker_created(self, broker: Broker) -> None:
@@ -86,10 +95,15 @@ class NodeTelemetry:
         register_expiry(self.registry, broker.listening.certificates)
         listening = broker.listening
         register_attempts(self.registry, listening.attempts, listening.servers, listening.certificates)
+        self._logins.append(lambda: refused_logins(listening.attempts, listening.servers(), listening.certificates))
         self._checks["broker"] = lambda: None if broker.is_unfenced else "is fenced"
 
     def _metrics(self) -> Page:
         return Page(200, self.registry.expose(), PROMETHEUS_TYPE)
+
+    def _login_page(self) -> Page:
+        rows = [dataclasses.asdict(each) for logins in self._logins for each in logins()]
+        return Page(200, json.dumps(rows) + "\n", "application/json")
 
     def _ready(self) -> Page:
         reasons = {role: self._checks[role]() if role in self._checks else "starts" for role in self._roles}

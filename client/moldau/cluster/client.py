@@ -398,7 +398,8 @@ class ClusterClient:
             if self.bootstrap_error is not None:
                 raise self.bootstrap_error
             return
-        raise trio.TooSlowError(f"no metadata: {self._last_error or 'no broker answered in time'}")
+        reason = str(self._last_error or "") or f"no broker of {self._links.servers} answered in time"
+        raise trio.TooSlowError(f"no metadata: {reason}")
 
     async def _refresh_forever(self) -> None:
         failures = 0

@@ -464,6 +464,9 @@ def start_cluster(
     directory = directory.absolute()
     refuse_used(directory)
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
+    if spec.secure and not spec.places:  # whose free ports are not known
+        for node, port in zip(nodes, choose_ports(spec.nodes, None), strict=True):
+            node.metrics = f"{node.host}:{port}"
     texts = _checked_properties(nodes, spec, directory)
     try:
         for node in nodes:

@@ -133,6 +133,7 @@ class Node:
     namespace: str = ""  # Network namespace of the node; empty: the namespace of this process.
     asked_from: str = ""  # see ``Door.source``
     secured: bool = False  # see ``ClusterSpec.secure``
+    metrics: str = ""  # Address of metrics and counts of logins, host:port; empty: none.
 
     @property
     def address(self) -> str:
@@ -213,6 +214,8 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
     }
     if node.advertised_port and node.role == "broker":
         values["advertised.listeners"] = f"{node.listener_name}://{node.address}"
+    if node.metrics:
+        values["metrics.listener"] = node.metrics
     values.update(settings)
     return properties_text(values)
 
@@ -256,6 +259,7 @@ def to_json(nodes: Sequence[Node], client_config: str = "") -> str:
                 "namespace": node.namespace,
                 "asked_from": node.asked_from,
                 "secured": node.secured,
+                "metrics": node.metrics,
             }
             for node in nodes
         ],
@@ -289,6 +293,7 @@ def from_json(text: str, origin: str) -> list[Node]:
                 namespace=str(entry.get("namespace", "")),
                 asked_from=str(entry.get("asked_from", "")),
                 secured=bool(entry.get("secured", False)),
+                metrics=str(entry.get("metrics", "")),
             )
             for entry in document["nodes"]
         ]

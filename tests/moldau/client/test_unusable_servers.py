@@ -269,6 +269,8 @@ def test_a_producer_gives_up_when_max_block_is_over(use, behaviour, more):
         with pytest.raises(KafkaError) as caught:
             await use(config | {"max.block.ms": "2000"}, environment)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        if use is sends:
+            assert f"broker1:{PORT}" in str(caught.value), "the user has to learn which address is wrong"
         assert 2_000 <= environment.clock.monotonic_ms() - begun < 2_100
 
     simulate(scenario, listeners=[False], tls=False, more=more)

@@ -27,7 +27,8 @@ function overview(seen) {
       fact("Controllers", number(seen.voters), seen.controller < 0 ? "none leads" : `${seen.controller} leads`),
       fact("Topics", number(seen.topics), `and ${seen.internal_topics} internal`),
       fact("Partitions", number(seen.partitions)),
-      fact("Replicas in sync", `${number(seen.in_sync)} of ${number(seen.replicas)}`)),
+      fact("Replicas in sync", `${number(seen.in_sync)} of ${number(seen.replicas)}`),
+      seen.refused_logins === null ? null : fact("Refused logins", number(seen.refused_logins), "since the nodes started")),
     h("section", { class: "pair" }, h("div", { class: "card" }, recordsChart(seen.rates, rate)), h("div", { class: "card" }, bytesChart(seen.rates, byteRate))),
     h("section", { class: "card" }, h("h2", {}, "Busiest topics"),
       table("Busiest topics", [
@@ -46,6 +47,7 @@ function brokers(seen) {
       ["Address", (row) => h("code", {}, row.address ?? "–")], ["Rack", (row) => row.rack ?? "–", "wide"],
       ["Leads", (row) => share(row.leads, most, number(row.leads))], ["Preferred", (row) => number(row.preferred), "num wide"], ["Replicas", (row) => number(row.replicas), "num"],
       ["Out of sync", (row) => row.out_of_sync ? badge(number(row.out_of_sync), "warn") : "0", "num"], ["Bytes", (row) => bytes(row.bytes), "num"],
+      ...(seen.rows.some((row) => row.refused_logins !== null) ? [["Refused logins", (row) => row.refused_logins === null ? "–" : number(row.refused_logins), "num"]] : []),
       ["Log directories", (row) => (row.log_dirs ?? []).map((each) => h("div", {}, h("code", {}, each.path), ...(each.is_cordoned ? [badge("cordoned", "warn")] : []), each.state !== "online" ? badge(each.state, "bad") : each.is_nearly_full ? badge(`${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`, "warn") : h("div", { class: "quiet" }, `${bytes(each.usable_bytes)} of ${bytes(each.total_bytes)} free`))), "wide paths"],
     ], seen.rows, "No broker is registered.")];
 }

@@ -40,6 +40,7 @@ async def overview(admin: Admin, rates: RateHistory) -> dict[str, Json]:
         "partitions": len(parts),
         "replicas": sum(len(part.replicas) for part in parts),
         "in_sync": sum(len(part.isr) for part in parts),
+        "refused_logins": seen.refusals.total if seen.refusals.is_known else None,
         "rates": points(rates.total),
         "busiest": _busiest(rates, list(seen.topics)),
     }
@@ -81,6 +82,7 @@ async def brokers(admin: Admin) -> dict[str, Json]:
                 "preferred": sum(part.replicas[0] == node_id for part in held),
                 "replicas": len(held),
                 "out_of_sync": sum(node_id not in part.isr for part in held),
+                "refused_logins": seen.refusals.of(node_id),
                 "bytes": None if dirs is None else sum(part.size_bytes for each in dirs for part in each.partitions),
                 "log_dirs": None
                 if dirs is None

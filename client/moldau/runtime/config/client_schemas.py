@@ -113,11 +113,13 @@ PRODUCER_CONFIG = ConfigSchema.of(
     "producer",
     (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *PRODUCER_KEYS),
     (check_client, check_client_security, _check_producer),
+    foreign={"consumer": CONSUMER_KEYS},
 )
 CONSUMER_CONFIG = ConfigSchema.of(
     "consumer",
     (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *CONSUMER_KEYS),
     (check_client, check_client_security, _check_consumer),
+    foreign={"producer": PRODUCER_KEYS},
 )
 ADMIN_CONFIG = ConfigSchema.of(
     "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (check_client, check_client_security)

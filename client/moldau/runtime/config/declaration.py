@@ -346,6 +346,7 @@ class ConfigSchema:
     listener_prefix: str | None = field(default=None)  # "listener.name.": a known key may follow prefix, name and dot
     unserved: Mapping[str, ConfigKey] = field(default_factory=dict)  # Kafka's keys that are accepted, without effect
     unserved_prefixes: tuple[str, ...] = ()  # and what begins like this
+    foreign: Mapping[str, str] = field(default_factory=dict)  # keys of other clients, with the clients that have them
 
     @staticmethod
     def of(
@@ -355,8 +356,9 @@ class ConfigSchema:
         listener_prefix: str | None = None,
         unserved: Sequence[ConfigKey] = (),
         unserved_prefixes: tuple[str, ...] = (),
+        foreign: Mapping[str, Sequence[ConfigKey]] | None = None,
     ) -> ConfigSchema:
-        """Builds a schema; two keys of one name are a mistake."""
+        """Builds a schema; two keys of one name are a mistake. ``foreign`` has the keys of other clients, by client."""
         table: dict[str, ConfigKey] = {}
         for key in (*keys, *unserved):
             assert key.name not in table, f"{key.name} is declared twice"
@@ -368,6 +370,7 @@ class ConfigSchema:
             listener_prefix=listener_prefix,
             unserved={key.name: key for key in unserved},
             unserved_prefixes=unserved_prefixes,
+            foreign={key.name: owner for owner, others in (foreign or {}).items() for key in others},
         )
 
     def key(self, name: str) -> ConfigKey:
@@ -418,7 +421,9 @@ class ConfigSchema:
         return nearest_names((*self.keys, *self.unserved)).find(name)
 
     def unknown(self, name: str) -> str:
-        """Says that ``name`` is unknown, with the nearest known key."""
+        """Says that ``name`` is unknown, with its owner, or with the nearest known key."""
+        if name in self.foreign:
+            return f"{name}: unknown {self.name} configuration key; {self.foreign[name]}s have it"
         nearest = self.nearest(name)
         return f"{name}: unknown {self.name} configuration key" + (f"; did you mean {nearest}?" if nearest else "")
 

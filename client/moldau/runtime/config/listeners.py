@@ -96,6 +96,9 @@ def parse_address(text: str) -> tuple[str, int]:
     Raises:
         ValueError: a value is not allowed.
     """
+    scheme, is_url, _ = text.strip().partition("://")
+    if is_url:
+        raise ValueError(f"{text!r} is not host:port; leave {scheme}:// out")
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ValueError(f"{text!r} is not host:port")

@@ -37,6 +37,7 @@ from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
+from moldau.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ T = TypeVar("T")
 _SIZE = struct.Struct(">i")
 
 CLIENT_SOFTWARE_NAME = "moldau"
-CLIENT_SOFTWARE_VERSION = "0.1.0"
+CLIENT_SOFTWARE_VERSION = VERSION
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """Largest response frame taken by default; Kafka's clients bound fetches by ``fetch.max.bytes`` plus one batch."""

@@ -64,6 +64,32 @@ class ListenerAttempts:
         return sum(each.refused + each.renewals_refused for each in self.by_mechanism.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedLogins:
+    """Logins and TLS handshakes that a listener refused since the start of its node."""
+
+    listener: str
+    mechanism: str
+    count: int
+
+
+def refused_logins(
+    listeners: Mapping[str, ListenerAttempts], servers: Iterable[tuple[str, Server]], with_tls: Collection[str]
+) -> list[RefusedLogins]:
+    """Returns the refused logins of each listener with SASL or TLS, by mechanism, with zeros."""
+    found = [
+        RefusedLogins(listener=name, mechanism=mechanism, count=counts.refused + counts.renewals_refused)
+        for name, attempts in listeners.items()
+        for mechanism, counts in attempts.by_mechanism.items()
+    ]
+    found += [
+        RefusedLogins(listener=name, mechanism=TLS, count=server.handshakes_failed)
+        for name, server in servers
+        if name in with_tls
+    ]
+    return found
+
+
 def register_attempts(
     registry: Registry,
     listeners: Mapping[str, ListenerAttempts],

@@ -82,9 +82,10 @@ def test_all_problems_are_reported_at_once():
         "num.io.threads = '0': must be an integer from 1 to 2147483647",
         "log.cleaner.enable = 'yes': must be true or false",
     ]
-    assert problems(PRODUCER_CONFIG.parse, {"acks": "2", "zzz": 1}) == [
+    assert problems(PRODUCER_CONFIG.parse, {"acks": "2", "zzz": 1, "group.id": "g"}) == [
         "acks = '2': must be one of all, -1, 0, 1",
         "zzz: unknown producer configuration key",
+        "group.id: unknown producer configuration key; consumers have it",
         "bootstrap.servers: missing producer configuration key; it must be a comma-separated list",
     ]
 

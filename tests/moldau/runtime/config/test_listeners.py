@@ -128,6 +128,11 @@ def test_bad_addresses(text):
         parse_address(text)
 
 
+def test_an_address_with_a_scheme_says_what_to_leave_out():
+    with pytest.raises(ValueError, match="'http://h:1' is not host:port; leave http:// out"):
+        parse_address("http://h:1")
+
+
 def test_good_addresses():
     assert parse_address(" a.b:0 ") == ("a.b", 0)
     assert parse_address("[::1]:99") == ("::1", 99)

@@ -15,12 +15,13 @@ import trio.testing
 
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from moldau.runtime.net.rpc import RpcBusyError, RpcConnection
+from moldau.runtime.net.rpc import CLIENT_SOFTWARE_VERSION, RpcBusyError, RpcConnection
 from moldau.runtime.net.serving.answers import CloseConnection, FileRange
 from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.ports.environment import Environment, OpenMode
 from moldau.runtime.ports.real import real_environment
+from moldau.version import VERSION
 
 ECHO, LATER, FILE, CLOSE, SILENT, BUG, UNWRITTEN = 20001, 20002, 20003, 20004, 20005, 20006, 20007
 
@@ -385,3 +386,8 @@ def test_deadlines_for_idle_half_sent_and_slow_reading_peers():
             stream.close()
 
     trio.run(serving, test, ServerLimits(idle_ms=300, frame_ms=200, send_ms=200))
+
+
+def test_a_client_names_its_own_version():
+    """Brokers count clients by version (KIP-511), so that an administrator finds those to upgrade."""
+    assert CLIENT_SOFTWARE_VERSION == VERSION

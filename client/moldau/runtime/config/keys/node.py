@@ -141,7 +141,8 @@ NODE_KEYS = (
         group="Node",
         is_own=True,
         doc=(
-            "Address host:port where metrics (/metrics, for Prometheus) and health (/health/live, /health/ready) are "
+            "Address host:port where metrics (/metrics, for Prometheus), counts of refused logins (/logins) and health "
+            "(/health/live, /health/ready) are "
             "served over HTTP, without authentication; none without it."
         ),
     ),

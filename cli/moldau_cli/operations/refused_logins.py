@@ -1,0 +1,143 @@
+"""Asks nodes how many logins they refused. ``moldau cluster status`` and the web console show it.
+
+Nodes count them since their start, by listener and mechanism, and answer at ``/logins`` of their ``metrics.listener``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.errors import KafkaError
+from moldau.runtime.config.listeners import parse_address
+from moldau.runtime.sasl.attempts import RefusedLogins
+from moldau.runtime.sasl.http import HttpError, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau import Admin
+    from moldau.cluster.metadata import BrokerNode
+
+ANSWER_S: Final = 2.0
+"""How long a node may take to answer; one that takes longer is left out."""
+NODES_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals:
+    """The refused logins of the nodes that answered. Nodes without SASL and TLS have an empty list."""
+
+    by_node: Mapping[int, Sequence[RefusedLogins]]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a node with a secured listener has answered."""
+        return any(self.by_node.values())
+
+    def of(self, node_id: int) -> int | None:
+        """Returns the refused logins of one node; None where none is known."""
+        found = self.by_node.get(node_id)
+        return sum(each.count for each in found) if found else None
+
+    @property
+    def total(self) -> int:
+        """The refused logins of all nodes."""
+        return sum(each.count for found in self.by_node.values() for each in found)
+
+    def text(self) -> str:
+        """Returns the counts above zero, one phrase for each listener and mechanism of a node."""
+        return ", ".join(
+            f"{each.count} at node {node_id} ({each.listener}, {each.mechanism})"
+            for node_id, found in sorted(self.by_node.items())
+            for each in found
+            if each.count
+        )
+
+
+def reachable_address(listener: str | None, host: str) -> str | None:
+    """Returns the address of a ``metrics.listener`` as others reach it; None if they do not.
+
+    ``host`` is what the broker advertises. A listener of the loopback interface serves only clients of its machine.
+    """
+    if not listener:
+        return None
+    try:
+        bound, port = parse_address(listener)
+    except ValueError:
+        return None  # a broker of Kafka may use the name for something else
+    if _is(bound, "is_unspecified"):
+        bound = host
+    elif _is_loopback(bound) and not _is_loopback(host):
+        return None
+    return f"[{bound}]:{port}" if ":" in bound else f"{bound}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or _is(host, "is_loopback")
+
+
+def _is(host: str, kind: str) -> bool:
+    try:
+        return bool(getattr(ip_address(host), kind))
+    except ValueError:
+        return False
+
+
+async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
+    """Asks the brokers that say where: their configuration names the address, if the caller may describe it."""
+    from moldau.admin import AdminError, ConfigResource, ResourceType
+
+    resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one for one in brokers}
+    try:
+        found = await admin.describe_configs(resources) if resources else {}
+    except AdminError as error:
+        found = error.results if isinstance(error.results, dict) else {}
+    except KafkaError:
+        found = {}
+    addresses: dict[int, str] = {}
+    for resource, entries in found.items():
+        broker, entry = resources[resource], entries.get("metrics.listener")
+        address = reachable_address(None if entry is None else entry.value, broker.host)
+        if address is not None:
+            addresses[broker.node_id] = address
+    return await ask(addresses)
+
+
+async def ask(addresses: Mapping[int, str]) -> Refusals:
+    """Asks nodes at the addresses of their ``metrics.listener``; those that do not answer in time are left out."""
+    found: dict[int, list[RefusedLogins]] = {}
+    limit = trio.CapacityLimiter(NODES_AT_ONCE)
+
+    async def ask_one(node_id: int, address: str) -> None:
+        async with limit:
+            with trio.move_on_after(ANSWER_S):
+                try:
+                    found[node_id] = parsed(await fetch(f"http://{address}/logins"))
+                except (HttpError, ValueError):
+                    return  # an older node, or a server of another kind
+
+    async with trio.open_nursery() as nursery:
+        for node_id, address in addresses.items():
+            nursery.start_soon(ask_one, node_id, address)
+    return Refusals(by_node={node_id: found[node_id] for node_id in addresses if node_id in found})
+
+
+def parsed(page: bytes) -> list[RefusedLogins]:
+    """Returns the counts in an answer.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    rows = json.loads(page)
+    try:
+        return [
+            RefusedLogins(listener=str(row["listener"]), mechanism=str(row["mechanism"]), count=int(row["count"]))
+            for row in rows
+        ]
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not the counts of logins: {page[:100]!r}") from error
