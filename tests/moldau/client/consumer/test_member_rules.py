@@ -96,6 +96,20 @@ def joined(instance_id=None):
     return membership
 
 
+def test_a_member_leaves_that_may_have_joined():
+    """The coordinator may have added it, although its answer did not come; not after it has refused it for good."""
+    membership = EpochMembership(IDENTITY, "M", None)
+    membership.want(["t"])
+    membership.epoch_heartbeat(())
+    assert membership.epoch_leave_request("closed").member_epoch == -1
+    assert membership.epoch_leave_request("closed") is None, "it has left"
+    membership.want(["t"])
+    request = membership.epoch_heartbeat(())
+    refusal = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    membership.on_epoch_heartbeat(request, refusal, membership.losses)
+    assert membership.epoch_leave_request("closed") is None
+
+
 def test_a_topic_that_metadata_lose_costs_no_partition():
     """It was deleted, or a broker that is behind was asked, between the target and its takeover, or afterwards."""
     membership = EpochMembership(IDENTITY, "M", None)

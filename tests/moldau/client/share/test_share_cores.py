@@ -213,6 +213,10 @@ def test_refused_heartbeats(code, step, keeps, is_fatal):
 def test_leaving():
     """A member leaves with epoch -1, one that never joined sends nothing; late answers do not bring it back."""
     assert member().leave() is None
+    unanswered = member()
+    unanswered.heartbeat()
+    assert unanswered.leave().member_epoch == -1, "the coordinator may know it"
+    assert unanswered.leave() is None
     membership = member()
     beat(membership, given_partitions(0))
     late = membership.heartbeat()
