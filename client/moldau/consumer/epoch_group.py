@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.membership import Next
 from moldau.consumer.group import GROUP_PURPOSE, GroupClient
@@ -143,7 +143,7 @@ class EpochGroupClient(GroupClient):
         losses = self._epochs.losses
         deadline_ms = self._client.now_ms + self._client.request_timeout_ms
         try:
-            await self._client.connection(await self.coordinator(deadline_ms), GROUP_PURPOSE)
+            await self._connect(deadline_ms)
             if losses != self._epochs.losses:
                 return Next.GO_ON  # a member that has left meanwhile must not join: nothing would remove it
             request = self._epochs.epoch_heartbeat(self._held_ids())
@@ -153,6 +153,12 @@ class EpochGroupClient(GroupClient):
         if response.error_code == ErrorCode.NONE and response.heartbeat_interval_ms > 0:
             self._interval_ms = response.heartbeat_interval_ms
         return self._epochs.on_epoch_heartbeat(request, response, losses)
+
+    async def _connect(self, deadline_ms: float) -> None:
+        """Opens the connection for heartbeats; gives the coordinator up like a request if another one takes over."""
+        node_id = await self.coordinator(deadline_ms)
+        with self._client.silence.coordinator(node_id, self._group_id, GROUP_COORDINATOR) as call:
+            await call.connect(GROUP_PURPOSE)
 
     async def leave(self, reason: str) -> None:
         """Leaves the group; a static member keeps its partitions for the length of its session."""

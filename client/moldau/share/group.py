@@ -77,7 +77,8 @@ class ShareGroupClient:
     async def _beat(self) -> Next:
         membership, client = self._membership, self._client
         try:
-            await client.connection(await self._find(), PURPOSE)
+            with client.silence.coordinator(await self._find(), membership.group_id, _GROUP) as call:
+                await call.connect(PURPOSE)
             if membership.topics is None:
                 return Next.GO_ON  # a member that has left meanwhile must not join: nothing would remove it
             request = membership.heartbeat()
