@@ -53,6 +53,7 @@ class AioPortal(Portal[C], Generic[C]):
     """A thread that runs trio with one client open in it, called from one asyncio event loop."""
 
     face = "moldau.aio"
+    opened_by = "async with"
 
     def __init__(self, name: str, client: AbstractAsyncContextManager[C]) -> None:
         super().__init__(name, client)

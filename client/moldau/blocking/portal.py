@@ -106,6 +106,8 @@ class Portal(Generic[C]):
 
     face = "moldau.blocking"
     """The package whose clients use the portal, for error messages."""
+    opened_by = "with"
+    """The statement that opens a client of that package."""
 
     def __init__(self, name: str, client: AbstractAsyncContextManager[C]) -> None:
         self._opening = client
@@ -208,7 +210,9 @@ class Portal(Generic[C]):
             )
         if self.open_token is None or not self._thread.is_alive():
             raise RuntimeError(
-                "the client is closed" if self._pid else "the client is not open; use it as `with ... as ...`"
+                "the client is closed"
+                if self._pid
+                else f"the client is not open; use it as `{self.opened_by} ... as ...`"
             )
         return self.open_token
 

@@ -431,9 +431,17 @@ class GroupClient:
             await self._client.backoff(failures)
 
     def _refusal(self, code: ErrorCode) -> CommitFailedError:
-        return CommitFailedError(
-            code, f"group {self._group_id}: offsets were not committed ({code.name}: {code.message})"
-        )
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            advice = "poll again to take part in the rebalance, and commit then"
+        elif code is ErrorCode.FENCED_INSTANCE_ID:
+            advice = "another member uses the same group.instance.id"
+        else:
+            advice = (
+                "other members may have the partitions now, and read the records again. If work between two polls "
+                f"lasts longer than max.poll.interval.ms = {self._poll_interval_ms}, raise it or lower max.poll.records"
+            )
+        text = f"group {self._group_id}: offsets were not committed ({code.name}: {code.message}); {advice}"
+        return CommitFailedError(code, text)
 
     async def _commit_once(
         self, asked: AskedCommit, deadline_ms: float

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import moldau
+import moldau.aio
 import moldau.blocking
 from moldau.admin import ConfigResource, ResourceType
 from moldau.admin.calls.acls import AclFilter
@@ -304,6 +305,15 @@ def test_calls_of_unopened_and_closed_blocking_clients_fail(kind):
             list(getattr(client, name)(*arguments))
     with pytest.raises(RuntimeError, match="opened only once"), client:
         pass
+
+
+@pytest.mark.parametrize(("kind", "call"), [("Producer", "flush"), ("Consumer", "poll"), ("Admin", "list_topics")])
+def test_unopened_asyncio_clients_name_their_own_statement(kind, call):
+    async def main():
+        with pytest.raises(RuntimeError, match="the client is not open; use it as `async with"):
+            await getattr(getattr(moldau.aio, kind)(CONFIGS[kind]), call)()
+
+    asyncio.run(main())
 
 
 def test_a_delivery_is_awaited_under_trio():
