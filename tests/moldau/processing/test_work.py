@@ -37,6 +37,7 @@ class Model:
         self.next = dict.fromkeys(PARTITIONS, 0)
         self.open = {partition: set() for partition in PARTITIONS}
         self.running = []
+        self.stale = []  # their partitions were lost meanwhile
         self.held = set()
 
     def lane(self, record):
@@ -54,15 +55,25 @@ class Model:
         record = self.work.start(0)
         if record is None:
             return
-        assert self.lane(record) not in map(self.lane, self.running)
+        assert self.lane(record) not in map(self.lane, self.running + self.stale)
         self.running.append(record)
-        assert len(self.running) <= self.concurrency
+        assert len(self.running) + len(self.stale) <= self.concurrency
 
     def end(self, index):
-        if self.running:
-            record = self.running.pop(index % len(self.running))
-            self.open[record.topic_partition].discard(record.offset)
+        everything = self.stale + self.running
+        if everything:
+            record = everything[index % len(everything)]
+            if record in self.stale:
+                self.stale.remove(record)
+            else:
+                self.running.remove(record)
+                self.open[record.topic_partition].discard(record.offset)
             self.work.finish(record)
+
+    def outlast(self, lost):
+        """The handlers of a lost partition go on."""
+        self.stale += [record for record in self.running if record.topic_partition == lost]
+        self.running = [record for record in self.running if record.topic_partition != lost]
 
     def lose(self, number):
         """The partition comes back at once, from the first offset that is not processed."""
@@ -72,8 +83,7 @@ class Model:
         again = min(self.open[lost], default=self.next[lost])
         self.open[lost] = set()
         self.next[lost] = again
-        self.running = [record for record in self.running if record.topic_partition != lost]
-        self.work.running = len(self.running)  # as if their handlers had ended
+        self.outlast(lost)
 
     def lose_within_a_poll(self, number, count):
         """The partition is lost and comes back before the work hears of it; the poll has records of it."""
@@ -82,9 +92,8 @@ class Model:
         if again < self.next[lost]:
             self.open[lost] = set()
             self.next[lost] = again
-            self.running = [record for record in self.running if record.topic_partition != lost]
+            self.outlast(lost)
         self.poll(number, count)
-        self.work.running = len(self.running)  # as if their handlers had ended
 
     def check(self):
         for partition, offset in self.work.to_commit().items():
@@ -107,7 +116,7 @@ def test_commits_never_pass_an_unprocessed_record(order, concurrency, commands):
     for name, *arguments in commands:
         getattr(model, name)(*arguments)
         model.check()
-    for _ in range(sum(map(len, model.open.values())) + 1):
+    for _ in range(sum(map(len, model.open.values())) + len(model.stale) + 1):
         model.start()
         model.end(0)
     model.check()
@@ -159,10 +168,10 @@ def test_a_stale_end_leaves_the_new_record_alone():
     old = work.start(0)
     work.retain([])
     work.take([batch(PARTITIONS[0], 0, 2)])
-    new = work.start(0)
+    assert work.start(0) is None, "records of a partition run one after the other"
     work.finish(old)
     assert work.to_commit() == {PARTITIONS[0]: 0}
-    work.finish(new)
+    work.finish(work.start(0))
     assert work.to_commit() == {PARTITIONS[0]: 1}
 
 
@@ -173,11 +182,12 @@ def test_records_that_come_again_are_committed():
     slow, quick = work.start(0), work.start(0)
     work.finish(quick)
     work.take([batch(PARTITIONS[0], 0, 2)])
-    again = [work.start(0), work.start(0)]
-    work.finish(again[1])
+    again = work.start(0)
+    assert (again.offset, work.start(0)) == (1, None), "the record of the other key still runs"
+    work.finish(again)
     work.finish(slow)
     assert work.to_commit() == {PARTITIONS[0]: 0}
-    work.finish(again[0])
+    work.finish(work.start(0))
     assert work.to_commit() == {PARTITIONS[0]: 2}
     assert work.running == 0
 

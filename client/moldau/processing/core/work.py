@@ -1,8 +1,9 @@
 """The records that a processor has taken: which may run now, which partitions wait, and what may be committed. Pure.
 
 Theory of operation: records enter in the order of their offsets and wait in lanes; one record of a lane runs at a time.
-A lane is a partition (``order="partition"``), a key of a partition (``"key"``) or a single record (``"none"``). At most
-``concurrency`` records run. A partition with ``pending_max`` unfinished records is to be paused until half of them are
+A lane is a partition (``order="partition"``), a key of a partition (``"key"``) or a single record (``"none"``). That
+holds through rebalances: records that come again wait for what still runs in their lane. At most ``concurrency``
+records run. A partition with ``pending_max`` unfinished records is to be paused until half of them are
 finished. The offset to commit for a partition is that behind the last record before which all are finished, so a crash
 repeats records and loses none.
 """
@@ -48,6 +49,7 @@ class _Partition:
 class _Lane:
     records: deque[ConsumedRecord[Any, Any]] = field(default_factory=deque)
     is_busy: bool = False
+    is_stale: bool = False  # the record that runs was dropped: its end counts for nothing
 
 
 class Work:
@@ -156,13 +158,14 @@ class Work:
         lane = self._lanes.get(key)
         if lane is None or not lane.records or lane.records[0] is not record:
             return False
+        is_current = not lane.is_stale
         lane.records.popleft()
-        lane.is_busy = False
+        lane.is_busy = lane.is_stale = False
         if lane.records:
             self._ready.append(key)
         else:
             del self._lanes[key]
-        return True
+        return is_current
 
     # --- partitions
 
@@ -187,7 +190,12 @@ class Work:
         for partition in gone:
             del self._partitions[partition]
         for key in [key for key in self._lanes if key[0] in gone]:
-            del self._lanes[key]
+            lane = self._lanes[key]
+            if lane.is_busy:
+                lane.records = deque([lane.records[0]])
+                lane.is_stale = True
+            else:
+                del self._lanes[key]
         self._ready = deque(key for key in self._ready if key in self._lanes)
 
     def to_pause(self) -> list[TopicPartition]:
