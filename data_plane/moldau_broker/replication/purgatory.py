@@ -8,7 +8,7 @@ returns False to the second caller.
 The number of operations is bounded: ``watch`` raises ``PurgatoryFullError`` at the bound, and the caller answers with
 an error or at once. The broker's own waits, which are few and have no client to refuse, may exceed the bound. Timers
 are O(1) (``timer_wheel``). Watchers of a key keep their order of arrival, so a caller whose conditions are ordered
-(acks=all offsets of one partition) can stop at the first one that does not hold.
+(most acks=all offsets of one partition) can stop at the first one that does not hold.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Purgatory(Generic[K, T]):
         assert operations_max > 0
         self._wheel: TimerWheel[Delayed[K, T]] = TimerWheel(now_ms)
         self._watchers: dict[K, dict[Delayed[K, T], None]] = {}
-        self.watched: Mapping[K, object] = self._watchers
-        """Contains the keys on which operations wait; only for ``in`` and for its truth."""
+        self.watched: Mapping[K, dict[Delayed[K, T], None]] = self._watchers
+        """The keys on which operations wait, each with its operations, oldest first; callers only read it."""
         self._operations_max = operations_max
 
     def __len__(self) -> int:

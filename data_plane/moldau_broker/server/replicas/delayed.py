@@ -164,3 +164,55 @@ class Waiters(Generic[K, T]):
                 self._sleeping_until_ms = deadline_ms
                 with trio.move_on_after(max(0.0, deadline_ms - now_ms) / 1000):
                     await self._armed.wait()
+
+
+class ProduceWaiters(Waiters["Partition", ProduceOperation]):
+    """Waiting produces. Those of a partition mostly wait for growing offsets, so the first that must go on ends a look.
+
+    The answer to a repeated batch waits for an offset below those of newer batches, and must not wait for them.
+    """
+
+    __slots__ = ("_unordered",)
+
+    def __init__(self, clock: Clock, operations_max: int) -> None:
+        super().__init__(clock, operations_max)
+        self._unordered: set[Partition] = set()
+        """Partitions of which an operation waits for a lower offset than one before it."""
+
+    def watch(
+        self, operation: ProduceOperation, keys: Sequence[Partition], deadline_ms: float, *, bounded: bool = True
+    ) -> Delayed[Partition, ProduceOperation]:
+        """See ``Waiters.watch``."""
+        watched = self.purgatory.watched
+        for partition, wait in operation.waiting.items():
+            if partition in watched:
+                newest = next(reversed(watched[partition]))
+                if newest.operation.waiting[partition].required_offset > wait.required_offset:
+                    self._unordered.add(partition)
+        return super().watch(operation, keys, deadline_ms, bounded=bounded)
+
+    def complete_ready(self, partition: Partition, answer: Callable[[LeaderEpoch, Offset], ErrorCode | None]) -> None:
+        """Resolves the waits for a watched partition to which ``answer`` gives a code; operations may finish."""
+        purgatory = self.purgatory
+        is_unordered = partition in self._unordered
+        left: list[Offset] = []
+        for delayed in purgatory.watchers(partition):
+            operation = delayed.operation
+            wait = operation.waiting[partition]
+            error = answer(wait.leader_epoch, wait.required_offset)
+            if error is None:
+                if not is_unordered:
+                    return  # those behind it wait for the same offset or higher ones
+                left.append(wait.required_offset)
+                continue
+            operation.resolve(partition, error)
+            if operation.waiting:
+                purgatory.unwatch(delayed, partition)
+            else:
+                self.complete(delayed)
+        if is_unordered and left == sorted(left):
+            self._unordered.discard(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """Frees what is kept for a partition of which nothing waits any more."""
+        self._unordered.discard(partition)

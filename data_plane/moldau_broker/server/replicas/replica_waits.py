@@ -15,7 +15,7 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 from moldau_broker.replication.fetch_session import SessionIndex
-from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, Waiters
+from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, ProduceWaiters, Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,9 @@ class ReplicaWaits:
         """Starts with empty purgatories of ``operations_max`` each; ``low_watermark`` returns that of a partition."""
         self._clock = clock
         self._low_watermark = low_watermark
-        self.produces: Waiters[Partition, ProduceOperation] = Waiters(clock, operations_max)
+        self.produces = ProduceWaiters(clock, operations_max)
         """Produces with acks=all, which wait for the high watermark."""
-        self.settles: Waiters[Partition, ProduceOperation] = Waiters(clock, operations_max)
+        self.settles = ProduceWaiters(clock, operations_max)
         """Produces with acks=1 and a flush policy, which wait for the leader's sync."""
         self.fetches: Waiters[WatchKey | SessionKey, WaitingFetch] = Waiters(clock, operations_max)
         """Fetches of followers wait for the log end, fetches of consumers for the high watermark.
@@ -110,28 +110,9 @@ class ReplicaWaits:
     def complete_produces(self, partition: Partition) -> None:
         """Completes the produces whose offsets the partition has committed, settled or refused."""
         if partition in self.produces.purgatory.watched:
-            self._complete_waits(self.produces, partition, partition.acknowledgement)
+            self.produces.complete_ready(partition, partition.acknowledgement)
         if partition in self.settles.purgatory.watched:
-            self._complete_waits(self.settles, partition, partition.settlement)
-
-    def _complete_waits(
-        self,
-        waiters: Waiters[Partition, ProduceOperation],
-        partition: Partition,
-        answer: Callable[[LeaderEpoch, Offset], ErrorCode | None],
-    ) -> None:
-        purgatory = waiters.purgatory
-        for delayed in purgatory.watchers(partition):
-            operation = delayed.operation
-            wait = operation.waiting[partition]
-            error = answer(wait.leader_epoch, wait.required_offset)
-            if error is None:
-                break  # those behind it wait for higher offsets
-            operation.resolve(partition, error)
-            if operation.waiting:
-                purgatory.unwatch(delayed, partition)
-            else:
-                waiters.complete(delayed)
+            self.settles.complete_ready(partition, partition.settlement)
 
     def note_change(self, partition: Partition) -> None:
         """Notes a change that wakes no fetch: of in-sync replicas, or of a log start offset."""
@@ -166,6 +147,8 @@ class ReplicaWaits:
         """Ends all waits for a partition whose leadership changed or whose replica is gone."""
         sessions = self.sessions.changed(partition.wire_key, partition.name_key)
         self.complete_produces(partition)
+        self.produces.forget(partition)
+        self.settles.forget(partition)
         self.follower_noted()
         self._end_fetches(partition.end)
         self._end_fetches(partition.committed)

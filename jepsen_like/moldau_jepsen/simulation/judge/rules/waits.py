@@ -33,23 +33,21 @@ class WaitRules:
         """Looks at the operations of a broker whose tasks have run."""
         before = self._overdue.get(broker_id, {})
         found: dict[Delayed[Partition, ProduceOperation], tuple[float, int]] = {}
-        for partition, watchers in waits.produces.purgatory._watchers.items():
-            first = next(iter(watchers), None)  # the others wait for higher offsets
-            if first is None:
-                continue
-            wait = first.operation.waiting[partition]
-            answer = partition.acknowledgement(wait.leader_epoch, wait.required_offset)
-            if answer is None:
-                continue
-            since, looks = before.get(first, (now_seconds, 0))
-            found[first] = since, looks + 1
-            if looks == LOOKS and now_seconds - since >= PATIENCE_SECONDS:
-                self._violated(
-                    "wait-ends",
-                    f"broker {broker_id} has not answered a produce for {now_seconds - since:.1f} s that waits in "
-                    f"{partition.key} up to offset {wait.required_offset}, where the answer is {answer.name}",
-                )
-            elif looks >= LOOKS and now_seconds - since < PATIENCE_SECONDS:
-                found[first] = since, LOOKS
+        for partition, watchers in waits.produces.purgatory.watched.items():
+            for delayed in watchers:
+                wait = delayed.operation.waiting[partition]
+                answer = partition.acknowledgement(wait.leader_epoch, wait.required_offset)
+                if answer is None:
+                    continue
+                since, looks = before.get(delayed, (now_seconds, 0))
+                found[delayed] = since, looks + 1
+                if looks == LOOKS and now_seconds - since >= PATIENCE_SECONDS:
+                    self._violated(
+                        "wait-ends",
+                        f"broker {broker_id} has not answered a produce for {now_seconds - since:.1f} s that waits in "
+                        f"{partition.key} up to offset {wait.required_offset}, where the answer is {answer.name}",
+                    )
+                elif looks >= LOOKS and now_seconds - since < PATIENCE_SECONDS:
+                    found[delayed] = since, LOOKS
         if found or before:
             self._overdue[broker_id] = found
