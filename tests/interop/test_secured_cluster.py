@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 import trio
 
+import moldau
 from moldau.admin import Acl, NewTopic
 from moldau.blocking import Admin, Consumer, Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import parse_config_text
+from moldau_cli.console.core.rates import RateHistory
+from moldau_cli.console.data import cluster as console
 from moldau_cli.main import main
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
@@ -136,6 +139,31 @@ def test_others_do_not_get_in(administrator, change):
         pytest.raises((KafkaError, OSError, TimeoutError)),
     ):
         admin.describe_cluster()
+
+
+def test_refused_logins_are_shown(directory, administrator, capsys):
+    """The status of the local cluster, the verdict on any cluster, and the console count them."""
+
+    def shown(*arguments):
+        assert main(["cluster", "status", "--json", *arguments]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def counts():
+        nodes = {row["node"]: row["refused_logins"] for row in shown("--dir", str(directory))["nodes"]}
+        login = ["-b", administrator["bootstrap.servers"], "--command-config", str(directory / "client.properties")]
+        return nodes, shown(*login)["refused_logins"]
+
+    async def overview():
+        async with moldau.Admin(administrator) as admin:
+            page, rows = await console.overview(admin, RateHistory()), await console.brokers(admin)
+        return page["refused_logins"], [row["refused_logins"] for row in rows["rows"]]
+
+    nodes, total = counts()
+    wrong = {**administrator, "sasl.password": "guessed", "default.api.timeout.ms": "3000"}
+    with Admin(wrong) as admin, pytest.raises(KafkaError):
+        admin.describe_cluster()
+    assert counts() == (nodes | {1: nodes[1] + 1}, total + 1)
+    assert trio.run(overview) == (total + 1, [nodes[1] + 1])
 
 
 def test_the_launcher_can_still_ask_its_nodes(directory):
