@@ -406,7 +406,7 @@ def test_a_power_loss_of_all_loses_less_than_flush_messages(seed: int, acks: int
         return await survivors_of_a_power_loss(cluster, topics, acks)
 
     found, _ = run_cluster(scenario, seed=seed, brokers=3)
-    assert all(acknowledged > 50 for acknowledged, _ in found.values())
+    assert all(acknowledged > 20 for acknowledged, _ in found.values()), found
     assert found["one"][1] == 0
     assert found["seven"][1] < 7
     assert found["default"][1] > 0, "nothing was synced: if nothing is lost, the fault does not do what it says"
