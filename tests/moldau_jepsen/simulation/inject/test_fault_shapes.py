@@ -276,8 +276,9 @@ async def strike_under_load(world, kind, number, seconds):
         await listen(trio.current_time() + 1.0, story.later)
         healed = trio.current_time()
         await cluster.wait_healthy(90)
-        while acknowledged[-1] < healed:  # noqa: ASYNC110 - in virtual time, and producers notify no task
-            await trio.sleep(0.1)
+        with trio.fail_after(90):
+            while acknowledged[-1] < healed:  # noqa: ASYNC110 - in virtual time, and producers notify no task
+                await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
     story.failures = list(world.failures)
     return story
