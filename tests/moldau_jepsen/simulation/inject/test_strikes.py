@@ -81,6 +81,7 @@ async def without_targets(world):
     cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     cluster.start_all()
     await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 1, {})  # something to move
     injector = FaultInjector(cluster, ["client"], synced=False, fault_scope=FaultScope.BROKERS)
     found = {}
     for node_id in cluster.broker_ids:
