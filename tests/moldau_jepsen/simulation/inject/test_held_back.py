@@ -157,7 +157,13 @@ def test_other_links_are_slow_instead_of_spared_ones():
 
 
 def test_later_kinds_shift_no_earlier_plan():
-    later = (FaultKind.HELD_BACK, FaultKind.POWER_TRUNCATED, FaultKind.DISK_HANGS, FaultKind.HELD_CALL)
+    later = (
+        FaultKind.HELD_BACK,
+        FaultKind.POWER_TRUNCATED,
+        FaultKind.DISK_HANGS,
+        FaultKind.HELD_CALL,
+        FaultKind.LATE_SYNC,
+    )
     older = tuple(kind for kind in RunOptions().kinds if kind not in later)
     for seed in range(50):
         with_them = planned_faults(seed, RunOptions())
