@@ -99,6 +99,17 @@ def test_a_command_of_a_shell_has_what_the_shell_gives(controller):
     assert "topic" in second.lower()
 
 
+def test_a_shell_ends_a_server_as_usual(controller):
+    """The process that the shell knows stands for the server; a signal that ended it alone would leave the server."""
+    shell_command(controller)
+    environment = os.environ | {"PATH": f"{controller}{os.pathsep}{os.environ['PATH']}"}
+    script = """moldau server node.properties 2> log & server=$!
+until grep -q INFO log; do sleep 0.05; done
+kill $server && wait $server; echo $?"""
+    done = subprocess.run(["bash", "-c", script], cwd=controller, env=environment, capture_output=True, timeout=WAIT_S)
+    assert done.stdout == b"0\n"
+
+
 @pytest.mark.parametrize("sent", [b"", b"\x00", b"\x00\x00\x00\x09{"])
 def test_half_a_request_harms_no_other(sent):
     """The process that asks may be killed at any time."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 ANSWER_BYTES = 64
 
@@ -53,16 +55,26 @@ def ask(
 
 
 def main(path: str, words: list[str]) -> int:
-    """Runs the command and returns its exit code, as a shell gives it."""
-    environment = dict(os.environ)
-    answer = b""
-    with ask(
-        path, (0, 1, 2), module="moldau_cli", words=words, directory=os.getcwd(), environment=environment
-    ) as server:
-        while more := server.recv(ANSWER_BYTES):
-            answer += more
-    code = os.waitstatus_to_exitcode(int(answer.split(b"\n")[1]))
+    """Runs the command and returns its exit code, as a shell gives it; passes SIGTERM on to the command."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the command may run before its number is known here
+    here, variables = os.getcwd(), dict(os.environ)
+    with ask(path, (0, 1, 2), module="moldau_cli", words=words, directory=here, environment=variables) as server:
+        lines = server.makefile("r")
+        command = int(lines.readline())
+        wake, written = os.pipe()  # a signal just before a call that waits is handled only after the call
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written)
+        signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(command, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        while wake in select.select([server.fileno(), wake], [], [])[0]:
+            os.read(wake, select.PIPE_BUF)
+        code = os.waitstatus_to_exitcode(int(lines.readline()))
     return code if code >= 0 else 128 - code
+
+
+def _pass_on(command: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(command, number)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The document of planted bugs: measured verdicts, and the bugs that the suites of single parts plant."""
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -11,6 +12,7 @@ from moldau_jepsen.simulation.mutants.mutants import MUTANTS, MutantVerdict, own
 from moldau_jepsen.simulation.mutants.suites import load_suites
 
 ROOT = Path(__file__).parents[4]
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 FOUND = MutantVerdict(
     name="sequence-numbers-ignored",
     area="log",
@@ -79,6 +81,31 @@ def test_each_replaced_import_is_used_where_it_is_replaced():
     assert len(replaced) > 10
     names = {given: names_in(given) for given, *_ in replaced}
     assert [bug for given, name, bug in replaced if name not in names[given]] == []
+
+
+def test_each_replacement_takes_what_the_original_takes():
+    """A replacement that lacks a parameter would end its node, or the test, instead of doing what the bug says."""
+    checked = 0
+    for bug in [*MUTANTS.values(), *(bug for suite in load_suites(ROOT) for bug in suite.bugs)]:
+        for given, name, replacement in bug.patches():
+            original = vars(owner_of(given, name))[name]
+            if inspect.isfunction(original) and inspect.isfunction(replacement):
+                checked += 1
+                assert left_out(original, replacement) == [], f"{bug.name}: {name}"
+    assert checked > 200
+
+
+def left_out(original, replacement):
+    """Returns the parameters of a function that another one cannot be called with."""
+    has, takes = inspect.signature(original).parameters, inspect.signature(replacement).parameters
+    kinds = {each.kind for each in takes.values()}
+    positional = [name for name, each in has.items() if each.kind in BY_POSITION]
+    room = sum(each.kind in BY_POSITION for each in takes.values())
+    lacking = [] if inspect.Parameter.VAR_POSITIONAL in kinds else positional[room:]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        named = [name for name, each in has.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        lacking += [name for name in named if name not in takes]
+    return lacking
 
 
 def names_in(module):

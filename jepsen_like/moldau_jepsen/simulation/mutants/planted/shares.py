@@ -76,7 +76,7 @@ def share_lock_never_expires() -> list[Patch]:
     def on_timer(self: SharePartition, now_ms: float) -> Effects:
         return NO_EFFECTS
 
-    def release(self: ShareGroups, key: tuple[str, str]) -> list[object]:
+    def release(self: ShareGroups, key: tuple[str, str], *, is_lost: bool = False) -> list[object]:
         return []
 
     return [
