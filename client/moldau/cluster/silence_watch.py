@@ -121,7 +121,7 @@ class SilenceWatch:
     async def _watch(self, nursery: trio.Nursery) -> None:
         client = self._client
         while True:
-            if not len(self._silence):
+            while not len(self._silence):  # a request may have ended before this task runs
                 self._begun = trio.Event()
                 await self._begun.wait()
             look = self._silence.look(client.now_ms, client.cluster_metadata)

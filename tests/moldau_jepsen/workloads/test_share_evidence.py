@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from moldau.admin import Admin
 from moldau.producer import Producer
 from moldau.protocol.codec import DecodeError
 from moldau.share import AcknowledgeType, ShareConsumer
@@ -158,8 +157,7 @@ def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
         await workload.set_group(environment)
         await workload.final_read(environment, 60)
         if is_pruned:
-            async with Admin(config, environment=environment) as admin:
-                await admin.delete_records({("__share_group_state", 0): 1})
+            cluster.replica(1, "__share_group_state").log.delete_records(1)  # as its coordinator does
         workload.events.append(Sent((TopicPartition("share", 0), 9), 9))
         await workload.final_read(environment, 60)
         assert workload.stuck is None

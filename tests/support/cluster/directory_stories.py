@@ -126,7 +126,7 @@ class Load:
             found = await read_all(self.cluster, self.topic, index)
             missing = [value for _, value in acknowledged if value not in found]
             assert not missing, f"{self.topic}-{index} lost {missing[:5]} of {len(acknowledged)}"
-            assert len(acknowledged) > 10, f"partition {index} was hardly written to"
+            assert len(acknowledged) > 5, f"partition {index} was hardly written to: {len(acknowledged)} records"
 
 
 async def read_all(cluster: Cluster, topic: str, index: int, broker_id: int | None = None) -> dict[bytes, None]:
