@@ -11,6 +11,7 @@ repeatable; the constants that Hypothesis itself brings remain.
 """
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -111,6 +112,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_sessionfinish() -> None:
     """Ends what is still shared when a run is cut short."""
     SHARED.close()
+
+
+@pytest.fixture(autouse=True)
+def kept_log_levels() -> Iterator[None]:
+    """Fails a test that leaves other levels of loggers to the next one, which may count or compare log lines."""
+    loggers = (logging.getLogger(), logging.getLogger("moldau"))
+    before = [logger.level for logger in loggers]
+    yield
+    after = [logger.level for logger in loggers]
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+    assert after == before, "the levels of the root logger and of Moldau's"
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import trio
 
 from moldau.runtime.ports.environment import Environment
 from moldau.runtime.tasks.exceptions import leaves
+from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS
 from moldau_jepsen.world.disk.disk import NodeDisk
 from moldau_jepsen.world.disk.disk_profile import DiskProfile
 from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
@@ -269,6 +270,8 @@ class World:
 def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile: NetworkProfile | None = None) -> T:
     """Runs ``main`` in a new world, then kills the processes that still run, and returns the result of ``main``.
 
+    Levels of loggers that brokers of this world were asked to change (KIP-412) are taken back.
+
     An interrupt from the terminal may be raised in any code, a node's too (as in trio: code that never waits must be
     interruptible). It ends the run at once and is raised as ``KeyboardInterrupt``, never in a group.
     """
@@ -292,3 +295,5 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
         if is_interrupt(group):
             raise KeyboardInterrupt from group
         raise
+    finally:
+        PROCESS_LOG_LEVELS.reset_all()

@@ -53,6 +53,11 @@ class LogLevels:
         if name in self._before:
             _logger(name).setLevel(self._before.pop(name))
 
+    def reset_all(self) -> None:
+        """Gives each changed logger the level back that it had before: for nodes that end before their process does."""
+        for name in list(self._before):
+            self.reset(name)
+
 
 def _logger(name: str) -> logging.Logger:
     return logging.getLogger() if name == ROOT else logging.getLogger(name)

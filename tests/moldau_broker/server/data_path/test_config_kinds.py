@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import pytest
-
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
@@ -22,11 +20,11 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from moldau.runtime.config import ConfigSource
-from moldau.runtime.telemetry.log_levels import LEVELS, LogLevels
+from moldau.runtime.telemetry.log_levels import LEVELS
 from support.cluster.broker_cluster import run_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
     from support.cluster.broker_cluster import Client, Cluster
 
@@ -129,19 +127,6 @@ def test_metrics_subscriptions_are_kept_and_listed() -> None:
     run_cluster(scenario)
 
 
-@pytest.fixture
-def levels() -> Iterator[LogLevels]:
-    """Loggers of one test, whose levels are restored afterwards."""
-    found = LogLevels()
-    before = {name: logging.getLogger(name).level for name in ("moldau", "moldau.kind-a", "moldau.kind-a.b")}
-    root = logging.getLogger().level
-    yield found
-    logging.getLogger().setLevel(root)
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
-
-
-@pytest.mark.usefixtures("levels")
 def test_levels_of_loggers_change_at_once_and_come_back() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(1)
@@ -165,7 +150,6 @@ def test_levels_of_loggers_change_at_once_and_come_back() -> None:
     run_cluster(scenario)
 
 
-@pytest.mark.usefixtures("levels")
 def test_wrong_changes_of_loggers_are_refused_as_a_whole() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(1)
@@ -193,6 +177,19 @@ def test_wrong_changes_of_loggers_are_refused_as_a_whole() -> None:
         assert logging.getLogger("moldau.kind-a").isEnabledFor(logging.DEBUG)
 
     run_cluster(scenario)
+
+
+def test_levels_of_a_simulated_cluster_end_with_it() -> None:
+    """Its brokers share the process with the test that started them, and with the next test's."""
+
+    async def scenario(cluster: Cluster) -> None:
+        changes = (("root", SET, "TRACE"), ("moldau.kind-a", SET, "TRACE"))
+        assert await alter(cluster.client(1), resource(LOGGER, "1", *changes)) == [NONE]
+        assert [logging.getLogger(name).level for name in (None, "moldau.kind-a")] == [5, 5]
+
+    before = [logging.getLogger(name).level for name in (None, "moldau.kind-a")]
+    run_cluster(scenario)
+    assert [logging.getLogger(name).level for name in (None, "moldau.kind-a")] == before
 
 
 def test_unserved_keys_of_kafka_are_kept_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
