@@ -154,6 +154,10 @@ def _run_application(arguments: Sequence[str]) -> int:
         return fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return _end_after_closed_pipe()
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1
             return _end_after_closed_pipe()

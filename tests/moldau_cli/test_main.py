@@ -29,6 +29,7 @@ from moldau_cli.output import table
         (["cluster", "kill"], "missing argument 'node'"),
         (["cluster", "kill", "1", "--dir", "{tmp}"], "no cluster in"),
         (["cluster", "status", "--dir", "{tmp}", "--json"], "no cluster in"),
+        (["log", "dump", "{tmp}/" + 300 * "x"], "file name too long"),
         (["server"], "configuration file missing"),
         (["server", "{tmp}/missing.properties"], "no such file or directory"),
         (["server", "a", "b"], "one configuration file expected, got a and b"),

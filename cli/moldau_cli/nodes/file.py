@@ -73,7 +73,7 @@ def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
     for entry in text.split(","):
         number, at, address = entry.strip().partition("@")
         try:
-            if not at or not number.isdigit():
+            if not at or not number.isdecimal():
                 raise ValueError(entry)
             host, port = parse_address(address)
         except (ValueError, ConfigError) as error:

@@ -38,7 +38,7 @@ class SystemdNotifier:
         self._address = "\0" + name[1:] if name.startswith("@") else name
         is_own = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
         limit = environ.get("WATCHDOG_USEC", "")
-        self.limit_ms = int(limit) / 1000 if self._address and is_own and limit.isdigit() else 0.0
+        self.limit_ms = int(limit) / 1000 if self._address and is_own and limit.isdecimal() else 0.0
         """Silence after which systemd kills the node; 0: it does not."""
         self._has_failed = False
 

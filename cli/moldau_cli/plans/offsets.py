@@ -58,7 +58,7 @@ def parse_time_ms(text: str) -> int:
     Raises:
         UsageError: the text has another form.
     """
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     try:
         at = datetime.fromisoformat(text)
@@ -77,7 +77,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
     if not colon:
         return name, None
     words = numbers.split(",")
-    if not name or not all(word.isdigit() for word in words):
+    if not name or not all(word.isdecimal() for word in words):
         raise UsageError(f"--topic: expected NAME or NAME:0,1, not {text!r}")
     return name, [int(word) for word in dict.fromkeys(words)]
 

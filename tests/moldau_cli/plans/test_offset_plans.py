@@ -88,6 +88,8 @@ def test_times():
         (parse_time_ms, "yesterday", "expected a time"),
         (parse_topic, "a:", "expected NAME or NAME:0,1"),
         (parse_topic, "a:x", "expected NAME or NAME:0,1"),
+        (parse_topic, "a:²", "expected NAME or NAME:0,1"),
+        (parse_time_ms, "²", "expected a time"),
         (lambda text: parse_offsets(text, "f"), "a,0,1\na,0,2\n", "f:2: a-0 is there twice"),
         (lambda text: parse_offsets(text, "f"), "a,0\n", "f:1: expected topic,partition,offset"),
         (lambda text: parse_offsets(text, "f"), "a,0,-1\n", "f:1: expected topic,partition,offset"),

@@ -50,7 +50,7 @@ def _resource(kind: EntityType, name: str | None, *, is_default: bool) -> Config
         return ConfigResource(type=ResourceType.BROKER, name="")
     if not name:
         raise UsageError("--entity-name is missing" + (", or --entity-default" if kind is EntityType.BROKERS else ""))
-    if kind in (EntityType.BROKERS, EntityType.BROKER_LOGGERS) and not name.isdigit():
+    if kind in (EntityType.BROKERS, EntityType.BROKER_LOGGERS) and not name.isdecimal():
         raise UsageError(f"--entity-name: a broker id is a number, not {name!r}")
     types = {
         EntityType.TOPICS: ResourceType.TOPIC,

@@ -28,7 +28,7 @@ def parse_levels(words: list[str]) -> dict[str, int]:
     levels = {}
     for word in words:
         name, _, level = word.partition("=")
-        if not name or not level.isdigit():
+        if not name or not level.isdecimal():
             raise UsageError(f"expected NAME=LEVEL such as metadata.version=1, not {word!r}")
         levels[name] = int(level)
     return levels

@@ -34,7 +34,7 @@ def parse_brokers(text: str) -> list[int]:
         UsageError: a word is not a number, or a broker is named twice.
     """
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
         raise UsageError(f"expected different broker ids such as 1,2,3, not {text!r}")
     return [int(word) for word in words]
 

@@ -201,6 +201,6 @@ def _answer_plan(
 
 def _brokers(option: str, text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
         raise UsageError(f"{option}: expected different broker ids such as 1,2,3, not {text!r}")
     return [int(word) for word in words]

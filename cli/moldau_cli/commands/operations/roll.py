@@ -173,6 +173,6 @@ def _chosen(nodes: list[RollNode], wanted: list[int]) -> list[RollNode]:
 
 def _ids(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
         raise UsageError(f"--nodes: expected different node ids such as 1,2,101, not {text!r}")
     return [int(word) for word in words]

@@ -32,7 +32,7 @@ def by_broker(
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
         is_one_broker = resource.type in types and resource.name
-        if is_one_broker and not resource.name.isdigit():
+        if is_one_broker and not resource.name.isdecimal():
             raise arguments.ArgumentValueError(f"broker {resource.name!r} is no number")
         groups.setdefault(int(resource.name) if is_one_broker else None, []).append(resource)
     return groups

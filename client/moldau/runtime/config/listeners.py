@@ -100,7 +100,7 @@ def parse_address(text: str) -> tuple[str, int]:
     if is_url:
         raise ValueError(f"{text!r} is not host:port; leave {scheme}:// out")
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isdigit():
+    if not colon or not host or not port.isdecimal():
         raise ValueError(f"{text!r} is not host:port")
     try:
         return _host(host), _port(port)
