@@ -7,7 +7,7 @@ one while requests are not authenticated. These rules hold without authenticatio
 - Clients that have a listener of their own may not send markers at all, except to abort a transaction that is open in
   the partition, with exactly its epochs (``moldau txns abort``, KIP-664). Such a marker raises no epoch.
 - An ordinary marker is accepted at once: a transaction of the producer is open in the partition, the marker carries its
-  epoch or the one that fences it, and the coordinator epoch is either the last one seen or within the leader epoch of
+  epoch or one that fences it, and the coordinator epoch is either the last one seen or within the leader epoch of
   the producer's partition of ``__transaction_state``.
 - For any other marker the broker asks the coordinator whether it is ending this transaction with this outcome, epoch
   and partition. Only unusual ends need the question: a partition without data, or a new coordinator and a new leader
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 QUESTIONS_MAX = 64
 """Bound of questions to coordinators for one request; the sender has to send further markers again."""
 QUESTIONS_SECONDS = 5.0
+_EPOCHS_RAISED_MAX = 2
+"""By how much the end of a transaction raises the epoch of its producer at most: by two if another one takes over."""
 
 
 class MarkerChecks:
@@ -66,7 +68,8 @@ class MarkerChecks:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if here is None or here.current_transaction_start_offset < 0:
             return None
-        if producer.producer_epoch not in (here.producer_epoch, min(here.producer_epoch + 1, EPOCH_MAX)):
+        highest = min(here.producer_epoch + _EPOCHS_RAISED_MAX, EPOCH_MAX)
+        if not here.producer_epoch <= producer.producer_epoch <= highest:
             return None
         if marker.coordinator_epoch == here.coordinator_epoch:
             return ErrorCode.NONE

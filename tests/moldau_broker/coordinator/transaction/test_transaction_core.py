@@ -147,12 +147,12 @@ def test_a_successor_fences_and_aborts() -> None:
     assert driver.state() == "PrepareAbort"
     assert first.end(commit=True) is ErrorCode.PRODUCER_FENCED
     (sent,) = driver.markers
-    assert (sent.marker.commit, sent.marker.producer.producer_epoch) == (False, 1)
+    assert (sent.marker.commit, sent.marker.producer.producer_epoch) == (False, 2)
     assert second.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     driver.automatic = True
     driver.settle()
     assert second.init() is ErrorCode.NONE
-    assert (second.producer_id, second.epoch) == (first.producer_id, 2)
+    assert (second.producer_id, second.epoch) == (first.producer_id, 3)
     assert first.add(1) is ErrorCode.PRODUCER_FENCED
 
 

@@ -33,9 +33,9 @@ END_TABLE = {
     S.EMPTY: {3: (FENCED, FENCED), 4: (STATE, NONE), 5: (FENCED, FENCED)},
     S.ONGOING: {3: (FENCED, FENCED), 4: (NONE, NONE), 5: (FENCED, FENCED)},
     S.PREPARE_COMMIT: {3: (FENCED, FENCED), 4: (CONCURRENT, STATE), 5: (CONCURRENT, CONCURRENT), 6: (FENCED, FENCED)},
-    S.PREPARE_ABORT: {3: (FENCED, FENCED), 4: (STATE, CONCURRENT), 5: (CONCURRENT, CONCURRENT), 6: (FENCED, FENCED)},
+    S.PREPARE_ABORT: {3: (FENCED, FENCED), 4: (FENCED, CONCURRENT), 5: (CONCURRENT, CONCURRENT), 6: (FENCED, FENCED)},
     S.COMPLETE_COMMIT: {3: (FENCED, FENCED), 4: (NONE, STATE), 5: (STATE, NONE), 6: (FENCED, FENCED)},
-    S.COMPLETE_ABORT: {3: (FENCED, FENCED), 4: (STATE, NONE), 5: (STATE, NONE), 6: (FENCED, FENCED)},
+    S.COMPLETE_ABORT: {3: (FENCED, FENCED), 4: (FENCED, NONE), 5: (STATE, NONE), 6: (FENCED, FENCED)},
 }
 
 
@@ -178,6 +178,48 @@ def test_clients_of_both_levels_may_take_turns() -> None:
         assert (marker.producer.producer_epoch, marker.transaction_version) == (producer.epoch, 2 * bumps)
 
 
+@pytest.mark.parametrize("answered", [S.PREPARE_ABORT, S.COMPLETE_ABORT])
+def test_a_new_producer_keeps_the_former_one_out(answered: TransactionStatus) -> None:
+    """The former producer may send its abort before the new one has repeated its request: it must not go on."""
+    driver = in_state(S.ONGOING)
+    driver.commits_at_once = True
+    assert code_of(driver.ask(init_request(), 4)) is CONCURRENT
+    if answered is S.COMPLETE_ABORT:
+        driver.automatic = True
+        driver.settle()
+    for commit in (True, False):
+        assert code_of(driver.ask(end_request(100, 4, commit=commit), 5)) is FENCED
+    for epoch in (4, 5):
+        assert code_of(driver.ask(add_request(100, epoch, 0), 5)) is FENCED
+    driver.automatic = True
+    driver.settle()
+    answer = driver.ask(init_request(), 4)
+    assert (answer.error_code, answer.producer_epoch) == (0, 7)
+
+
+def test_a_commit_after_ones_own_abort_is_no_timeout() -> None:
+    for fails_over, expected in ((False, STATE), (True, FENCED)):
+        driver = TransactionDriver()
+        producer = Producer(driver, bumps=True)
+        producer.init()
+        producer.add(0)
+        commit = end_request(producer.producer_id, producer.epoch, commit=True)
+        assert producer.end(commit=False) is NONE
+        if fails_over:
+            driver.fail_over()
+        assert code_of(driver.ask(commit, 5)) is expected
+
+
+def test_an_abort_without_partitions_begins_now() -> None:
+    """The transaction before may be days old: its time must not count as the age of the present one."""
+    driver = in_state(S.COMPLETE_COMMIT)
+    driver.now_ms += 100_000
+    driver.commits_at_once = True
+    driver.send(end_request(100, 5, commit=False), 5)
+    prepared = decode(TransactionLogValue, 1, driver.log[-2].records[0].value, 2)
+    assert prepared.transaction_start_timestamp_ms == driver.moment().wall_ms
+
+
 @pytest.mark.parametrize(("level", "expected"), [(1, FENCED), (2, NONE)])
 def test_a_client_learns_the_epoch_of_a_timeout(level: int, expected: ErrorCode) -> None:
     """A transaction that timed out is aborted; at level 2 its client's abort returns the epoch to go on with."""
@@ -188,7 +230,7 @@ def test_a_client_learns_the_epoch_of_a_timeout(level: int, expected: ErrorCode)
     driver.pass_time(6_000)
     assert driver.state() == "CompleteAbort"
     commit = end_request(producer.producer_id, producer.epoch, commit=True)
-    assert code_of(driver.ask(commit, 5 if level == 2 else 4)) is (STATE if level == 2 else FENCED)
+    assert code_of(driver.ask(commit, 5 if level == 2 else 4)) is FENCED
     assert producer.end(commit=False) is expected
     assert producer.epoch == (1 if level == 2 else 0)
 

@@ -240,12 +240,21 @@ def test_an_end_at_level_2_takes_exactly_the_next_epoch(transactions, found, las
 
 @pytest.mark.parametrize(
     ("state", "producer_id", "epoch"),
-    [("PrepareCommit", 7, 3), ("PrepareAbort", 7, 5), ("PrepareCommit", 8, 4)],
+    [("PrepareCommit", 7, 3), ("PrepareCommit", 7, 5), ("PrepareAbort", 7, 6), ("PrepareCommit", 8, 4)],
 )
 def test_another_epoch_at_level_2_is_convicted(transactions, found, state, producer_id, epoch):
     transactions.state("id", "Ongoing", 7, 3, has_own_epoch=True)
     transactions.state("id", state, producer_id, epoch, has_own_epoch=True)
     assert "transaction-epoch" in names(found)
+
+
+def test_an_abort_for_a_new_producer_may_skip_an_epoch(transactions, found):
+    transactions.state("id", "Ongoing", 7, 3, has_own_epoch=True)
+    transactions.state("id", "PrepareAbort", 7, 5, has_own_epoch=True)
+    transactions.state("id", "CompleteAbort", 7, 5, has_own_epoch=True)
+    assert found == []
+    transactions.state("id", "PrepareAbort", 7, 7, has_own_epoch=True)
+    assert names(found) == ["transaction-epoch"]
 
 
 def test_a_completion_that_raises_the_epoch_is_convicted(transactions, found):

@@ -299,14 +299,17 @@ class TransactionLifecycle:
     ) -> None:
         """Aborts an open transaction and fences its producer: writes the abort with a higher epoch.
 
-        A client with an epoch per transaction that did not request it learns the new epoch when it aborts.
+        After a timeout (no ``request_id``), a client with an epoch per transaction learns the next epoch when it
+        aborts. If a new producer requests the abort, that epoch is skipped, as in Kafka: the former producer could
+        otherwise begin transactions faster than the new one repeats its request.
         """
         assert transaction.status is TransactionStatus.ONGOING
         has_own_epoch = transaction.has_own_epoch or self._level() >= EPOCH_PER_TRANSACTION
+        raised = transaction.producer_epoch + (2 if has_own_epoch and request_id >= 0 else 1)
         after = transaction.moved(
             TransactionStatus.PREPARE_ABORT,
             moment.wall_ms,
-            producer_epoch=min(transaction.producer_epoch + 1, EPOCH_MAX),
+            producer_epoch=min(raised, EPOCH_MAX),
             last_epoch=NO_EPOCH,
             client_version=EPOCH_PER_TRANSACTION if has_own_epoch else transaction.client_version,
         )

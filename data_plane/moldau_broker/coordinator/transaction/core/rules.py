@@ -110,6 +110,16 @@ def is_repeated_end(transaction: Transaction, request: EndTxnRequest) -> bool:
     )
 
 
+def is_timed_out(transaction: Transaction, epoch: int) -> bool:
+    """Returns whether the coordinator has aborted the transaction of an epoch, as far as it knows.
+
+    It does so after the timeout. A coordinator that has loaded the log does not know who requested an abort. A client
+    does not commit what it has aborted itself, so a commit then means a timeout, too.
+    """
+    is_aborted = transaction.status in (TransactionStatus.PREPARE_ABORT, TransactionStatus.COMPLETE_ABORT)
+    return is_aborted and transaction.last_epoch != epoch
+
+
 def prepared_end(
     transaction: Transaction, status: TransactionStatus, bumps: bool, fresh_producer_id: int | None, moment: Moment
 ) -> Transaction | None:
@@ -118,6 +128,8 @@ def prepared_end(
     The markers state the client's level: from level 2 on (``bumps``), a partition expects a higher epoch in them.
     """
     after = transaction.moved(status, moment.wall_ms, client_version=EPOCH_PER_TRANSACTION if bumps else 0)
+    if transaction.status is not TransactionStatus.ONGOING:
+        after = replace(after, start_ms=moment.wall_ms)  # an abort of nothing, long after the last transaction
     if not bumps:
         return after
     epoch = transaction.producer_epoch

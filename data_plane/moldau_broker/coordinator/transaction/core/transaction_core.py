@@ -31,6 +31,7 @@ from moldau_broker.coordinator.transaction.core.rules import (
     end_reply,
     init_reply,
     is_repeated_end,
+    is_timed_out,
     listed,
     may_init,
     prepared_end,
@@ -373,6 +374,8 @@ class TransactionCore:
         if name in self.lifecycle.busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         status = transaction.status
+        if repeated and request.committed and is_timed_out(transaction, epoch):
+            return fenced(request, version)
         decided = (
             (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
             if request.committed

@@ -191,10 +191,14 @@ class TransactionRules:
         self._by_producer[producer_id] = state
 
     def _judge_epoch(self, transactional_id: str, before: tuple[str, int, int], after: tuple[str, int, int]) -> None:
-        """Judges that the decision takes the next epoch, and that its completion keeps it or begins another id."""
+        """Judges that the decision takes the next epoch, and that its completion keeps it or begins another id.
+
+        An abort that a new producer requests skips one epoch.
+        """
         state, producer_id, epoch = after
         if state.startswith("Prepare"):
-            allowed = [(before[1], min(before[2] + 1, EPOCH_MAX))]
+            raised = (1, 2) if state == "PrepareAbort" and before[0] == "Ongoing" else (1,)
+            allowed = [(before[1], min(before[2] + by, EPOCH_MAX)) for by in raised]
         elif state.startswith("Complete"):
             allowed = [before[1:]] if producer_id == before[1] else [(producer_id, 0)]
         else:
