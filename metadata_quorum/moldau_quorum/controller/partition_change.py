@@ -7,7 +7,9 @@ replicas.
 Election order: the present leader if it may stay; then, in the order of the replicas, a live member of the ISR; then a
 live member of the ELR; then, when ISR and ELR are empty, the last known leader (the one element of ``last_known_elr``,
 which is kept while the partition has no leader), which may have lost its unsynced tail; and only where
-``unclean.leader.election.enable`` is set, any live replica. The last two mark the partition as recovering.
+``unclean.leader.election.enable`` is set, any live replica, those that a move is adding last, because they may be
+empty. The last two mark the partition as recovering. A preferred election moves the leadership to a member of the ISR
+only, or of the ELR while the ISR is empty.
 
 Invariants of the ELR (KIP-966): it is empty while the ISR has ``min.insync.replicas`` members; its members left the
 ISR when the ISR was already too small for the high watermark to advance, so each holds every acknowledged record; a
@@ -157,8 +159,8 @@ class PartitionChange:
             clean = replica in isr or (self.elr_enabled and replica in elr)
             return clean and replica in replicas and self.acceptable(replica)
 
-        if self.election is Election.PREFERRED and eligible(replicas[0]):
-            return Elected(leader=replicas[0])
+        if self.election is Election.PREFERRED and eligible(replicas[0]) and (replicas[0] in isr or not isr):
+            return Elected(leader=replicas[0])  # an eligible one lacks what a live leader has not acknowledged
         if eligible(before.leader):
             return Elected(leader=before.leader)
         for group in (isr, elr):
@@ -170,7 +172,8 @@ class PartitionChange:
         if only_last_known and last_known[0] in replicas and self.acceptable(last_known[0]):
             return Elected(leader=last_known[0], unclean=True)
         if self.election is Election.UNCLEAN:
-            for replica in replicas:
+            adding = before.adding_replicas if self.adding is None else self.adding
+            for replica in sorted(replicas, key=lambda replica: replica in adding):
                 if self.acceptable(replica):
                     return Elected(leader=replica, unclean=True)
         return Elected(leader=NO_LEADER)

@@ -283,6 +283,23 @@ def test_preferred_election_gives_the_leadership_back() -> None:
     assert list(everything.replica_election_results) == []
 
 
+def test_an_eligible_replica_takes_no_leadership_back() -> None:
+    """An eligible replica has all acknowledged records, but not those that only the live leader has."""
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.fence(third)
+    controller.fence(first)
+    controller.join(first)
+    before = controller.partition("t")
+    assert (before.leader, before.isr, before.elr) == (second, (second,), (first,))
+    assert elect(controller, 0) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert balanced(controller, limit=100) == []
+    assert controller.partition("t") == before
+    assert controller.alter("t", [second, first]).error_code == 0
+    assert elect(controller, 0) == ErrorCode.NONE
+    assert (controller.partition("t").leader, controller.partition("t").elr) == (first, ())
+
+
 def test_a_lower_min_insync_empties_the_elr_in_one_command() -> None:
     """The command that lowers ``min.insync.replicas`` also empties ELRs that the new value does not justify."""
     controller = three_brokers(min_insync_replicas="2")

@@ -376,6 +376,22 @@ def test_a_cancel_never_removes_the_only_eligible_replica() -> None:
     assert controller.partition("t").leader == 2
 
 
+def test_an_unclean_election_takes_a_new_replica_last() -> None:
+    """A replica that a move adds may be empty: any former replica that lives has more of the records."""
+    controller = controller_of(1, 2, 3, 4)
+    unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
+    create_one(controller, **assigned([1, 2, 3]), configs=[unclean])
+    assert controller.alter("t", [1]).error_code == 0
+    assert move(controller, [4, 3]) == 0
+    assert controller.partition("t").replicas == (4, 3, 1, 2)
+    controller.fence(3)
+    controller.fence(1)
+    assert (controller.partition("t").leader, controller.partition("t").leader_recovery_state) == (2, 1)
+    controller.fence(2)
+    assert controller.partition("t").leader == 4, "no former replica lives"
+    assert controller.unclean == 2
+
+
 def test_a_redirect_must_keep_the_replication_factor_of_the_move() -> None:
     """A redirect that must keep the replication factor keeps that of the move's target."""
     controller = controller_of(1, 2, 3, 4, 5)

@@ -16,6 +16,8 @@ from moldau_broker.log.values import TopicPartition, run_work
 from support.log.model import PARTITION, Row, VirtualMachine, all_rows, committed_rows, make_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from moldau_broker.log.partition.partition_log import PartitionLog
 
 NOW = 1_000_000
@@ -25,8 +27,11 @@ DAY = 24 * 3600 * 1000
 class Lab:
     """A manager over a virtual disk, and a clock."""
 
-    def __init__(self, *, settings: LogManagerSettings | None = None, **config: Any) -> None:
+    def __init__(
+        self, *, settings: LogManagerSettings | None = None, directories: Sequence[str] = ("/data",), **config: Any
+    ) -> None:
         self.now = NOW
+        self.directories = directories
         fields: dict[str, Any] = {
             "compact": True,
             "delete": False,
@@ -48,7 +53,7 @@ class Lab:
     def open(self) -> LogManager:
         manager = LogManager(
             self.machine.disk,
-            ["/data"],
+            self.directories,
             node_id=1,
             cluster_id="c",
             random=random.Random(1),

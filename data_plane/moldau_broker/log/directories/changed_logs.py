@@ -33,7 +33,12 @@ class ChangedLogs:
 
     @property
     def compacted(self) -> Mapping[TopicPartition, PartitionLog]:
-        """The current logs of compacted topics, as of the last ``refresh``."""
+        """The current logs of compacted topics, as of the last ``refresh``, without those that are being moved.
+
+        As in Kafka, no cleaning begins during a move: the copy may hold records whose tombstone, or whose marker, the
+        cleaner would remove before the copy comes to it. A cleaning that has begun goes on, because it takes a second
+        one to remove a tombstone or marker after its records.
+        """
         return self._compacted
 
     def follow(self, log: PartitionLog) -> None:
@@ -46,7 +51,7 @@ class ChangedLogs:
         if table.changes != self._table_changes:
             self._table_changes = table.changes
             self._changed = dict.fromkeys(table.current_and_future())
-            self._compacted = {key: log for key, log in table.current.items() if log.config.compact}
+            self._compacted = {key: log for key, log in table.current.items() if self._is_cleaned(key, log)}
         elif touched:
             for storage in touched:
                 log = table.log_of(storage)
@@ -62,10 +67,13 @@ class ChangedLogs:
         key = log.topic_partition
         if self._table.current.get(key) is not log:
             return
-        if log.config.compact:
+        if self._is_cleaned(key, log):
             self._compacted[key] = log
         else:
             self._compacted.pop(key, None)
+
+    def _is_cleaned(self, key: TopicPartition, log: PartitionLog) -> bool:
+        return log.config.compact and key not in self._table.future
 
     def take(self) -> list[PartitionLog]:
         """Returns the current and future logs that ``refresh`` has found changed since the last call."""

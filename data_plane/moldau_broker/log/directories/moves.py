@@ -63,7 +63,8 @@ class ReplicaMover:
     def copy_to_future(self, topic_partition: TopicPartition, now_ms: int, max_bytes: int = COPY_BYTES) -> bool:
         """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.
 
-        Where the current log was truncated for a new leader, the future log is truncated first.
+        Where the current log was truncated for a new leader, the future log is truncated first. It starts over if the
+        current log has: at a later offset than it holds, or at an earlier one than it starts at.
 
         Raises:
             LogError: A batch of the current log is damaged.
@@ -71,10 +72,11 @@ class ReplicaMover:
         """
         current, future = self._table.current[topic_partition], self._table.future[topic_partition]
         agreed = _agreed_end(future, current)
-        if future.log_end_offset > agreed:
+        start = current.log_start_offset
+        if future.log_start_offset <= agreed < future.log_end_offset:
             future.truncate_to(agreed)
-        if future.log_end_offset < current.log_start_offset:
-            future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
+        if future.log_start_offset > min(agreed, start) or future.log_end_offset < start:
+            future.truncate_fully_and_start_at(start, now_ms)
         try:
             result = current.read(
                 future.log_end_offset,
@@ -97,10 +99,9 @@ class ReplicaMover:
         """
         current, future = self._table.current[topic_partition], self._table.future[topic_partition]
         assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
+        # The copied batches show neither an epoch without records nor the start of one that has lost its first ones.
+        future.epochs.replace(current.epochs.entries)
         self._rename_future(future)
-        for entry in current.epochs.entries:
-            if entry.leader_epoch > future.latest_epoch:  # it has no record yet, so no copied batch carried it
-                future.epochs.assign(entry.leader_epoch, entry.start_offset)
         future.update_high_watermark(current.high_watermark)
         if current.log_start_offset > future.log_start_offset:
             future.increment_log_start_offset(current.log_start_offset)
@@ -129,6 +130,7 @@ class ReplicaMover:
         target = f"{parent}/{partition_directory(topic_partition)}"
         try:
             future.flush()
+            future.epochs.write()
             self._store.directories[parent].forget(topic_partition)
             source = future.directory
             future.storage.moved(target)  # first: a flush in a thread must not fail on the old path

@@ -148,6 +148,10 @@ class LeaderEpochCache:
         assert start_offset <= first.start_offset, f"{start_offset} is above {first}"
         self._entries[0] = EpochEntry(leader_epoch=first.leader_epoch, start_offset=start_offset)
 
+    def replace(self, entries: Sequence[EpochEntry]) -> None:
+        """Takes over the epochs of another log with the same records."""
+        self._entries = list(entries)
+
     def clear(self) -> None:
         """Forgets all epochs."""
         self._entries.clear()

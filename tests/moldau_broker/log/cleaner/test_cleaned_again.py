@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.values import LeaderEpoch
 from moldau_broker.log.directories.directory import CLEANER_CHECKPOINT, read_offsets
 from moldau_broker.log.values import run_work
 from support.log.cleaner_lab import DAY, Lab
-from support.log.model import PARTITION
+from support.log.model import PARTITION, make_batch
 
 
 def cut(lab: Lab) -> None:
@@ -89,3 +90,59 @@ def test_the_checkpoint_is_lowered_before_a_cut_log_grows() -> None:
     cut(lab)
     on_disk = read_offsets(lab.machine.disk, f"/data/{CLEANER_CHECKPOINT}")
     assert on_disk[PARTITION] <= lab.log.log_end_offset
+
+
+@pytest.mark.parametrize("written", ["a deleted key", "an aborted transaction"])
+def test_a_slow_move_misses_no_tombstone_and_no_marker(written: str) -> None:
+    """A move takes longer than ``delete.retention.ms``: the copy has records whose removal it has yet to read.
+
+    A deleted key came back with the moved log, and readers of committed records saw those of an aborted transaction.
+    """
+    lab = Lab(delete_retention_ms=DAY, directories=("/d1", "/d2"))
+    if written == "a deleted key":
+        lab.put(b"gone", b"value")
+    else:
+        lab.begin(7, {b"gone": b"value"})
+    lab.put(b"other", b"v" * 100)
+    lab.manager.alter_replica_log_dir(PARTITION, "/d2", lab.now)
+    assert not lab.manager.copy_to_future(PARTITION, lab.now, 1), "the story needs a move that is not over"
+    if written == "a deleted key":
+        lab.put(b"gone", None)
+    else:
+        lab.end(7, commit=False)
+        lab.transaction(7, {b"later": b"value"}, commit=True)
+    lab.fill()
+    clean_twice(lab)
+    while not lab.manager.copy_to_future(PARTITION, lab.now):
+        pass
+    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    lab.log.update_high_watermark(lab.log.log_end_offset)
+    assert lab.log.last_stable_offset == lab.log.log_end_offset
+    assert lab.committed().get(b"gone") is None
+    lab.manager.directories[1].recovery_points.write_now({PARTITION: lab.log.recovery_point})
+    clean_twice(lab)
+    assert b"gone" not in lab.values(), "the moved log is cleaned again"
+
+
+def test_a_moved_log_knows_where_its_cleaned_epochs_began() -> None:
+    """The first records of an epoch are cleaned away; a follower with records of the former epoch must truncate there.
+
+    To the moved log, the former epoch ended at the first record that was left.
+    """
+    lab = Lab(directories=("/d1", "/d2"))
+    lab.put(b"a", b"first")  # all of epoch 1
+    for value in (b"old", b"old", b"new"):
+        data = make_batch([(lab.now, b"b", value)])
+        lab.log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(3), now_ms=lab.now)
+        lab.log.update_high_watermark(lab.log.log_end_offset)
+    lab.fill()
+    lab.clean()
+    assert [row.offset for row in lab.rows()] == [0, 3]
+    ends = [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)]
+    lab.manager.alter_replica_log_dir(PARTITION, "/d2", lab.now)
+    while not lab.manager.copy_to_future(PARTITION, lab.now):
+        pass
+    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends
+    lab.restart(power_lost=False)
+    assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends

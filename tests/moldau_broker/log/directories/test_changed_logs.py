@@ -75,7 +75,7 @@ def check(manager: LogManager) -> None:
     assert not [
         log for log in logs if log.storage.segments.deletions and log.storage not in housekeeping._changed.touched
     ]
-    compacted = {key: log for key, log in manager.logs.items() if log.config.compact}
+    compacted = {key: log for key, log in manager.logs.items() if log.config.compact and key not in manager.future_logs}
     assert dict(housekeeping._changed.compacted) == compacted
 
 

@@ -152,6 +152,34 @@ def test_a_future_log_drops_records_that_an_older_epoch_replaced() -> None:
     assert [row.value for row in all_rows(future)] == [b"kept"] * 5
 
 
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("records", [0, 3, 20])
+def test_a_future_log_starts_over_with_its_current_log(records: int, copied: bool) -> None:
+    """A follower starts over below its former log start, because its next leader has lost records.
+
+    The move never ended, or the moved log lacked the records below the start of the copy.
+    """
+    manager = open_manager(VirtualMachine(1))
+    log = create(manager)
+    for _ in range(10):
+        put(log, b"old", 1)
+    log.update_high_watermark(10)
+    log.increment_log_start_offset(8)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    assert future.log_start_offset == 8
+    while copied and not manager.copy_to_future(A, START_MS):
+        pass
+    log.truncate_fully_and_start_at(2, START_MS)
+    for _ in range(records):
+        put(log, b"new", 3)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    moved = manager.replace_current_with_future(A, START_MS)
+    assert (moved.log_start_offset, moved.log_end_offset) == (2, 2 + records)
+    assert [row.value for row in all_rows(moved)] == [b"new"] * records
+
+
 def test_a_log_that_comes_back_brings_no_old_checkpoints() -> None:
     """It was longer then, and its records below the recovery point of that time may be missing after a power loss."""
     machine = VirtualMachine(1)
