@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from moldau.cluster.interceptors import on_acknowledgement
-from moldau.producer import AbortableTransactionError, BufferExhaustedError, TransactionError
+from moldau.producer import (
+    AbortableTransactionError,
+    BufferExhaustedError,
+    TransactionAbortedError,
+    TransactionError,
+)
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records.codec import PendingRecord
 from moldau.runtime.tasks.sync import Signal
@@ -84,6 +89,9 @@ class Handover:
     ``is_called`` is not set. The task clears the flag before its last look at the queue: either this look sees a
     record, or the caller of that record sees the cleared flag. ``end`` and late callers agree in the same way.
     Invariant: the queue holds at most ``HANDOVER_RECORDS_MAX`` records, and one more for each calling thread.
+
+    Records are passed on in order, so one that waits for metadata or memory holds up all behind it. If it waits in
+    vain, those that were queued all that time do not wait for the same any more.
     """
 
     def __init__(self, producer: TrioProducer) -> None:
@@ -97,7 +105,9 @@ class Handover:
         """Whether the trio thread is going to look at the queue."""
         self._wanted = Signal()
         self.taken = Signal()
-        self._is_busy = False
+        self._passed = 0  # records that were passed on, refused, or dropped by an abort
+        self._in_hand: trio.CancelScope | None = None  # of the record that waits for metadata or memory
+        self._given_up: dict[tuple[str, int | None] | None, tuple[int, Exception]] = {}
         self._on_room: Callable[[], None] | None = None
         self._refused: Exception | None = None  # why the trio producer refused a record of this transaction
 
@@ -168,20 +178,21 @@ class Handover:
             self.is_called = False
             raise
 
-    def _fail_queued(self) -> None:
-        """Fails the records that the trio thread will not take any more."""
+    def _fail_queued(self, error: KafkaError | None = None) -> int:
+        """Fails the records that the trio thread will not take any more; returns their number."""
+        count = 0
         while True:
             try:
                 record = self.queue.popleft()
             except IndexError:
-                return
-            self._fail(record[6])
+                return count
+            self._fail(record[6], _closed() if error is None else error)
+            count += 1
 
-    def _fail(self, delivery: PendingDelivery[Any]) -> None:
-        closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
-        delivery.resolve(None, closed)
+    def _fail(self, delivery: PendingDelivery[Any], error: Exception) -> None:
+        delivery.resolve(None, error)
         if delivery.intercepted is not None:
-            on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, closed)
+            on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, error)
 
     # --- the trio thread
 
@@ -216,9 +227,7 @@ class Handover:
                 self.taken.notify()
                 await self._wanted.wait()
                 self.is_called = True
-            self._is_busy = True
             await self._pass_on()
-            self._is_busy = False
             self._announce_room()
             self.taken.notify()
             await trio.lowlevel.checkpoint()
@@ -228,56 +237,90 @@ class Handover:
         intake = self._producer.intake
         popleft = self.queue.popleft
         now_ms = intake.wall_ms()  # once for these records, which take less than a millisecond
-        left = min(len(self.queue), _RECORDS_PER_STEP)
-        while left > 0:
+        left = _RECORDS_PER_STEP
+        while left := min(left, len(self.queue)):  # an abort may empty the queue while a record waits
             count, record = intake.appender.append_handed(popleft, left, now_ms)
             left -= count
             if record is None:
+                self._passed += count
                 return
+            self._passed += count - 1
             topic, value, key, headers, partition, timestamp, delivery = record
             if timestamp is None:
                 timestamp = now_ms
             try:
                 taken = intake.append(topic, value, key, headers, partition, timestamp)
-            except (LookupError, BufferExhaustedError):
-                await self._pass_on_waiting(record)
-                continue
+            except (LookupError, BufferExhaustedError) as error:
+                await self._pass_on_waiting(record, None if isinstance(error, KafkaError) else (topic, partition))
             except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
                 self._refuse(delivery, error)
-                continue
-            delivery.taken = taken
-            if delivery.intercepted is not None:
-                self._producer.watch(taken, delivery.intercepted)
+            else:
+                self._take(delivery, taken)
+            self._passed += 1
 
-    async def _pass_on_waiting(self, record: Handed) -> None:
-        """Passes a record on that waits for metadata or memory."""
-        topic, value, key, headers, partition, timestamp, delivery = record
-        self._announce_room()
-        self.taken.notify()  # the records before it do not wait for it
-        try:
-            taken = await self._producer.send_bytes(
-                topic, value, key, headers=headers, partition=partition, timestamp=timestamp
-            )
-        except trio.Cancelled:
-            self._fail(delivery)
-            raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
-            self._refuse(delivery, error)
-            return
+    def _take(self, delivery: PendingDelivery[Any], taken: Delivery) -> None:
         delivery.taken = taken
         if delivery.intercepted is not None:
             self._producer.watch(taken, delivery.intercepted)
 
+    async def _pass_on_waiting(self, record: Handed, wanted: tuple[str, int | None] | None) -> None:
+        """Passes a record on that waits for metadata of ``wanted``, or for memory (None)."""
+        topic, value, key, headers, partition, timestamp, delivery = record
+        last, reason = self._given_up.get(wanted, (0, None))
+        if reason is not None and self._passed < last:
+            self._refuse(delivery, reason)
+            return
+        last = self._passed + 1 + len(self.queue)  # the records behind wait as long as this one
+        self._announce_room()
+        self.taken.notify()  # the records before it do not wait for it
+        try:
+            with trio.CancelScope() as scope:
+                self._in_hand = scope
+                taken = await self._producer.send_bytes(
+                    topic, value, key, headers=headers, partition=partition, timestamp=timestamp
+                )
+        except trio.Cancelled:
+            self._fail(delivery, _closed())
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
+            self._refuse(delivery, error)
+            if isinstance(error, KafkaError) and error.code.retriable:
+                self._given_up = {key: each for key, each in self._given_up.items() if each[0] > self._passed}
+                self._given_up[None if isinstance(error, BufferExhaustedError) else (topic, partition)] = last, error
+            return
+        finally:
+            self._in_hand = None
+        if scope.cancelled_caught:
+            self._fail(delivery, _aborted())
+        else:
+            self._take(delivery, taken)
+
     def _refuse(self, delivery: PendingDelivery[Any], error: Exception) -> None:
-        delivery.resolve(None, error)
         self._refused = error
-        if delivery.intercepted is not None:
-            on_acknowledgement(self._producer.interceptors, delivery.intercepted, None, error)
+        self._fail(delivery, error)
 
     async def wait_empty(self) -> None:
-        """Waits until the producer has taken every record."""
+        """Waits until the producer has taken or refused every record that was queued before the call."""
         self._wanted.notify()  # an interrupted caller may have added a record without a call
-        await self.taken.wait_until(lambda: not self.queue and not self._is_busy)
+        last = self._passed + (self._in_hand is not None) + len(self.queue)
+        await self.taken.wait_until(lambda: self._passed >= last or self.is_ended)
+
+    async def _wait_taken(self, timeout_ms: float | None) -> float | None:
+        """Waits until the records before are taken; returns the time that is left of ``timeout_ms``.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT; by default after ``max.block.ms``.
+        """
+        limit_ms = self._producer.intake.max_block_ms if timeout_ms is None else timeout_ms
+        began = trio.current_time()
+        with trio.move_on_after(limit_ms / 1000) as scope:
+            await self.wait_empty()
+        if scope.cancelled_caught:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"records that were sent before wait for metadata or memory after {limit_ms:g} ms; call again",
+            )
+        return None if timeout_ms is None else max(0.0, timeout_ms - 1000 * (trio.current_time() - began))
 
     async def flush(self, timeout_ms: float) -> None:
         """Waits until the queue is empty and all records are delivered.
@@ -290,33 +333,47 @@ class Handover:
             await self._producer.flush()
 
     async def begin_transaction(self) -> None:
-        """Begins a transaction once the queue is empty."""
-        await self.wait_empty()
+        """Begins a transaction once the records before it are taken."""
+        await self._wait_taken(None)
         self._producer.begin_transaction()
         self._refused = None
 
     async def commit_transaction(self, timeout_ms: float | None) -> None:
-        """Commits once the queue is empty; refuses if the producer refused a record of the transaction."""
-        await self._check_taken()
-        await self._producer.commit_transaction(timeout_ms)
+        """Commits once its records are taken; refuses if the producer refused a record of the transaction."""
+        left_ms = await self._check_taken(timeout_ms)
+        await self._producer.commit_transaction(left_ms)
 
     async def prepare_transaction(self, timeout_ms: float | None) -> PreparedTransaction:
-        """Hands the transaction over once the queue is empty; refuses as ``commit_transaction``."""
-        await self._check_taken()
-        return await self._producer.prepare_transaction(timeout_ms)
+        """Hands the transaction over once its records are taken; refuses as ``commit_transaction``."""
+        left_ms = await self._check_taken(timeout_ms)
+        return await self._producer.prepare_transaction(left_ms)
 
-    async def _check_taken(self) -> None:
-        await self.wait_empty()
+    async def _check_taken(self, timeout_ms: float | None) -> float | None:
+        left_ms = await self._wait_taken(timeout_ms)
         if self._refused is not None and not isinstance(self._refused, TransactionError):
             code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
             why = f"a record of the transaction could not be sent: {self._refused}"
             raise AbortableTransactionError(code, why) from self._refused
+        return left_ms
 
     async def abort_transaction(self, timeout_ms: float | None) -> None:
-        """Aborts once the queue is empty."""
-        await self.wait_empty()
+        """Aborts the transaction; its records that wait in the queue fail, because they were never sent."""
+        if self._producer.intake.is_transactional:
+            if self._in_hand is not None:
+                self._in_hand.cancel()
+            self._passed += self._fail_queued(_aborted())
+            self._announce_room()
+            self.taken.notify()
         self._refused = None
         await self._producer.abort_transaction(timeout_ms)
+
+
+def _closed() -> KafkaError:
+    return KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
+
+
+def _aborted() -> KafkaError:
+    return TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the record's transaction was aborted")
 
 
 @asynccontextmanager

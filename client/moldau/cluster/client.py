@@ -387,6 +387,7 @@ class ClusterClient:
         Raises:
             trio.TooSlowError: the deadline has passed.
             BootstrapError: no server can be used.
+            RuntimeError: the client is closed.
         """
         version = self.cluster_metadata.version
         self.request_update()
@@ -397,6 +398,9 @@ class ClusterClient:
             )
             if self.bootstrap_error is not None:
                 raise self.bootstrap_error
+            if self._closed:
+                await trio.lowlevel.checkpoint()  # the client's own tasks end here, by their cancellation
+                raise RuntimeError("the client was closed during the call")
             return
         reason = str(self._last_error or "") or f"no broker of {self._links.servers} answered in time"
         raise trio.TooSlowError(f"no metadata: {reason}")

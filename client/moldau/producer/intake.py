@@ -144,6 +144,16 @@ class RecordIntake:
         """Whether the producer takes no more records."""
         return self._is_closed
 
+    @property
+    def max_block_ms(self) -> int:
+        """How long a record may wait for metadata and memory."""
+        return self._max_block_ms
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to transactions."""
+        return self._transactions is not None
+
     def close(self) -> None:
         """Refuses further records."""
         self._is_closed = True
@@ -329,6 +339,8 @@ class RecordIntake:
         transactions = self._transactions
 
         def admit(queue: PartitionQueue) -> None:
+            if self.is_closed:  # meanwhile: nothing would settle the rows
+                raise RuntimeError("the producer is closed")
             if sender.fatal_error is not None:
                 raise sender.fatal_error
             if transactions is not None:

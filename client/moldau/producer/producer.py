@@ -144,12 +144,15 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         )
 
     async def close(self, timeout_ms: float = math.inf) -> None:
-        """Delivers pending records for at most ``timeout_ms``, fails the rest, and stops; idempotent."""
+        """Delivers pending records for at most ``timeout_ms``, fails the rest, and stops; idempotent.
+
+        It aborts an open transaction, and waits for a commit under way. Calls of other tasks that wait then end.
+        """
         if self._intake.is_closed:
             await trio.lowlevel.checkpoint()
             return
         accumulator, (client, sender) = self._accumulator, self._intake.opened()
-        await self._abort_open_transaction(timeout_ms)
+        await self._leave_transaction(timeout_ms)
         self._intake.close()
         accumulator.is_closing = True
         sender.wake()
@@ -160,12 +163,12 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self.abandon()
 
     async def _depart(self) -> None:
-        """Aborts the open transaction, so that consumers of its partitions need not wait for its timeout."""
+        """Ends the open transaction, so that consumers of its partitions need not wait for its timeout."""
         client = self._client
         if client is None or client.is_closed:
             return
         try:
-            await self._abort_open_transaction(self._max_block_ms)
+            await self._leave_transaction(self._max_block_ms)
             await client.telemetry.farewell()
         except trio.Cancelled:
             client.logger.info("abort-unanswered", transactional_id=self._config.get_str_or_none("transactional.id"))
@@ -183,6 +186,8 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         dropped = self._accumulator.abort(closed)
         if self._sender is not None:
             self._sender.dropped(dropped)
+        if self._transactions is not None:
+            self._transactions.close()
         if self._client is not None:
             self._client.close()
         self._background.cancel()
@@ -512,10 +517,10 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         if outcome is not None:
             outcome.is_delivered = False
 
-    async def _abort_open_transaction(self, timeout_ms: float) -> None:
-        if self._transactions is not None and self._transactions.is_abortable:
+    async def _leave_transaction(self, timeout_ms: float) -> None:
+        if self._transactions is not None:
             self._intake.opened()
-            await self._transactions.abort_open(timeout_ms)
+            await self._transactions.leave(timeout_ms)
 
     # --- flushing
 

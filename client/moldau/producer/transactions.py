@@ -49,6 +49,7 @@ class Transactions:
         self._wake = Signal()
         self._is_wanted = False
         self._changed = Signal()
+        self._is_closed = False
         accumulator.admitted = manager.admitted
         client.watches_features = True
 
@@ -151,14 +152,29 @@ class Transactions:
         self._drop_unsent()
         await self._known(outcome, "abort the transaction", timeout_ms)
 
-    async def abort_open(self, timeout_ms: float) -> None:
-        """Aborts the open transaction of a producer that closes; logs a failure."""
+    async def leave(self, timeout_ms: float) -> None:
+        """Ends the transaction of a producer that closes, for at most ``max.block.ms``; logs a failure.
+
+        It waits for a commit under way, and aborts an open transaction.
+        """
+        limit_ms = min(timeout_ms, self._max_block_ms)
+        outcome = self.manager.outcome
+        if self.manager.state is State.COMMITTING and outcome is not None:
+            with trio.move_on_after(limit_ms / 1000):
+                await self._changed.wait_until(lambda: outcome.is_known)
+        if not self.is_abortable:
+            return
         client, transactional_id = self._client, self.manager.transactional_id
         client.logger.info("transaction-aborted-on-close", transactional_id=transactional_id)
         try:
-            await self.abort(min(timeout_ms, self._max_block_ms))
+            await self.abort(limit_ms)
         except KafkaError as error:
             client.logger.warning("abort-failed", error=error)  # its coordinator ends it after its timeout
+
+    def close(self) -> None:
+        """Ends the calls that wait, because no request leaves any more."""
+        self._is_closed = True
+        self._changed.notify()
 
     def _drop_unsent(self) -> None:
         """Fails the records without a sequence number, because they were never sent."""
@@ -181,15 +197,16 @@ class Transactions:
         """Waits for a condition, which raises the failure of the action.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT; the action continues.
+            KafkaError: REQUEST_TIMED_OUT; the action continues unless the producer is closed.
         """
         limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         self.wake()
         with trio.move_on_after(limit_ms / 1000):
             await trio.lowlevel.checkpoint()
-            await self._changed.wait_until(condition)
-            return
+            await self._changed.wait_until(lambda: condition() or self._is_closed)
         if not condition():
+            if self._is_closed:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"could not {action} before the producer was closed")
             last = self._client.last_error
             reason = "" if last is None else f"; the last failure: {last}"
             raise KafkaError(

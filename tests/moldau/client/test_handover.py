@@ -12,7 +12,7 @@ import trio.testing
 
 from moldau.blocking import Producer
 from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery
-from moldau.producer import BufferExhaustedError
+from moldau.producer import AbortableTransactionError, BufferExhaustedError, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 WAIT_S = 60
@@ -42,6 +42,8 @@ class TrioProducer:
     """Takes records into a list; refuses values of ``refused``, and waits where ``is_full`` is set."""
 
     interceptors = ()
+    max_block_ms = 60_000
+    is_transactional = True
 
     def __init__(self):
         self.intake = self.appender = self
@@ -214,10 +216,176 @@ def test_transaction_does_not_fail_by_earlier_records():
 
         await passed_on(handover, script)
 
-    trio.run(main)
+    trio.run(main, clock=trio.testing.MockClock())
     assert committed == [7]
     with pytest.raises(ValueError, match="refused"):
         early[6].outcome()
+
+
+class MissingTopics(TrioProducer):
+    """Knows topic ``t`` alone, and waits a minute in vain for the metadata of any other."""
+
+    def __init__(self):
+        super().__init__()
+        self.aborts = []
+
+    def append(self, topic, value, *others):
+        if topic != "t":
+            raise LookupError("no metadata")
+        return super().append(topic, value, *others)
+
+    async def send_bytes(self, topic, value, key, **others):
+        del value, key, others
+        await trio.sleep(self.max_block_ms / 1000)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+
+    async def abort_transaction(self, timeout_ms):
+        await trio.lowlevel.checkpoint()
+        self.aborts.append(timeout_ms)
+
+
+def waiting_script(producer, script):
+    """Runs ``script(handover)`` on virtual time, while records are passed on."""
+    handover = Handover(producer)
+    trio.run(passed_on, handover, lambda: script(handover), clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def queued(handover, *topics):
+    """Hands records over, one for each topic, and returns their deliveries."""
+    records = [(topic, topic, None, (), None, None, PendingDelivery(None)) for topic in topics]
+    for each in records:
+        handover.put(each, trio.lowlevel.current_trio_token())
+    return [each[6] for each in records]
+
+
+def test_records_wait_together_for_a_missing_topic():
+    """Each waited for ``max.block.ms`` of its own, one after the other, and held up all behind it."""
+
+    async def script(handover):
+        deliveries = queued(handover, "no", "no", "other", "no", "t", "no")
+        await trio.sleep(1)
+        later = queued(handover, "no")
+        await handover.taken.wait_until(lambda: deliveries[-1].is_resolved)
+        assert trio.current_time() == 120, "two topics are missing"
+        assert deliveries[4].taken == "delivery of t"
+        for delivery, topic in zip(deliveries, ("no", "no", "other", "no", None, "no"), strict=True):
+            if topic is not None:
+                with pytest.raises(KafkaError, match=f"UNKNOWN_TOPIC_OR_PARTITION: {topic}"):
+                    delivery.outcome()
+        await handover.wait_empty()
+        assert trio.current_time() == 180, "a record that came later waits for itself"
+        assert later[0].is_resolved
+
+    waiting_script(MissingTopics(), script)
+
+
+def test_a_full_buffer_fails_all_that_have_waited_for_it():
+    producer = TrioProducer()
+    producer.is_full = True
+
+    async def wait(*_, **__):
+        await trio.sleep(60)
+        raise BufferExhaustedError("full")
+
+    producer.send_bytes = wait
+
+    async def script(handover):
+        deliveries = queued(handover, *"tttt")
+        await handover.wait_empty()
+        assert trio.current_time() == 60
+        for delivery in deliveries:
+            with pytest.raises(BufferExhaustedError, match="full"):
+                delivery.outcome()
+        producer.is_full = False
+        assert queued(handover, "t")
+        await handover.wait_empty()
+
+    waiting_script(producer, script)
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "prepare_transaction"])
+@pytest.mark.parametrize("timeout_ms", [5_000, None])
+def test_calls_of_a_transaction_wait_no_longer_than_asked(call, timeout_ms):
+    producer = MissingTopics()
+    given = []
+
+    async def end(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        given.append(timeout_ms)
+
+    producer.commit_transaction = producer.prepare_transaction = end
+
+    async def script(handover):
+        queued(handover, "no", "other")
+        limit = 60 if timeout_ms is None else 5
+        with pytest.raises(KafkaError, match="call again") as caught:
+            await getattr(handover, call)(timeout_ms)
+        assert (caught.value.code, trio.current_time()) == (ErrorCode.REQUEST_TIMED_OUT, limit)
+        await handover.wait_empty()
+        with pytest.raises(AbortableTransactionError, match="a record of the transaction could not be sent"):
+            await getattr(handover, call)(timeout_ms)
+        handover._refused = None
+        await getattr(handover, call)(timeout_ms)
+        assert given == [timeout_ms]
+
+    waiting_script(producer, script)
+
+
+def test_an_abort_does_not_wait_for_the_queue():
+    producer = MissingTopics()
+
+    async def script(handover):
+        deliveries = queued(handover, "no", "no", "t")
+        await trio.sleep(1)
+        await handover.abort_transaction(7)
+        await handover.wait_empty()
+        assert (trio.current_time(), producer.aborts, producer.taken) == (1, [7], [])
+        for delivery in deliveries:
+            with pytest.raises(TransactionAbortedError):
+                delivery.outcome()
+
+    waiting_script(producer, script)
+
+
+def test_an_abort_without_transactions_drops_nothing():
+    producer = MissingTopics()
+    producer.is_transactional = False
+
+    async def refuse(_):
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("no transactions")
+
+    producer.abort_transaction = refuse
+
+    async def script(handover):
+        (kept,) = queued(handover, "t")
+        with pytest.raises(RuntimeError, match="no transactions"):
+            await handover.abort_transaction(7)
+        await handover.wait_empty()
+        assert kept.taken == "delivery of t"
+
+    waiting_script(producer, script)
+
+
+def test_waiting_for_the_queue_ends_while_others_send():
+    """A thread that never stops to send must not keep another one from its flush, or from closing."""
+    producer = TrioProducer()
+    append = producer.append
+
+    def append_and_send(*record):
+        assert len(producer.taken) < 1_000, "the wait never ends"
+        queued(producer.handover, "t")
+        return append(*record)
+
+    producer.append = append_and_send
+
+    async def script(handover):
+        producer.handover = handover
+        queued(handover, *"ttt")
+        await handover.wait_empty()
+        assert len(producer.taken) < 10
+
+    waiting_script(producer, script)
 
 
 def test_cancelled_wait_fails_its_record():
