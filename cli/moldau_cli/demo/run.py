@@ -186,7 +186,7 @@ async def _consume(bootstrap: str, records: DemoInput, acknowledged: bytearray, 
 def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
     """Returns the record's number from its header; -1 if there is none."""
     for name, value in headers:
-        if name == SEQUENCE_HEADER and value is not None and value.isdecimal():
+        if name == SEQUENCE_HEADER and value is not None and value.isdigit():
             return int(value)
     return -1
 
