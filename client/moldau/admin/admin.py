@@ -320,8 +320,8 @@ class Admin(AsyncOnly):
     ) -> None:
         """Finalizes feature levels, all or none.
 
-        ``allow_downgrade`` permits a lower level if no recorded state is lost. ``unsafe`` permits it also if the lower
-        level cannot represent recorded state.
+        ``allow_downgrade`` lowers them, and raises none, if no recorded state is lost. ``unsafe`` does so even if the
+        lower level cannot represent recorded state.
 
         Raises:
             AdminError: a level was refused.

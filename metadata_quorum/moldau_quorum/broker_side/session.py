@@ -32,7 +32,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.controller_client import ControllerClient, ControllerUnavailableError, parse_voters
 from moldau_quorum.broker_side.metadata_follower import InconsistentClusterError, MetadataFollower
-from moldau_quorum.metadata.records import METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST, METADATA_VERSION
+from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -86,7 +86,8 @@ class BrokerRegistration:
     """From ``meta.properties``; empty if this node never belonged to a cluster."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
-    features: tuple[tuple[str, int, int], ...] = ((METADATA_VERSION, METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),)
+    features: tuple[tuple[str, int, int], ...] = tuple((name, *SUPPORTED_FEATURES[name]) for name in SUPPORTED_FEATURES)
+    """Lowest and highest level of each feature that the broker knows."""
     log_dirs: tuple[UUID, ...] = ()
     """Ids of the log directories that worked when the broker started."""
     previous_broker_epoch: int = -1

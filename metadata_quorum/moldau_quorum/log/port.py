@@ -96,6 +96,10 @@ class MembershipChangeError(MetadataLogError):
     """A change of the voters is refused; the text says why."""
 
 
+class MembershipBusyError(MembershipChangeError):
+    """Another change of the voters, or a hand-over of the leadership, is under way; try again soon."""
+
+
 class LogDamagedError(MetadataLogError):
     """The files of this node are damaged where a torn write cannot explain it. The text names file and position.
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau_quorum.controller.cluster.features import INITIAL_FEATURES
 from moldau_quorum.controller.context import SLICE_RECORDS
-from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST, BrokerRegistrationChangeRecord
-from support.controller.model import ModelController
+from moldau_quorum.metadata.records import METADATA_VERSION, BrokerRegistrationChangeRecord
+from support.controller.model import ModelController, offered
 
 
 def test_a_broker_is_fenced_until_it_has_caught_up() -> None:
@@ -180,7 +183,7 @@ def features(controller: ModelController, name: str, level: int, *, kind: int = 
 
 def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
     controller = ModelController()
-    assert features(controller, "transaction.version", 0).error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert features(controller, "transaction.version", 0).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert features(controller, "transaction.version", 0, kind=2, validate_only=True).error_code == 0
     assert controller.image.features["transaction.version"] == 2
     assert features(controller, "transaction.version", 1, kind=2).error_code == 0
@@ -188,25 +191,54 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
     assert features(controller, "transaction.version", 0, kind=2).error_code == 0
     assert "transaction.version" not in controller.image.features
     assert features(controller, "transaction.version", 2).error_code == 0
-    assert features(controller, "transaction.version", 3).error_code == ErrorCode.FEATURE_UPDATE_FAILED
-    assert features(controller, "transaction.version", 9).error_code == ErrorCode.FEATURE_UPDATE_FAILED
-    assert features(controller, "metadata.version", 0, kind=3).error_code == ErrorCode.FEATURE_UPDATE_FAILED
-    assert features(controller, "nonsense", 1).error_code == ErrorCode.FEATURE_UPDATE_FAILED
-    assert features(controller, "group.version", 0, kind=7).error_code == ErrorCode.INVALID_REQUEST
+    assert features(controller, "transaction.version", 3).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert features(controller, "transaction.version", 9).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert features(controller, "metadata.version", 0, kind=3).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert features(controller, "nonsense", 1).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert features(controller, "group.version", 0, kind=7).error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize("kind", [2, 3])
+def test_a_downgrade_request_raises_no_level(kind) -> None:
+    controller = ModelController()
+    assert features(controller, "group.version", 0, kind=2).error_code == 0
+    refused = features(controller, "group.version", 1, kind=kind)
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "does not raise" in refused.error_message
+    assert "group.version" not in controller.image.features
 
 
 def test_a_feature_level_that_a_broker_lacks_is_refused() -> None:
     controller = ModelController()
     assert features(controller, "group.version", 0, kind=2).error_code == 0
-    supported = {"metadata.version": METADATA_LEVEL_LATEST, "group.version": 0, "transaction.version": 2}
-    offered = [
-        Feature(name=name, min_supported_version=0, max_supported_version=highest)
-        for name, highest in supported.items()
-    ]
-    assert controller.register(1, features=offered).error_code == 0
+    assert controller.register(1, features=offered(group_version=0)).error_code == 0
     refused = features(controller, "group.version", 1)
-    assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 1" in refused.error_message
+
+
+@pytest.mark.parametrize("name", sorted(set(INITIAL_FEATURES) - {METADATA_VERSION}))
+def test_a_feature_that_a_broker_does_not_mention_is_off_for_it(name) -> None:
+    """It serves nothing of that feature, so the cluster must not rely on it (KIP-1022)."""
+    controller = ModelController()
+    older = [feature for feature in offered() if feature.name != name]
+    assert controller.register(1, features=older).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert controller.register(1, features=[]).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert features(controller, name, 0, kind=2).error_code == 0
+    assert controller.register(1, features=older).error_code == 0
+    refused = features(controller, name, INITIAL_FEATURES[name])
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "broker 1 supports levels 0..0" in refused.error_message
+    assert controller.join(1, 2) is None
+    assert name not in controller.image.features
+
+
+def test_a_broker_must_support_level_0_of_a_feature_that_is_off() -> None:
+    controller = ModelController()
+    newer = Feature(name="later.version", min_supported_version=1, max_supported_version=2)
+    assert controller.register(1, features=[*offered(), newer]).error_code == ErrorCode.UNSUPPORTED_VERSION
+    newer.min_supported_version = 0
+    assert controller.register(1, features=[*offered(), newer]).error_code == 0
 
 
 def test_elr_cannot_be_turned_off_while_a_partition_needs_it() -> None:
@@ -217,7 +249,7 @@ def test_elr_cannot_be_turned_off_while_a_partition_needs_it() -> None:
     name = "eligible.leader.replicas.version"
     controller.fence(2, 3)
     assert controller.partition("t").elr
-    assert features(controller, name, 0, kind=2).error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert features(controller, name, 0, kind=2).error_code == ErrorCode.INVALID_UPDATE_VERSION
     controller.join(2, 3)
     assert controller.alter("t", [1, 2, 3]).error_code == 0
     assert features(controller, name, 0, kind=2).error_code == 0

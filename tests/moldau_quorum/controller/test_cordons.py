@@ -228,7 +228,7 @@ def test_cordons_need_their_level(unsafe: bool) -> None:
 
     if not unsafe:
         refused = lower()
-        assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+        assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert "would forget the cordoned log directories of broker 1" in refused.error_message
         controller.beat(1, cordoned_log_dirs=[])
     assert lower().error_code == 0

@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.broker_registration import Feature
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES, initial_features, update_features
 from moldau_quorum.log.port import CommittedEntry
@@ -23,7 +22,7 @@ from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
 from moldau_quorum.node.state_machine import MetadataStateMachine
 from support.controller.directories import assign, cluster, join, one, two
-from support.controller.model import ModelController
+from support.controller.model import ModelController, offered
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "metadata-version-1.json").read_text())
 UP, SAFE, UNSAFE = 1, 2, 3
@@ -70,9 +69,8 @@ def test_level_one_records_are_read_and_written_byte_by_byte() -> None:
 def test_an_old_log_goes_up_a_level_and_on() -> None:
     controller = ModelController()
     controller.image = golden_image()
-    assert level(controller, 2).error_code == ErrorCode.FEATURE_UPDATE_FAILED, "its brokers are of the old version"
+    assert level(controller, 2).error_code == ErrorCode.INVALID_UPDATE_VERSION, "its brokers are of the old version"
     for broker_id in (1, 2, 3, 4):
-        offered = [Feature(name=r.METADATA_VERSION, min_supported_version=1, max_supported_version=2)]
         controller.sessions.remove(broker_id)
         known = controller.image.brokers[broker_id]
         answer = controller.register(
@@ -80,7 +78,7 @@ def test_an_old_log_goes_up_a_level_and_on() -> None:
             incarnation=known.incarnation_id.int % 1000 + 1,
             previous_epoch=known.broker_epoch,
             log_dirs=[one(broker_id), two(broker_id)],
-            features=offered,
+            features=offered(metadata_version=2),
         )
         assert answer.error_code == 0
         assert not controller.beat(broker_id).is_fenced
@@ -124,9 +122,9 @@ def test_a_safe_downgrade_is_refused_if_it_loses_metadata() -> None:
     controller = cluster()
     controller.create("t")
     assert assign(controller, 2, "t", 0, two(2)) == 0
-    assert level(controller, 1, UP).error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert level(controller, 1, UP).error_code == ErrorCode.INVALID_UPDATE_VERSION
     refused = level(controller, 1, SAFE)
-    assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 2 holds t-0" in refused.error_message
     assert controller.image.metadata_level == r.METADATA_LEVEL_LATEST
     assert level(controller, 1, UNSAFE).error_code == 0
@@ -169,7 +167,7 @@ def test_a_failed_directory_makes_going_down_unsafe() -> None:
     controller.create("t", factor=3)
     join(controller, 1, two(1))
     refused = level(controller, 1, SAFE)
-    assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 1 holds t-0" in refused.error_message
 
 
@@ -183,7 +181,7 @@ def test_a_level_needs_the_support_of_every_controller() -> None:
         ({102: {}}, "controller 102 supports levels 0..0"),
     ):
         refused = level(controller, 2, controller_features=ranges)
-        assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+        assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert text in refused.error_message
     assert level(controller, 2, controller_features={102: {r.METADATA_VERSION: (1, 2)}}).error_code == 0
 
@@ -215,8 +213,7 @@ def test_a_new_cluster_has_the_level_of_its_first_controller() -> None:
 def test_an_old_broker_cannot_join_at_the_new_level() -> None:
     """A broker that supports only the old level cannot register at the new level."""
     controller = cluster()
-    offered = [Feature(name=r.METADATA_VERSION, min_supported_version=1, max_supported_version=1)]
-    assert controller.register(9, features=offered).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert controller.register(9, features=offered(metadata_version=1)).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_downgrade_asks_for_a_snapshot() -> None:

@@ -1,7 +1,7 @@
-"""Goal: a change of voters whose outcome is lost with the leadership is answered, and is no failed request.
+"""Goal: a change of voters that is refused, or whose outcome is lost with the leadership, has the right answer.
 
-Method: the answers of ``QuorumAdmin`` over a metadata log that loses its leadership in the middle. Found by whole
-simulated clusters whose voters were changed while leaders died.
+Method: the answers of ``QuorumAdmin`` over a metadata log that refuses, or loses its leadership in the middle. Found by
+whole simulated clusters whose voters were changed while leaders died, and by a comparison with Kafka's own answers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ import pytest
 import trio
 import trio.testing
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
-from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError, VoterEndpoint
+from moldau_quorum.log.port import (
+    Leadership,
+    MembershipBusyError,
+    MembershipChangeError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    VoterEndpoint,
+)
 from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 
@@ -29,11 +37,13 @@ class LostLog:
 
     def __init__(self, error, *, late=False):
         self.error, self.late = error, late
+        self.leadership = Leadership(leader_id=1, epoch=5, active=True)
         self.voters = {number: VoterEndpoint(voter_id=number, host=f"c{number}", port=9093) for number in (1, 2, 3)}
         self.changes = []
 
     async def add_voter(self, voter):
         self.changes.append(("add", voter.voter_id))
+        self.asked = voter
         if self.late:
             await trio.sleep_forever()
         raise self.error
@@ -77,3 +87,69 @@ def test_a_learner_that_did_not_catch_up_is_forgotten():
         "node 4 did not catch up at c4:9093 within 0.8 s, and was not added: does it run, with that id and address?"
     )
     assert log.changes == [("add", 4), ("remove", 4)]
+
+
+def test_only_the_leader_says_who_votes():
+    """Another controller may not know the newest voters: its refusal would be wrong, and final for the requester."""
+    log = LostLog(NotLeaderError(2, 7))
+    log.leadership = Leadership(leader_id=2, epoch=5)
+    voting = AddRaftVoterRequest(voter_id=3, listeners=ADD.listeners)
+    unlisted = AddRaftVoterRequest(voter_id=4, listeners=[])
+
+    async def main():
+        for request in (ADD, voting, unlisted):
+            with pytest.raises(NotActiveError):
+                await admin_of(log).add_voter(request)
+        for request in (REMOVE, RemoveRaftVoterRequest(voter_id=9)):
+            with pytest.raises(NotActiveError):
+                await admin_of(log).remove_voter(request)
+
+    trio.run(main)
+    assert log.changes == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MembershipBusyError("another change"), ErrorCode.REQUEST_TIMED_OUT),
+        (MembershipChangeError("it cannot be"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_change_behind_another_one_may_be_tried_again(error, code):
+    async def main():
+        answers = [await admin_of(LostLog(error)).add_voter(ADD), await admin_of(LostLog(error)).remove_voter(REMOVE)]
+        assert [(each.error_code, each.error_message) for each in answers] == [(code, str(error))] * 2
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("names", "port"),
+    [(["OTHER"], 1), (["OTHER", "controller"], 2), (["CONTROLLER", "OTHER"], 1), (["A", "B"], None), ([], None)],
+)
+def test_a_new_voter_is_reached_at_the_listener_of_controllers(names, port):
+    """A client that names a single listener may not know how the controllers call it."""
+    log = LostLog(MembershipChangeError("stop here"))
+    listeners = [Listener(name=name, host="c4", port=number) for number, name in enumerate(names, 1)]
+    answer = trio.run(admin_of(log).add_voter, AddRaftVoterRequest(voter_id=4, listeners=listeners))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert (log.asked.port if log.changes else None) == port
+
+
+def test_an_uncommitted_addition_is_not_denied():
+    """The node has caught up and votes, but no majority has the change: it may still come into force."""
+    log = LostLog(None, late=True)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(voted_for)
+            return await admin_of(log).add_voter(ADD)
+
+    async def voted_for():
+        await trio.sleep(0.5)
+        log.voters[4] = VoterEndpoint(voter_id=4, host="c4", port=9093)
+
+    response = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "may still take effect" in response.error_message
+    assert log.changes == [("add", 4)]

@@ -14,12 +14,12 @@ from moldau.protocol.messages.alter_partition import (
     BrokerState,
 )
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
-from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.brokers import fence
-from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, min_insync_records
+from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, SUPPORTED_FEATURES, min_insync_records
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
@@ -42,6 +42,15 @@ CONFIG = BROKER_CONFIG.parse(
         "controller.quorum.voters": "101@c:9093",
     }
 )
+
+
+def offered(**levels: int) -> list[Feature]:
+    """The features of a broker of this version, with other highest levels; underscores stand for dots."""
+    highest = {name.replace("_", "."): level for name, level in levels.items()}
+    return [
+        Feature(name=name, min_supported_version=low, max_supported_version=highest.get(name, high))
+        for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
+    ]
 
 
 class ModelController:
@@ -114,6 +123,7 @@ class ModelController:
             listeners=[Listener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
             rack=rack,
             previous_broker_epoch=previous_epoch,
+            features=more.pop("features", offered()),
             **more,
         )
         response = self.handle(request)

@@ -70,6 +70,8 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
 """The levels of a new cluster."""
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+UNKNOWN: Final = (0, 0)
+"""The levels that a node supports of a feature that it does not know."""
 
 
 def initial_features(supported: Mapping[str, tuple[int, int]]) -> dict[str, int]:
@@ -87,18 +89,15 @@ def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple
 
 
 def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
-    """Returns the first finalised feature whose level a broker does not support; None if it supports all.
+    """Returns the first feature whose level a broker does not support; None if it supports all levels.
 
-    Of the features that the broker does not mention, only ``metadata.version`` counts as unsupported, and only if the
-    broker mentions any feature.
+    A feature that the broker does not mention is unknown to it: it supports level 0 only (KIP-1022).
     """
     ranges = {name: (lowest, highest) for name, lowest, highest in offered}
-    for name, level in sorted(image.features.items()):
-        if name in ranges:
-            lowest, highest = ranges[name]
-            if not lowest <= level <= highest:
-                return name
-        elif name == METADATA_VERSION and offered:
+    levels = {**dict.fromkeys(ranges, 0), **image.features, METADATA_VERSION: image.metadata_level}
+    for name, level in sorted(levels.items()):
+        lowest, highest = ranges.get(name, UNKNOWN)
+        if not lowest <= level <= highest:
             return name
     return None
 
@@ -133,31 +132,34 @@ def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) ->
     name, level = update.feature, update.max_version_level
     if name not in SUPPORTED_FEATURES:
         raise RefusedError(
-            ErrorCode.FEATURE_UPDATE_FAILED,
+            ErrorCode.INVALID_UPDATE_VERSION,
             f"feature {name!r} is unknown; known are {', '.join(sorted(SUPPORTED_FEATURES))}",
         )
     lowest, highest = SUPPORTED_FEATURES[name]
     if not (lowest <= level <= highest or (level == 0 and lowest == 0)):
-        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"level {level} of {name} is outside {lowest}..{highest}")
+        raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"level {level} of {name} is outside {lowest}..{highest}")
     present = image.features.get(name, 0)
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"upgrade type {update.upgrade_type} is unknown")
-    if level < present and update.upgrade_type == UPGRADE and not update.allow_downgrade:
+        raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"upgrade type {update.upgrade_type} is unknown")
+    is_downgrade = update.upgrade_type != UPGRADE or update.allow_downgrade
+    if level != present and is_downgrade != (level < present):
         raise RefusedError(
-            ErrorCode.FEATURE_UPDATE_FAILED, f"{name} is at {present}: lowering it to {level} needs a downgrade request"
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{name} is at {present}: lowering it to {level} needs a downgrade request"
+            if level < present
+            else f"{name} is at {present}: a downgrade request does not raise it to {level}",
         )
     if level == present:
         return []
     for _, broker in sorted(image.brokers.items()):
-        if broker.features:
-            _check_node(f"broker {broker.broker_id}", name, level, {f: (low, high) for f, low, high in broker.features})
+        _check_node(f"broker {broker.broker_id}", name, level, {f: (low, high) for f, low, high in broker.features})
     for controller_id, ranges in sorted(context.controller_features.items()):
         _check_node(f"controller {controller_id}", name, level, ranges)
     if name == METADATA_VERSION and level < present and update.upgrade_type != UNSAFE_DOWNGRADE:
         forgotten = forgotten_at(level, image)
         if forgotten is not None:
             raise RefusedError(
-                ErrorCode.FEATURE_UPDATE_FAILED,
+                ErrorCode.INVALID_UPDATE_VERSION,
                 f"level {level} would forget {forgotten}: this needs an unsafe downgrade",
             )
     change = FeatureLevelRecord(name=name, level=level)
@@ -165,21 +167,16 @@ def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) ->
 
 
 def _check_node(node: str, name: str, level: int, ranges: Mapping[str, tuple[int, int]] | None) -> None:
-    """Checks that a node supports a level.
-
-    A feature that a node does not mention has no meaning for it, except ``metadata.version``, which all nodes must
-    read.
+    """Checks that a node supports a level. Of a feature that it does not mention it supports level 0 only.
 
     Raises:
         RefusedError: the node does not support the level, or did not report its levels.
     """
     if ranges is None:
-        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} did not say which levels of {name} it supports")
-    if level == 0 or (name not in ranges and name != METADATA_VERSION):
-        return
-    low, high = ranges.get(name, (0, 0))
+        raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"{node} did not say which levels of {name} it supports")
+    low, high = ranges.get(name, UNKNOWN)
     if not low <= level <= high:
-        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} supports levels {low}..{high} of {name} only")
+        raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"{node} supports levels {low}..{high} of {name} only")
 
 
 def forgotten_at(level: int, image: MetadataImage) -> str | None:
@@ -216,7 +213,7 @@ def _eligible_replicas_records(level: int, image: MetadataImage, context: Contex
         for partition in topic.partitions.values():
             if partition.elr or not partition.isr:
                 raise RefusedError(
-                    ErrorCode.FEATURE_UPDATE_FAILED,
+                    ErrorCode.INVALID_UPDATE_VERSION,
                     f"topic {topic.name!r} has partitions that need their eligible leader replicas: "
                     "bring their brokers back first",
                 )

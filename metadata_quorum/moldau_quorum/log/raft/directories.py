@@ -72,9 +72,20 @@ class VoterDirectories:
         if directory != ZERO_UUID:
             self._heard[sender] = directory
 
-    def changed(self, configuration: Configuration) -> None:
-        """Forgets the directories of nodes that are no members: they may come back with others."""
-        self._heard = {key: value for key, value in self._heard.items() if configuration.member(key) is not None}
+    def is_same(self, before: Configuration, after: Configuration, member_id: int) -> bool:
+        """Returns whether a member before a change of the membership is one after it, with the same directory.
+
+        Filling in the directory that the member has answered from changes nothing. A membership that names another
+        one, or none any more, speaks of a node that may have lost all that the member held.
+        """
+        old, new = before.member(member_id), after.member(member_id)
+        if old is None or new is None:
+            return False
+        return old == new or self.of(before, member_id) in (ZERO_UUID, new.directory_id)
+
+    def changed(self, before: Configuration, after: Configuration) -> None:
+        """Forgets the directories of nodes that are no members any more, or other ones under the same id."""
+        self._heard = {key: value for key, value in self._heard.items() if self.is_same(before, after, key)}
 
     def completed(self, configuration: Configuration) -> Configuration | None:
         """Returns the membership with all directories that are known by now; None if that adds nothing."""

@@ -14,6 +14,7 @@ import trio
 from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
     LogBusyError,
+    MembershipBusyError,
     MembershipChangeError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -135,7 +136,7 @@ class VoterChanges:
     def _begin_change(self) -> EngineNode:
         node = self._active_node()
         if self._changing:
-            raise MembershipChangeError("another change of the voters is under way")
+            raise MembershipBusyError("another change of the voters is under way")
         self._changing = True
         return node
 
@@ -167,7 +168,7 @@ class VoterChanges:
         Waits for a change in progress: the leader itself appends one when it learns a voter's directory id.
 
         Raises:
-            MembershipChangeError: the other change, or a hand-over of the leadership, did not end in time.
+            MembershipBusyError: the other change, or a hand-over of the leadership, did not end in time.
         """
         deadline = trio.current_time() + 2 * self._config.timing.election_timeout_ms_max / 1000
         while True:
@@ -177,7 +178,7 @@ class VoterChanges:
                 break
             except LogBusyError as error:
                 if trio.current_time() >= deadline:
-                    raise MembershipChangeError(str(error)) from error
+                    raise MembershipBusyError(str(error)) from error
             with trio.move_on_at(deadline):
                 await self._progressed.wait()
         self._kick()

@@ -12,6 +12,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from moldau.protocol.messages.add_raft_voter import Listener as AddedListener
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -34,6 +35,7 @@ from moldau.protocol.messages.update_raft_voter import (
 )
 from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
+    MembershipBusyError,
     MembershipChangeError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -57,6 +59,7 @@ FORGET_TIMEOUT_MS: Final = 5_000
 BROKERS, CONTROLLERS = 1, 2
 KRAFT_VERSION: Final = 1
 """The version of the quorum's own records that a voter must support: that with voters that change (KIP-853)."""
+NOT_COMMITTED: Final = "the change was not committed in time, and may still take effect"
 
 
 class QuorumAdmin:
@@ -142,8 +145,13 @@ class QuorumAdmin:
         refusal = self._cluster_refusal(request.cluster_id)
         if refusal is not None:
             return AddRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=refusal)
-        if not request.listeners:
-            return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no listener is given")
+        self._check_active()
+        listener = self._listener_of(request)
+        if listener is None:
+            return AddRaftVoterResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"no listener {self._listener_name} is given, at which the controllers reach each other",
+            )
         if request.voter_id in self._log.voters:
             return AddRaftVoterResponse(
                 error_code=ErrorCode.DUPLICATE_VOTER, error_message=f"node {request.voter_id} votes already"
@@ -151,8 +159,8 @@ class QuorumAdmin:
         voter = VoterEndpoint(
             voter_id=request.voter_id,
             directory_id=request.voter_directory_id,
-            host=request.listeners[0].host,
-            port=request.listeners[0].port,
+            host=listener.host,
+            port=listener.port,
         )
         problem = voter.problem()
         if problem is not None:
@@ -165,8 +173,10 @@ class QuorumAdmin:
         except (NotLeaderError, OutcomeUnknownError) as error:
             raise NotActiveError from error
         except MembershipChangeError as error:
-            return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
+            return AddRaftVoterResponse(error_code=_code_of(error), error_message=str(error))
         except trio.TooSlowError:
+            if voter.voter_id in self._log.voters:
+                return AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=NOT_COMMITTED)
             await self._forget_learner(voter)
             return AddRaftVoterResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
@@ -174,6 +184,21 @@ class QuorumAdmin:
                 f"{timeout_ms / 1000:g} s, and was not added: does it run, with that id and address?",
             )
         return AddRaftVoterResponse(error_message=None)
+
+    def _check_active(self) -> None:
+        """Checks that this controller leads: another one may not know the newest voters.
+
+        Raises:
+            NotActiveError: it does not.
+        """
+        if not self._log.leadership.active:
+            raise NotActiveError
+
+    def _listener_of(self, request: AddRaftVoterRequest) -> AddedListener | None:
+        """Returns the listener of the controllers; a single one is it whatever its name."""
+        if len(request.listeners) == 1:
+            return request.listeners[0]
+        return next((one for one in request.listeners if one.name.upper() == self._listener_name.upper()), None)
 
     async def _forget_learner(self, voter: VoterEndpoint) -> None:
         """Takes a node out again that was still catching up."""
@@ -191,6 +216,7 @@ class QuorumAdmin:
         refusal = self._cluster_refusal(request.cluster_id)
         if refusal is not None:
             return RemoveRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=refusal)
+        self._check_active()
         voter = self._log.voters.get(request.voter_id)
         if voter is None or ZERO_UUID != request.voter_directory_id != voter.directory_id != ZERO_UUID:
             directory = f" with directory {request.voter_directory_id}" if voter is not None else ""
@@ -203,11 +229,9 @@ class QuorumAdmin:
         except (NotLeaderError, OutcomeUnknownError) as error:
             raise NotActiveError from error
         except MembershipChangeError as error:
-            return RemoveRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
+            return RemoveRaftVoterResponse(error_code=_code_of(error), error_message=str(error))
         except trio.TooSlowError:
-            return RemoveRaftVoterResponse(
-                error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="the change was not committed in time"
-            )
+            return RemoveRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=NOT_COMMITTED)
         return RemoveRaftVoterResponse(error_message=None)
 
     async def update_voter(self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
@@ -231,8 +255,8 @@ class QuorumAdmin:
                 await self._log.update_voter(voter)
         except (NotLeaderError, OutcomeUnknownError) as error:
             raise NotActiveError from error
-        except MembershipChangeError:
-            code = ErrorCode.INVALID_REQUEST  # the answer has no room for more
+        except MembershipChangeError as error:
+            code = _code_of(error)  # the answer has no room for more
         except trio.TooSlowError:
             code = ErrorCode.REQUEST_TIMED_OUT
         return UpdateRaftVoterResponse(error_code=code, current_leader=self._current_leader())
@@ -299,6 +323,11 @@ class QuorumAdmin:
         if cluster_id and own and cluster_id != own:
             return f"this is cluster {own}, not {cluster_id}"
         return None
+
+
+def _code_of(error: MembershipChangeError) -> ErrorCode:
+    """Returns the code of a refused change; the sender tries again if only another change is in its way."""
+    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, MembershipBusyError) else ErrorCode.INVALID_REQUEST
 
 
 def _state(replica: VoterStatus) -> ReplicaState:

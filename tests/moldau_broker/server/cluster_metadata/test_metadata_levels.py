@@ -18,7 +18,7 @@ from support.cluster.directory_stories import TWO, Load, all_assigned, directory
 
 OLD = {**SUPPORTED_FEATURES, METADATA_VERSION: (1, 1)}
 UP, SAFE, UNSAFE = 1, 2, 3
-FAILED = ErrorCode.FEATURE_UPDATE_FAILED
+FAILED = ErrorCode.INVALID_UPDATE_VERSION
 
 
 async def change_level(cluster, level: int, kind: int = UP):

@@ -56,8 +56,9 @@ def config(cluster, **more) -> dict[str, object]:
 
 
 async def set_level(cluster, level: int) -> None:
+    lowers = any(image.features.get(TRANSACTION_VERSION, 0) > level for image in images(cluster))
     async with Admin(config(cluster), environment=cluster.client_environment) as admin:
-        await admin.update_features({TRANSACTION_VERSION: level}, allow_downgrade=True)
+        await admin.update_features({TRANSACTION_VERSION: level}, allow_downgrade=lowers)
     await cluster.until(lambda: all(image.features.get(TRANSACTION_VERSION, 0) == level for image in images(cluster)))
 
 

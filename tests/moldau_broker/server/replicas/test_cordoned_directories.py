@@ -225,7 +225,7 @@ def test_cordons_have_no_effect_below_their_level() -> None:
         assert code == ErrorCode.INVALID_CONFIG
         assert message is not None
         assert "needs metadata.version 4; the cluster is at 3" in message
-        assert await change_level(cluster, METADATA_LEVEL_CORDONS) == ErrorCode.FEATURE_UPDATE_FAILED
+        assert await change_level(cluster, METADATA_LEVEL_CORDONS) == ErrorCode.INVALID_UPDATE_VERSION
         del cluster.features[2]
         await cluster.stop(2)
         cluster.start_broker(2)

@@ -23,8 +23,9 @@ from moldau_quorum.log.raft.core.ready import Role
 from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, SnapshotPoint
 
 TIMING = ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50)
-DIRECTORIES = {number: UUID(int=number) for number in (1, 2, 3)}
+DIRECTORIES = {number: UUID(int=number) for number in (1, 2, 3, 4)}
 VOTERS = Configuration(voters={number: VoterEndpoint(voter_id=number, host="h", port=1) for number in (1, 2, 3)})
+OBSERVER = VoterEndpoint(voter_id=4, host="h", port=1)
 NOW = 1002.0
 
 
@@ -66,8 +67,9 @@ def leader(*, knows_directories=False):
     return core
 
 
-def receive(core, sender, message, now_ms=NOW):
-    directory = DIRECTORIES[sender] if core.directories.are_known else UUID(int=0)
+def receive(core, sender, message, now_ms=NOW, directory=None):
+    if directory is None:
+        directory = DIRECTORIES[sender] if core.directories.are_known else UUID(int=0)
     core.receive(sender, message, now_ms, sender_directory=directory)
 
 
@@ -134,7 +136,7 @@ def test_no_directories_are_written_during_a_hand_over():
             receive(core, member, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
     assert core.role is Role.LEADER, "the target did not take over"
     known = {key: voter.directory_id for key, voter in core.configuration.voters.items()}
-    assert known == DIRECTORIES
+    assert known == {number: DIRECTORIES[number] for number in (1, 2, 3)}
 
 
 @pytest.mark.parametrize(("silence_ms", "asks"), [(99, False), (100, True)])
@@ -206,3 +208,64 @@ def test_a_vote_durable_after_the_election_counts_no_more():
     receive(core, 3, beat, 1002.0)
     core.synced(ready.number)
     assert (core.role, core.leader_id) == (Role.FOLLOWER, 3)
+
+
+@pytest.mark.parametrize("named_again", [UUID(int=44), UUID(int=0)], ids=["by its directory", "by its id alone"])
+def test_a_learner_of_another_directory_starts_from_nothing(named_again):
+    """A leader must not count what the same node has had in a directory that it has lost.
+
+    The leader would let it vote at once, and ignore it whenever it says that it has nothing.
+    """
+    core = leader(knows_directories=True)
+
+    def answers(member, match_index, **more):
+        sent_to(core, member)
+        receive(core, member, AppendResponse(epoch=4, accepted=True, match_index=match_index), **more)
+
+    def learner(directory):
+        endpoint = VoterEndpoint(voter_id=4, directory_id=directory, host="h", port=1)
+        assert core.leader.change_configuration(core.configuration.with_learner(endpoint)) is not None
+        answers(2, core.log.last_index)
+
+    for last_index in (6, 7):  # the entry of the epoch, and the directories of the nodes that have answered
+        answers(2, last_index)
+    answers(3, 7)
+    answers(2, core.log.last_index)
+    learner(DIRECTORIES[4])
+    answers(4, core.log.last_index)
+    held = core.log.last_index
+    assert core.leader.progress[4].match == held
+
+    learner(named_again)
+    assert core.leader.progress[4].match == 0
+    core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+    probe = sent_to(core, 4)[-1]
+    emptied = AppendResponse(epoch=4, accepted=False, rejected_index=probe.prev_index)
+    receive(core, 4, emptied, core.now_ms, directory=UUID(int=44))
+    assert any(isinstance(message, SnapshotRequest) for message in sent_to(core, 4))
+    answers(2, core.log.last_index)
+    assert core.configuration.learners[4].directory_id == UUID(int=44)
+    assert core.directories.of(core.configuration, 4) == UUID(int=44)
+
+
+@pytest.mark.parametrize("membership", [VOTERS.with_learner(OBSERVER), VOTERS], ids=["learner", "no member"])
+def test_a_member_without_a_vote_forgets_a_silent_leader(membership):
+    """A learner that was dropped hears nothing more, so brokers must not take its metadata for recent."""
+    core = RaftCore(
+        node_id=4,
+        timing=TIMING,
+        limits=LogLimits(),
+        seed=1,
+        now_ms=0.0,
+        hard_state=HardState(epoch=3),
+        log=EntryLog(3, 2),
+        snapshot=SnapshotPoint(index=3, epoch=2, configuration=membership),
+        bootstrap=Configuration(),
+    )
+    core.receive(1, AppendRequest(epoch=3, prev_index=3, prev_epoch=2, commit_index=3), 10.0)
+    core.tick(10.0 + TIMING.election_timeout_ms_min - 1)
+    assert core.leader_id == 1
+    core.tick(10.0 + TIMING.election_timeout_ms_max)
+    assert (core.leader_id, core.role, core.epoch) == (None, Role.FOLLOWER, 3)
+    core.receive(2, AppendRequest(epoch=4, prev_index=3, prev_epoch=2, commit_index=3), 500.0)
+    assert core.leader_id == 2

@@ -53,7 +53,7 @@ class LeaderRole:
         self._flush_wanted = True
         self._transfer: tuple[int, float] | None = None  # target, deadline
         self._transfer_sent = False
-        self.configuration_changed()
+        self.configuration_changed(core.configuration)
 
     # --- state that others look at
 
@@ -351,16 +351,23 @@ class LeaderRole:
 
     # --- membership and hand-over
 
-    def configuration_changed(self) -> None:
-        """Keeps a progress for each other member, and for no other node."""
+    def configuration_changed(self, before: Configuration) -> None:
+        """Keeps a progress for each other member, and for no other node.
+
+        A member of another directory than in the membership ``before`` starts from nothing.
+        """
         core = self._core
         members = [member.voter_id for member in core.configuration.members() if member.voter_id != core.node_id]
+        kept = {
+            member: progress
+            for member, progress in self.progress.items()
+            if core.directories.is_same(before, core.configuration, member)
+        }
         self._directories_missing = core.directories.are_known and any(
             member.directory_id == ZERO_UUID for member in core.configuration.members()
         )
         self.progress = {
-            member: self.progress.get(member)
-            or Progress(next=max(1, core.log.last_index + 1), last_seen_ms=core.now_ms)
+            member: kept.get(member) or Progress(next=max(1, core.log.last_index + 1), last_seen_ms=core.now_ms)
             for member in members
         }
         self._flush_wanted = True

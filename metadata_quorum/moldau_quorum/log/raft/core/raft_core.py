@@ -192,10 +192,11 @@ class RaftCore:
         """Adds entries after the last."""
         self.writes.entries_changed(self.log.last_index + 1)
         self.log.append(entries)
+        before = self.configuration
         if self._configurations.appended(entries):
-            self.directories.changed(self.configuration)
             if self.leader is not None:
-                self.leader.configuration_changed()
+                self.leader.configuration_changed(before)
+            self.directories.changed(before, self.configuration)
 
     def commit_to(self, index: int) -> None:
         """Advances the commit index to ``index``, unless it is higher already."""
@@ -242,6 +243,7 @@ class RaftCore:
         """
         self._reset_election_timer()
         if not self._may_lead() or self.epoch >= EPOCH_MAX:
+            self.leader_id = None  # silent for so long, it may have been replaced, or count this node no more
             return
         pause_ms = self.timing.heartbeat_interval_ms if pre_vote else self.timing.election_timeout_ms_min / 2
         self._election_deadline_ms = self.now_ms + pause_ms * (1 + self._draws.next())
