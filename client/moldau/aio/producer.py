@@ -344,8 +344,11 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         Raises:
             RuntimeError: a transaction is open.
             TransactionError: the producer has failed.
+            KafkaError: REQUEST_TIMED_OUT; records that were sent before wait for metadata or memory.
         """
-        await self._portal.call_async(lambda: self._opened().begin_transaction())
+        await self._portal.call_async_or_undo(
+            lambda _: self._trio_producer.undeliver_outcome(of_begin=True), lambda: self._opened().begin_transaction()
+        )
 
     async def send_offsets_to_transaction(
         self,

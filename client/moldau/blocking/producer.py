@@ -11,6 +11,7 @@ from sniffio import thread_local as running
 from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
+from moldau.cluster.background import FAREWELL_MS
 from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
 from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
 from moldau.producer import Producer as TrioProducer
@@ -312,8 +313,11 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         Raises:
             RuntimeError: a transaction is open.
             TransactionError: the producer has failed.
+            KafkaError: REQUEST_TIMED_OUT; records that were sent before wait for metadata or memory.
         """
-        self._portal.call(self._opened().begin_transaction)
+        self._portal.call_or_undo(
+            lambda _: self._trio_producer.undeliver_outcome(of_begin=True), self._opened().begin_transaction
+        )
 
     def send_offsets_to_transaction(
         self,
@@ -385,7 +389,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         if isinstance(error, FatalTransactionError):
             return
         try:
-            self.abort_transaction()
+            self.abort_transaction(None if isinstance(error, Exception) else FAREWELL_MS)
         except (KafkaError, RuntimeError) as failure:
             note_abort_failure(error, failure)
 

@@ -508,14 +508,13 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         """
         return await self._steps.run(self, consumer, function, timeout_ms, max_records, _farewell)
 
-    def undeliver_outcome(self) -> None:
-        """Keeps the last outcome of an init, commit or abort for a repetition of the same call.
+    def undeliver_outcome(self, *, of_begin: bool = False) -> None:
+        """Keeps the last outcome of an init, commit or abort for a repetition of the same call; takes back a begin.
 
-        The blocking producer calls it if an interrupt kept the outcome from its caller.
+        The producers for threads and asyncio call it if an interrupt kept the outcome from its caller.
         """
-        outcome = None if self._transactions is None else self._transactions.manager.outcome
-        if outcome is not None:
-            outcome.is_delivered = False
+        if self._transactions is not None:
+            self._transactions.manager.undeliver(of_begin=of_begin)
 
     async def _leave_transaction(self, timeout_ms: float) -> None:
         if self._transactions is not None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.cluster.background import FAREWELL_MS
 from moldau.producer.core.transaction_errors import AbortableTransactionError, FatalTransactionError
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
 
 Shield = Callable[[], "AbstractContextManager[object]"]
-"""Makes the block in which an abort runs although the task is cancelled."""
+"""Makes the block in which an abort runs although the task is cancelled, for at most ``FAREWELL_MS``."""
 
 
 Transform = Callable[
@@ -58,7 +59,7 @@ class TransactionalProducer(Protocol):
     async def commit_transaction(self) -> None:
         """Commits the transaction."""
 
-    async def abort_transaction(self) -> None:
+    async def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction."""
 
 
@@ -96,13 +97,21 @@ def note_abort_failure(error: BaseException, failure: Exception) -> None:
 
 
 async def _abort_after(producer: TransactionalProducer, error: BaseException, shield: Shield) -> None:
+    """Aborts after an error; after a cancellation or Ctrl-C for a short time only.
+
+    The abort goes on in any case. The next transaction cannot begin before it has ended.
+    """
     if isinstance(error, FatalTransactionError):
         return
-    with shield():
-        try:
+    is_urgent, is_known = not isinstance(error, Exception), False
+    try:
+        with shield():
+            await producer.abort_transaction(FAREWELL_MS if is_urgent else None)
+            is_known = True
+        if not is_known and not is_urgent:
             await producer.abort_transaction()
-        except (KafkaError, RuntimeError) as failure:
-            note_abort_failure(error, failure)
+    except (KafkaError, RuntimeError) as failure:
+        note_abort_failure(error, failure)
 
 
 async def _begin(producer: TransactionalProducer) -> None:

@@ -9,11 +9,12 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
-from moldau import ErrorCode, KafkaError, TransactionError
+from moldau import ErrorCode, KafkaError, TransactionError, blocking
 from moldau.consumer import ConsumedBatch
 from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
-from moldau.producer.steps import Steps
+from moldau.producer.steps import Steps, transaction
 from moldau.records import Record
 
 BATCH = ConsumedBatch(
@@ -27,8 +28,11 @@ class Client:
     commits_automatically = False
     clusters_left = 0
 
+    abort_seconds = 0
+
     def __init__(self, **errors):
         self.calls = []
+        self.limits = []
         self.errors = errors
 
     def note(self, name):
@@ -57,8 +61,10 @@ class Client:
     async def commit_transaction(self):
         self.note("commit")
 
-    async def abort_transaction(self):
+    async def abort_transaction(self, timeout_ms=None):
         self.note("abort")
+        self.limits.append(timeout_ms)
+        await trio.sleep(self.abort_seconds)
 
     def seek(self, partition, offset, *, leader_epoch):
         self.note(f"seek {offset} {leader_epoch}")
@@ -122,3 +128,51 @@ def test_no_step_follows_an_unknown_outcome():
     client.errors.clear()
     with pytest.raises(RuntimeError, match="without a known outcome"):
         step(steps, client)
+
+
+def farewell():
+    return trio.move_on_after(2, shield=True)
+
+
+@pytest.mark.parametrize(("error", "aborts", "seconds"), [(ValueError, 2, 12), (KeyboardInterrupt, 1, 2)])
+def test_only_a_cancellation_gives_an_abort_up(error, aborts, seconds):
+    """The next transaction cannot begin while the abort goes on: its caller would get an error of this one."""
+    client = Client()
+    client.abort_seconds = 10
+
+    async def main():
+        async with transaction(client, farewell):
+            raise error
+
+    async def timed():
+        with pytest.raises(error):
+            await main()
+        return trio.current_time()
+
+    assert trio.run(timed, clock=trio.testing.MockClock(autojump_threshold=0)) == seconds
+    assert client.calls == ["begin", *["abort"] * aborts]
+    assert client.limits[0] == (2_000 if error is KeyboardInterrupt else None)
+
+
+def test_a_cancelled_block_is_left_soon():
+    client = Client()
+    client.abort_seconds = 10
+
+    async def main():
+        with trio.move_on_after(1) as scope:
+            async with transaction(client, farewell):
+                await trio.sleep(100)
+        assert scope.cancelled_caught
+        return trio.current_time()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 3
+
+
+@pytest.mark.parametrize(("error", "limit"), [(ValueError, None), (KeyboardInterrupt, 2_000)])
+def test_a_thread_gives_an_abort_up_after_ctrl_c_only(error, limit):
+    producer = blocking.Producer({"bootstrap.servers": "b:1", "transactional.id": "x"})
+    limits = []
+    producer.begin_transaction, producer.abort_transaction = (lambda: None), limits.append
+    with pytest.raises(error), producer.transaction():
+        raise error
+    assert limits == [limit]

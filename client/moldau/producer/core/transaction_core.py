@@ -205,6 +205,19 @@ class TransactionManager:
         self.outcome = None
         self.state = State.IN_TRANSACTION
 
+    def undeliver(self, *, of_begin: bool) -> None:
+        """Notes that the application has not learned the outcome of a call, so that it may repeat the call.
+
+        A begin is taken back if nothing was sent since.
+        """
+        if not of_begin:
+            if self.outcome is not None:
+                self.outcome.is_delivered = False
+        elif self.state is State.IN_TRANSACTION and not (
+            self.admitted or self._new or self._adding or self._offsets or self.is_open
+        ):
+            self.state = State.READY
+
     def check_sending(self) -> None:
         """Checks that records may be sent.
 

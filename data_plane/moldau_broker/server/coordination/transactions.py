@@ -218,7 +218,7 @@ class TransactionMarkers:
         for result in response.markers:
             for topic_result in result.topics:
                 for partition in topic_result.partitions:
-                    codes[topic_result.name, partition.partition_index] = ErrorCode(partition.error_code)
+                    codes[topic_result.name, partition.partition_index] = ErrorCode.of(partition.error_code)
 
     def _version(self) -> int:
         """Returns the version of WriteTxnMarkers that every broker of the cluster serves."""

@@ -6,8 +6,12 @@ waiting call.
 Method: the pure core alone.
 """
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+import trio
+
+from moldau import aio, blocking
 from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_errors import (
     AbortableTransactionError,
@@ -177,3 +181,48 @@ def test_offsets_at_their_coordinator_stay_sent():
     nothing = ready()
     nothing.begin()
     assert nothing.send_offsets({}, GROUP).is_known
+
+
+@pytest.mark.parametrize("sent", ["nothing", "record", "offsets", "failed"])
+def test_an_interrupted_begin_of_nothing_is_taken_back(sent):
+    """An interrupt may keep the begin from its caller, who begins again. Nothing that was sent since is forgotten."""
+    manager = ready()
+    manager.begin()
+    if sent == "record":
+        manager.admit(P0)
+    elif sent == "offsets":
+        manager.send_offsets({P0: OffsetToCommit(offset=1)}, GROUP)
+    elif sent == "failed":
+        manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE)
+    before = manager.state
+    manager.undeliver(of_begin=True)
+    assert manager.state is (State.READY if sent == "nothing" else before)
+    manager.undeliver(of_begin=True)
+    if sent == "nothing":
+        manager.begin()
+
+
+@pytest.mark.parametrize("face", [blocking, aio])
+def test_faces_take_an_interrupted_begin_back(face):
+    """The portal calls the undo function if the begin was carried out too late for its caller."""
+    producer = face.Producer({"bootstrap.servers": "b:1", "transactional.id": "x"})
+    manager = ready()
+    producer._trio_producer._transactions = SimpleNamespace(manager=manager)
+    producer._handover = SimpleNamespace(begin_transaction=manager.begin)
+
+    def carry_out(undo, function):
+        undo(function())
+
+    async def carry_out_async(undo, function):
+        await trio.lowlevel.checkpoint()
+        carry_out(undo, function)
+
+    producer._portal = SimpleNamespace(token=None, call_or_undo=carry_out, call_async_or_undo=carry_out_async)
+
+    async def begin():
+        begun = producer.begin_transaction()
+        if begun is not None:
+            await begun
+
+    trio.run(begin)
+    assert manager.state is State.READY
