@@ -165,7 +165,7 @@ class ReplicaDirectoryInfo:
     topic: str
     partition: int
     size_bytes: int
-    offset_lag: int  # future replica: behind the current one; current: log end behind its high watermark, 0 mostly
+    offset_lag: int  # future replica: behind the current one; current: log end behind its high watermark, 0 always
     is_future: bool
 
 

@@ -82,6 +82,8 @@ class LogStore:
         self.configs = TopicConfigs(self.table, default_config or LogConfig())
         self.deletions = DeletionQueue()
         self.reports: dict[TopicPartition, LoadReport] = {}
+        self.preferred: dict[TopicPartition, str] = {}
+        """Directories for partitions that have no log here yet; callers enter only partitions that exist."""
         self.cleaner = CleanerManager(disk, self.settings)
         self.now_ms = 0
         """Wall-clock time of the start or of the last tick."""
@@ -187,8 +189,9 @@ class LogStore:
         now_ms: int,
         directory: str | None = None,
     ) -> PartitionLog:
-        """Returns the log of a partition, or creates one in ``directory`` or the online directory with fewest logs.
+        """Returns the log of a partition, or creates it.
 
+        A new log begins in ``directory``, else in the preferred one, else in the online directory with fewest logs.
         Cordoned directories are chosen last.
         A log without a topic id takes this one. Creating a log ends a move of its lost predecessor.
 
@@ -208,6 +211,9 @@ class LogStore:
                     ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has topic id {log.topic_id}, not {topic_id}"
                 )
             return log
+        preferred = self.preferred.pop(topic_partition, None)
+        if directory is None and preferred in self.online_directories and preferred not in self.cordons:
+            directory = preferred
         log = self.create(topic_partition, topic_id, directory or self._emptiest(), now_ms, is_future=False)
         self.table.current[topic_partition] = log
         self._discard_future(topic_partition, now_ms)

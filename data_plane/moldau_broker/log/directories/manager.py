@@ -353,7 +353,7 @@ class LogManager:
                         topic=key.topic,
                         partition=key.partition,
                         size_bytes=log.size_bytes,
-                        offset_lag=max(0, behind if log.storage.is_future else log.log_end_offset - log.high_watermark),
+                        offset_lag=max(0, behind if log.storage.is_future else log.high_watermark - log.log_end_offset),
                         is_future=log.storage.is_future,
                     )
                 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.errors import LogError, storage_failure
-from moldau_broker.log.files.names import partition_directory
+from moldau_broker.log.files.names import FUTURE_DIRECTORY_SUFFIX, is_cut, partition_directory
 
 if TYPE_CHECKING:
     from moldau_broker.log.directories.log_store import LogStore
@@ -34,18 +34,23 @@ class ReplicaMover:
 
         ``copy_to_future`` fills the future log, and ``replace_current_with_future`` ends the move.
 
+        If the partition has no log here, its next one begins in that directory, if that works then.
+
+        Of a cordoned directory, only a replica that is there, or on its way there, may be the subject: the request then
+        ends another move of it, or changes nothing.
+
         Raises:
-            LogError: LOG_DIR_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICA_ASSIGNMENT if the directory is
-                cordoned.
+            LogError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE, INVALID_REPLICA_ASSIGNMENT if the directory is cordoned,
+                or INVALID_TOPIC_EXCEPTION if the name of the topic is too long for the name of a future log.
             LogStorageError: The directory is offline or failed.
         """
         self._store.require_online(path)
-        if path in self._store.cordons:
-            raise LogError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"log directory {path} is cordoned")
-        log = self._table.current.get(topic_partition)
+        log, future = self._table.current.get(topic_partition), self._table.future.get(topic_partition)
+        if not any(known is not None and known.parent_directory == path for known in (log, future)):
+            self._check_target(topic_partition, path)
         if log is None:
-            raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} has no online log here")
-        future = self._table.future.get(topic_partition)
+            self._store.preferred[topic_partition] = path
+            raise LogError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} has no online log here")
         if future is not None:
             if future.parent_directory == path:
                 return future
@@ -59,6 +64,17 @@ class ReplicaMover:
         if log.log_start_offset > 0:
             future.truncate_fully_and_start_at(log.log_start_offset, now_ms)
         return future
+
+    def _check_target(self, topic_partition: TopicPartition, path: str) -> None:
+        """Checks that a replica may be moved to a directory.
+
+        Raises:
+            LogError: INVALID_REPLICA_ASSIGNMENT or INVALID_TOPIC_EXCEPTION, see ``alter_replica_log_dir``.
+        """
+        if path in self._store.cordons:
+            raise LogError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"log directory {path} is cordoned")
+        if is_cut(topic_partition, FUTURE_DIRECTORY_SUFFIX):  # the next start could not read the topic from it
+            raise LogError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic_partition} has too long a name to be moved")
 
     def copy_to_future(self, topic_partition: TopicPartition, now_ms: int, max_bytes: int = COPY_BYTES) -> bool:
         """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.

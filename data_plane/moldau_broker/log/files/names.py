@@ -88,6 +88,11 @@ def marked_directory(topic_partition: TopicPartition, uniquifier: str, suffix: s
     return topic_partition.topic[: _NAME_BYTES_MAX - len(ending)] + ending
 
 
+def is_cut(topic_partition: TopicPartition, suffix: str) -> bool:
+    """Returns whether the topic is cut in the ``marked_directory``, so that its name does not tell the topic."""
+    return not marked_directory(topic_partition, "0" * 32, suffix).startswith(f"{topic_partition.topic}-")
+
+
 def parse_directory(name: str) -> DirectoryName | None:
     """Parses a directory name; None for names that are no partition's."""
     kind = ""

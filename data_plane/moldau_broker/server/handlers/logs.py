@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.values import ReplicaDirectoryInfo
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
@@ -55,6 +56,8 @@ class LogsContext(Protocol):
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
     @property
     def logs(self) -> LogManager: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
     @property
     def replicas(self) -> ReplicaManager: ...
 
@@ -172,10 +175,8 @@ def handle_alter_replica_log_dirs(
                 if context.directories.is_offline(topic.name, index):
                     result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
                     continue
-                key = TopicPartition(topic.name, index)
                 try:
-                    context.logs.alter_replica_log_dir(key, directory.path, now_ms)
-                    context.directories.move_changed(key)
+                    _begin_move(context, TopicPartition(topic.name, index), directory.path, now_ms)
                 except LogStorageError as error:
                     context.replicas.directory_failed(error)
                     result.error_code = error.code
@@ -187,3 +188,22 @@ def handle_alter_replica_log_dirs(
             for name, partitions in results.items()
         ]
     )
+
+
+def _begin_move(context: LogsContext, key: TopicPartition, path: str, now_ms: int) -> None:
+    """Begins a move.
+
+    A replica that this broker does not have yet will begin in that directory: kafka-reassign-partitions asks for it at
+    once, and again and again until the replica is there, where a plan names directories.
+
+    Raises:
+        KafkaError: the move was refused; REPLICA_NOT_AVAILABLE if the replica is not here yet.
+    """
+    if context.metadata.partition(key.topic, key.partition) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key}")
+    if key in context.logs.logs and key not in context.replicas.partitions:
+        raise KafkaError(
+            ErrorCode.REPLICA_NOT_AVAILABLE, f"the replica of {key} has ended, and its log will be deleted"
+        )
+    context.logs.alter_replica_log_dir(key, path, now_ms)
+    context.directories.move_changed(key)

@@ -117,6 +117,12 @@ class LogChanges:
         self._ended_since = True
         self._waiting[key] = LogChange(deletes=True)
 
+    def delete_copy(self, key: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Queues the deletion of the copy that the move of a replica has left, if the replica itself went offline."""
+        copy = self._logs.future_logs.get(key)
+        if copy is not None and copy.topic_id == topic_id and self._logs.get(key) is None and key not in self._waiting:
+            self.delete(key)
+
     def withdraw(self, key: TopicPartition, topic_id: uuid.UUID) -> None:
         """Cancels the creation of a log for a replica that is no longer assigned to this broker."""
         self._postponed.pop(key, None)

@@ -202,6 +202,9 @@ class ReplicaDirectories:
         partition = None if topic is None else topic.partitions.get(key.partition)
         if topic is None or partition is None or self._broker_id not in partition.replicas:
             return
+        log = self._logs.get(key)
+        if log is not None and log.topic_id not in (None, topic.topic_id):
+            return  # of the former topic of this name: it is deleted before the replica of this one begins
         assigned = partition.directory(self._broker_id)
         actual = self._location(key, assigned)
         assignment = (topic.topic_id, key.partition)
@@ -215,7 +218,9 @@ class ReplicaDirectories:
         log = self._logs.get(key)
         if log is not None:
             future = self._logs.future_logs.get(key)
-            if future is not None and self._id_of(future.parent_directory) == assigned:
+            if future is None:
+                self._moving.pop(key, None)  # the move ended with its copy
+            elif self._id_of(future.parent_directory) == assigned:
                 self._moving[key] = assigned  # the controller had recorded this move when the broker stopped
             return self._moving.get(key) or self._id_of(log.parent_directory)
         offline = self.offline.get(key)
@@ -229,12 +234,16 @@ class ReplicaDirectories:
         """Returns whether a future log that has caught up may replace the current one.
 
         The controller must record the new directory before. Otherwise, when that directory fails, the controller would
-        count the replica as online, and after a crash the replica could start a new log in the old directory.
+        count the replica as online, and after a crash the replica could start a new log in the old directory. The logs
+        of a replica that has ended stay where they are until they are deleted.
         """
         image = self._metadata.image
-        partition = self._metadata.partition(key.topic, key.partition)
-        future = self._logs.future_logs.get(key)
-        if not image.records_directories or partition is None or future is None:
+        topic = image.topics_by_name.get(key.topic)
+        partition = None if topic is None else topic.partitions.get(key.partition)
+        future = self._logs.future_logs[key]
+        if topic is None or partition is None or future.topic_id != topic.topic_id:
+            return False
+        if not image.records_directories:
             return True
         target = self._id_of(future.parent_directory)
         assert target is not None, "a directory with logs has an id"

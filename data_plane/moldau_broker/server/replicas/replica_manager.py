@@ -451,6 +451,8 @@ class ReplicaManager:
                 )
             self.log_changes.withdraw(key, change.topic_id)
             self._directories.gone(key, change.topic_id)
+            if present is None and delta.previous.offset >= 0:  # at a start, what is left is set aside
+                self.log_changes.delete_copy(key, change.topic_id)
             return
         if present is not None:
             self.take_over(present, change.after)

@@ -9,7 +9,9 @@ import uuid
 
 import pytest
 
-from moldau_broker.log.errors import LogStorageError
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.errors import LogError, LogStorageError
+from moldau_broker.log.values import TopicPartition
 from support.log.lab import A, create, new_manager, open_manager, tick
 from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
 
@@ -206,6 +208,39 @@ def test_a_log_that_comes_back_brings_no_old_checkpoints() -> None:
     rows = [row.value for row in all_rows(again)]
     assert rows == ([b"old"] * 2 + [b"new"] * 6)[: len(rows)]
     assert len(rows) >= 2
+
+
+@pytest.mark.parametrize("cordoned", ["source", "target", "both"])
+def test_a_cordon_does_not_hold_up_the_end_of_a_move(cordoned: str) -> None:
+    """A replica that leaves a cordoned directory may stay there after all; one on its way to one may arrive."""
+    manager = begin_a_move(VirtualMachine(1))
+    manager.cordons.follow({"source": ["/d1"], "target": ["/d2"], "both": ["/d1", "/d2"]}[cordoned])
+    assert manager.alter_replica_log_dir(A, "/d2", START_MS) is manager.future_logs[A]
+    assert manager.alter_replica_log_dir(A, "/d1", START_MS) is None
+    assert manager.future_logs == {}
+    for path in manager.cordons.paths - {"/d1"}:
+        with pytest.raises(LogError) as caught:
+            manager.alter_replica_log_dir(A, path, START_MS)
+        assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_topic_with_too_long_a_name_is_not_moved() -> None:
+    """The name of its future log would be cut: the next start would not know to which partition the copy belongs."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    for length, fits in ((213, True), (214, False)):
+        key = TopicPartition("t" * length, 0)
+        put(create(manager, key, directory="/d1"), b"a", 1)
+        if fits:
+            assert manager.alter_replica_log_dir(key, "/d2", START_MS) is not None
+            continue
+        with pytest.raises(LogError) as caught:
+            manager.alter_replica_log_dir(key, "/d2", START_MS)
+        assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert manager.alter_replica_log_dir(key, "/d1", START_MS) is None
+    manager.close()
+    machine.boot(power_lost=False)
+    assert [len(key.topic) for key in open_manager(machine).future_logs] == [213]
 
 
 def test_a_failed_read_while_copying_names_the_directory() -> None:
