@@ -4,7 +4,8 @@ AlterReplicaLogDirs creates a future log. This task fills it from the current lo
 it outside the event loop. When it has caught up, it replaces the current log between two requests.
 
 ``replica.alter.log.dirs.io.max.bytes.per.second`` limits what a broker copies for all its moves together. The limit may
-change during a move.
+change during a move. Moves follow one another, so that each frees its old directory before the next one fills more of
+the new one; a move that falls behind the producers lets the others pass.
 
 Before that, the controller records the new directory (KIP-858). A broker that crashes in between finds the future log
 in the recorded directory and the current log in the old one, and continues the move.
@@ -29,6 +30,8 @@ RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 LOOK_MS = 1_000.0
 WAIT_MS_MIN = 1.0
 """Shorter waits are left for the next piece, which makes them longer."""
+TURN_MS = 10_000.0
+"""How long a move may copy without coming closer to the end of its log, before the next one has its turn."""
 CONFIRM_MS = 20.0
 """Period of the checks whether the controller has recorded a move, and whether a sync of the copy has ended; the copy
 continues meanwhile."""
@@ -58,6 +61,25 @@ class CopyThrottle:
             return LOOK_MS
         wait_ms = self._debt_bytes * 1000 / rate
         return min(LOOK_MS, wait_ms) if wait_ms >= WAIT_MS_MIN else 0.0
+
+
+class Turn:
+    """The turn of one move: it goes on while the move comes closer to the end of its log. Pure."""
+
+    def __init__(self, now_ms: float) -> None:
+        """Begins a turn."""
+        self._until_ms = now_ms + TURN_MS
+        self._behind_bytes: int | None = None
+
+    def is_over(self, now_ms: float, behind_bytes: int) -> bool:
+        """Returns whether the next move has its turn; ``behind_bytes`` is what this one has yet to copy."""
+        if self._behind_bytes is None:
+            self._behind_bytes = behind_bytes
+        if now_ms < self._until_ms:
+            return False
+        is_behind = behind_bytes >= self._behind_bytes
+        self._until_ms, self._behind_bytes = now_ms + TURN_MS, behind_bytes
+        return is_behind
 
 
 class Offload(Protocol):
@@ -93,6 +115,7 @@ async def _move(
 ) -> None:
     logs, clock = context.logs, context.environment.clock
     synced = False
+    turn = Turn(clock.monotonic_ms())
     while key in logs.future_logs and key in logs.logs:
         rate = context.config.get_int(RATE_KEY)
         wait_ms = throttle.wait_ms(clock.monotonic_ms(), rate)
@@ -104,6 +127,8 @@ async def _move(
         caught_up = logs.copy_to_future(key, clock.wall_ms(), throttle.piece_bytes(rate))
         throttle.copied(future.size_bytes - present)
         if not caught_up:
+            if turn.is_over(clock.monotonic_ms(), logs.logs[key].size_bytes - future.size_bytes):
+                return
             await trio.lowlevel.checkpoint()
         elif logs.is_flushing(future):
             # Of two concurrent syncs of a file, one would not learn of an error that the other one got.

@@ -77,6 +77,33 @@ def test_a_move_keeps_to_the_rate_until_it_is_raised():
     run_cluster(scenario, **TWO)
 
 
+def test_a_move_that_falls_behind_does_not_hold_up_the_others():
+    """Producers write faster than the limit lets the first move copy; the second one was never begun."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2, replicas=1)
+        await cluster.until(lambda: all_assigned(cluster, "t", 2))
+        for value in VALUES[:10]:
+            for index in range(2):
+                assert (await client.produce("t", batch(value), partition=index)).error_code == ErrorCode.NONE
+        targets = ["/d2" if place(cluster, 1, "t", index) == "/d1" else "/d1" for index in range(2)]
+        for index in range(2):
+            assert await move(cluster, 1, "t", index, targets[index]) == ErrorCode.NONE
+        begun_s, ends_s = trio.current_time(), []
+        while trio.current_time() - begun_s < 60 and place(cluster, 1, "t", 0) != targets[0]:
+            if not ends_s and place(cluster, 1, "t", 1) == targets[1]:
+                ends_s.append(trio.current_time() - begun_s)
+            if len(ends_s) == 0:
+                assert (await client.produce("t", batch(VALUES[0]))).error_code == ErrorCode.NONE
+            await trio.sleep(0.1)
+        client.close()
+        assert ends_s, "the second move did not end"
+        assert place(cluster, 1, "t", 0) == targets[0], "the first move ends when the producer has ended"
+
+    run_cluster(scenario, **TWO, replica_alter_log_dirs_io_max_bytes_per_second="10000")
+
+
 def test_a_move_waits_for_a_sync_of_the_copy_that_is_under_way():
     """A bug synced the copy a second time beside the periodic flush, whose error one of the two would not have got."""
 
