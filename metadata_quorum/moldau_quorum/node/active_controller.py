@@ -166,10 +166,15 @@ class ActiveController:
     async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
         """Asks the other voters which levels they support, then queues the request.
 
+        A voter that has joined meanwhile counts as one that did not answer.
+
         Raises:
             NotActiveError: this controller is not active.
         """
-        ranges = await ask_controller_features(self._environment, self._metadata_log.voters, self._node_id)
+        asked = self._metadata_log.voters
+        ranges = await ask_controller_features(self._environment, asked, self._node_id)
+        joined = [key for key, voter in sorted(self._metadata_log.voters.items()) if asked.get(key) != voter]
+        ranges = {**ranges, **dict.fromkeys(joined), self._node_id: dict(self._features)}
         return await self.answer(self.submit(request, connection, ranges))
 
     def submit(
@@ -196,6 +201,7 @@ class ActiveController:
         pending = PendingAnswer(
             request=request,
             connection=connection,
+            arrived_ms=now_ms,
             deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
             controller_features={} if controller_features is None else controller_features,
             mutations=mutations,
@@ -426,7 +432,9 @@ class ActiveController:
             context = replace(context, requester=pending.requester)
         if pending.is_forwarded:
             context = replace(context, is_forwarded=True)
-        self._live.request_arrived(request, pending.connection, self._projection.image, context.now_ms)
+        self._live.request_waited(
+            request, pending.connection, self._projection.image, pending.arrived_ms, context.now_ms
+        )
         before = self._projection.last_proposal
         response = await self._decide_and_propose(request, context)
         pending.wrote = self._projection.last_proposal is not before

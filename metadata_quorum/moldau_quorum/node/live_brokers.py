@@ -121,7 +121,7 @@ class LiveBrokers:
         )
 
     def request_arrived(self, request: Request, connection: object | None, image: MetadataImage, now_ms: float) -> None:
-        """Renews the session of a broker whose heartbeat arrived, and again before the controller decides it."""
+        """Renews the session of a broker whose heartbeat arrived."""
         if isinstance(request, BrokerHeartbeatRequest):
             broker = image.brokers.get(request.broker_id)
             if broker is not None and broker.broker_epoch == request.broker_epoch:
@@ -132,6 +132,21 @@ class LiveBrokers:
                     connection=connection,
                     metadata_offset=request.current_metadata_offset,
                 )
+
+    def request_waited(
+        self, request: Request, connection: object | None, image: MetadataImage, arrived_ms: float, now_ms: float
+    ) -> None:
+        """Renews the session again when the controller decides the heartbeat: no other one comes while it waits.
+
+        If the connection has ended meanwhile, or a later heartbeat has come over another one, nothing is renewed: the
+        session of a broker that died must not live on a connection whose end is known already.
+        """
+        if isinstance(request, BrokerHeartbeatRequest):
+            session = self.sessions.get(BrokerId(request.broker_id))
+            is_newer = session is not None and session.heard_ms >= arrived_ms and session.connection is not connection
+            if is_newer and session is not None and session.broker_epoch == request.broker_epoch:
+                return
+            self.request_arrived(request, connection, image, now_ms)
 
     def request_decided(
         self, request: Request, response: Response, connection: object | None, image: MetadataImage, now_ms: float

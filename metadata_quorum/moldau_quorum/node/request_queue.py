@@ -36,6 +36,7 @@ class PendingAnswer:
 
     request: Request
     connection: object | None
+    arrived_ms: float
     deadline_ms: float
     response: Response | None = None
     wrote: bool = False

@@ -13,6 +13,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES
 from moldau_quorum.controller.context import SLICE_RECORDS
 from moldau_quorum.metadata.records import METADATA_VERSION, BrokerRegistrationChangeRecord
@@ -163,6 +164,21 @@ def test_a_dead_brokers_partitions_get_leaders_in_slices() -> None:
     assert all(p.leader in (2, 3) for p in controller.image.topics_by_name["t"].partitions.values())
     moved = [p.leader for p in controller.image.topics_by_name["t"].partitions.values()]
     assert abs(moved.count(2) - moved.count(3)) <= 350
+
+
+def test_a_broker_catches_up_with_all_slices_of_its_registration() -> None:
+    """The slices that take the partitions of its last life away are not enough."""
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    controller.create("t", partitions=1000)
+    controller.sessions.remove(BrokerId(1))
+    before = controller.image.offset
+    answer = controller.register(1, incarnation=2)
+    assert controller.image.offset >= before + 3
+    assert answer.broker_epoch == controller.image.brokers[1].broker_epoch == controller.image.offset
+    beat = controller.beat(1, offset=controller.image.offset - 1)
+    assert (beat.is_caught_up, beat.is_fenced) == (False, True)
+    assert not controller.beat(1).is_fenced
 
 
 def test_producer_ids_are_given_once() -> None:

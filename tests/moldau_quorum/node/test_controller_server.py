@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.create_topics import CreateTopicsResponse
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.telemetry.metrics import Registry
@@ -128,6 +129,28 @@ def test_a_cut_off_broker_gets_the_grace_period() -> None:
         assert not world.failures
 
     run_world(main, 4)
+
+
+def test_a_heartbeat_of_an_ended_connection_renews_nothing() -> None:
+    """It waits for its decision when its broker dies."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        controller = (await cluster.wait_active()).running.active
+        known = cluster.brokers[1].follower.image.brokers[2]
+        beat = BrokerHeartbeatRequest(broker_id=2, broker_epoch=known.broker_epoch, current_metadata_offset=1 << 40)
+        connection = object()
+        controller.submit(beat, connection)
+        cluster.brokers[2].node.kill()
+        controller.connection_closed(connection)
+        killed = trio.current_time()
+        with trio.fail_after(1):
+            await cluster.brokers[1].follower.wait_until(lambda image: image.brokers[2].fenced)
+        assert trio.current_time() - killed < 0.15, "its host refuses, so the grace period is not waited for"
+
+    run_world(main, 458)
 
 
 def test_a_live_broker_that_loses_its_connection_stays() -> None:

@@ -109,7 +109,12 @@ def test_an_answer_is_of_the_controller_epoch_that_holds() -> None:
     )
     response: Any = object()
     pending = PendingAnswer(
-        request=set_retention("1"), connection=None, deadline_ms=1_000.0, response=response, unconfirmed_epoch=3
+        request=set_retention("1"),
+        connection=None,
+        arrived_ms=0.0,
+        deadline_ms=1_000.0,
+        response=response,
+        unconfirmed_epoch=3,
     )
     pending.decided.set()
     with pytest.raises(NotActiveError):

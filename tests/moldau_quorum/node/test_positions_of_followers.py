@@ -28,10 +28,14 @@ class Log:
     log_start_index = 1
     hangs = False
 
-    def __init__(self, high_watermark: int, leadership: Leadership) -> None:
+    def __init__(self, high_watermark: int, leadership: Leadership, end: int = 30) -> None:
         self.high_watermark = high_watermark
         self.leadership = leadership
+        self.end = end
         self.machine: SimpleNamespace | None = None
+
+    def status(self) -> SimpleNamespace:
+        return SimpleNamespace(log_end_index=self.end)
 
     def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
         return CommittedRange(entries=(), next_index=from_index, high_watermark=self.high_watermark)
@@ -104,6 +108,14 @@ def test_positions_beyond_the_log_are_judged(
     leadership: Leadership, epoch: int, heard: int, expected: ErrorCode
 ) -> None:
     assert answer(Log(30, leadership), offset=35, epoch=epoch, heard=heard) == expected
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "expected"), [(5, 35, TAKEN), (6, 40, TAKEN), (5, 34, REFUSED), (4, 40, REFUSED)]
+)
+def test_a_leader_may_be_the_last_to_apply_its_entries(epoch: int, end: int, expected: ErrorCode) -> None:
+    """Its disk is slow: a majority without it has committed, and brokers have applied, what is in its own log."""
+    assert answer(Log(30, leading(), end), offset=35, epoch=epoch, heard=6) == expected
 
 
 def test_a_position_is_compared_again_after_a_wait() -> None:

@@ -43,8 +43,9 @@ def register_broker(
 ) -> Result[BrokerRegistrationResponse]:
     """Registers a broker's new incarnation, or answers the retry of a registration.
 
-    The broker epoch is larger than all earlier ones, and at most the offset of the record, so that a broker has caught
-    up with its own registration when its metadata offset has reached its epoch.
+    The broker epoch is larger than all earlier ones. It is the offset of the record, so that a broker has caught up
+    with its own registration when its metadata offset has reached its epoch; only where the quorum wrote an entry of
+    its own just before, it is a little lower.
     """
     refusal = _registration_refusal(request, image, context, sessions)
     if refusal is not None:
@@ -54,11 +55,27 @@ def register_broker(
         # The broker did not get the response to its first attempt.
         return Result(response=BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
     clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
-    epoch = max([image.offset, *[broker.broker_epoch for broker in image.brokers.values()]]) + 1
-    registration = RegisterBrokerRecord(
+    response = BrokerRegistrationResponse()
+
+    def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
+        records: list[MetadataRecord] = []
+        if existing is not None:
+            records = yield from brokers_gone(view, {existing.broker_id: None}, lost_state=not clean)
+        epochs = [broker.broker_epoch for broker in view.image.brokers.values()]
+        registration = _registration(request, existing, max([view.image.offset, *epochs]) + 1)
+        response.broker_epoch = registration.broker_epoch
+        yield [*records, registration]
+
+    return Result(response=response, steps=steps)
+
+
+def _registration(
+    request: BrokerRegistrationRequest, existing: BrokerImage | None, broker_epoch: int
+) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
         broker_id=BrokerId(request.broker_id),
         incarnation_id=request.incarnation_id,
-        broker_epoch=epoch,
+        broker_epoch=broker_epoch,
         endpoints=_endpoints(request),
         features=_features(request),
         rack=request.rack,
@@ -68,14 +85,6 @@ def register_broker(
         # The broker reports them with the heartbeat that unfences it; until then those of its last life hold.
         cordoned_log_dirs=() if existing is None else existing.cordoned_log_dirs,
     )
-
-    def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
-        records: list[MetadataRecord] = []
-        if existing is not None:
-            records = yield from brokers_gone(view, {existing.broker_id: None}, lost_state=not clean)
-        yield [*records, registration]
-
-    return Result(response=BrokerRegistrationResponse(broker_epoch=epoch), steps=steps)
 
 
 def _endpoints(request: BrokerRegistrationRequest) -> tuple[Endpoint, ...]:

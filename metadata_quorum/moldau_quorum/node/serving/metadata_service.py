@@ -89,9 +89,9 @@ class MetadataService:
         """Returns whether the committed log cannot contain the follower's position.
 
         A position above this node's high watermark is no contradiction in itself, because this node may lag behind
-        another controller. It is one if commands here are already of a later epoch, or if this node is active: a leader
-        knows all commits of earlier leaders, and is the first to know those of its own epoch. If the follower has heard
-        of a later leader, this one may be deposed and not know it yet.
+        another controller. It is one if commands here are already of a later epoch, or if this node is active and its
+        log ends before: all that is committed is in the log of the leader, though a slow disk may let other controllers
+        apply it first. If the follower has heard of a later leader, this one may be deposed and not know it yet.
         """
         offset = request.next_offset - 1
         if offset <= 0 or request.last_epoch < 0:
@@ -99,7 +99,7 @@ class MetadataService:
         if offset <= self._log.high_watermark:
             return self._machine.epochs.epoch_at(offset) not in (None, request.last_epoch)
         leadership = self._log.leadership
-        if leadership.active and leadership.epoch >= request.leader_epoch:
+        if leadership.active and leadership.epoch >= request.leader_epoch and offset > self._log.status().log_end_index:
             return True
         return self._machine.epochs.latest > request.last_epoch
 
