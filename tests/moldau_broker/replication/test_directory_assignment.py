@@ -47,6 +47,15 @@ def test_a_needed_replica_never_starts_over(assigned: UUID, any_offline: bool, i
         assert assigned != MINE
 
 
+@pytest.mark.parametrize("assigned", [MINE, AWAY, LOST, UNASSIGNED])
+@pytest.mark.parametrize("any_offline", [True, False])
+def test_a_copy_is_used_only_if_its_source_is_gone(assigned: UUID, any_offline: bool) -> None:
+    """While a directory is away, the current log may be there, with more records than the copy."""
+    placement = place_replica(assigned, online=ONLINE, any_offline=any_offline, is_new=False, needed=True, copied=MINE)
+    assert (placement is Placement.COPY) == (not any_offline and assigned in (MINE, LOST))
+    assert (placement is Placement.OFFLINE) == (any_offline or assigned == AWAY)
+
+
 def test_a_replica_in_an_offline_directory_is_reported() -> None:
     assert place_of_lost(MINE, ONLINE) == LOST
     assert place_of_lost(UNASSIGNED, ONLINE) == LOST

@@ -96,6 +96,19 @@ def test_a_failed_directory_affects_only_its_own_replicas() -> None:
     assert len(controller.commands) == commands + 1, "what is known is not decided again"
 
 
+def test_no_unclean_election_takes_the_replica_that_has_failed() -> None:
+    """The registration names the directory as working until the end of the decision."""
+    controller = cluster()
+    controller.create("t", unclean_leader_election_enable="true")
+    for broker_id in (1, 2, 3):
+        assign(controller, broker_id, "t", 0, one(broker_id))
+    leader, second, _ = controller.partition("t").replicas
+    controller.alter("t", [leader])
+    controller.beat(leader, offline_log_dirs=[one(leader)])
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, controller.unclean) == (second, (second,), 1)
+
+
 def test_a_replica_in_a_failed_directory_neither_joins_nor_leads() -> None:
     """A replica in a failed directory neither joins the ISR nor leads until the directory works again."""
     controller = cluster(min_insync_replicas=2)

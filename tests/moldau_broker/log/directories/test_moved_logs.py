@@ -132,6 +132,22 @@ def test_a_future_log_drops_epochs_unknown_to_the_current_log() -> None:
     assert manager.replace_current_with_future(A, START_MS).latest_epoch == 6
 
 
+def test_a_future_log_ends_where_its_epochs_part() -> None:
+    """Both logs begin with records of one epoch, which goes on in the current log where the future one has a newer."""
+    manager = open_manager(VirtualMachine(1))
+    log = create(manager)
+    for epoch in (1, 1, 2, 2):
+        put(log, b"old", epoch)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    assert manager.copy_to_future(A, START_MS)
+    log.truncate_to(2)
+    for epoch in (1, 1, 1, 3):
+        put(log, b"new", epoch)
+    assert manager.copy_to_future(A, START_MS)
+    assert [row.value for row in all_rows(future)] == [b"old"] * 2 + [b"new"] * 4
+
+
 def test_a_future_log_drops_records_that_an_older_epoch_replaced() -> None:
     """After an unclean election the leader may have records of an older epoch where the log had those of a newer one.
 
@@ -222,6 +238,20 @@ def test_a_cordon_does_not_hold_up_the_end_of_a_move(cordoned: str) -> None:
         with pytest.raises(LogError) as caught:
             manager.alter_replica_log_dir(A, path, START_MS)
         assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_log_begins_where_it_was_asked_for_once() -> None:
+    """The wish for a log that is to come holds for that one, and only if its directory takes new logs by then."""
+    for cordoned, expected in (((), "/d2"), (("/d2",), "/d1")):
+        manager = open_manager(VirtualMachine(1))
+        with pytest.raises(LogError) as caught:
+            manager.alter_replica_log_dir(A, "/d2", START_MS)
+        assert caught.value.code == ErrorCode.REPLICA_NOT_AVAILABLE
+        manager.cordons.follow(cordoned)
+        assert create(manager).parent_directory == expected
+        assert manager.delete(A, START_MS)
+        manager.cordons.follow(())
+        assert create(manager).parent_directory == "/d1"
 
 
 def test_a_topic_with_too_long_a_name_is_not_moved() -> None:

@@ -8,6 +8,7 @@ count of the logs that exist when a change of leadership is applied.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -195,6 +196,26 @@ def test_a_new_partition_begins_in_its_newest_state() -> None:
         assert not len(driven.replicas.log_changes)
         assert {log.topic_id for log in driven.broker.context.logs.logs.values()} == {second}
         assert driven.broker.context.logs.get(TopicPartition("many", last)) is not None
+
+    run_cluster(scenario)
+
+
+def test_logs_are_deleted_although_their_successors_never_began() -> None:
+    """A topic is deleted, created again and deleted again before the logs of the first one are gone."""
+
+    async def scenario(cluster) -> None:
+        driven = Driven(cluster)
+        first, records = new_topic("many", PARTITIONS)
+        driven.commit(*records)
+        await cluster.until(lambda: driven.logs("many") == PARTITIONS)
+        second = uuid.uuid5(uuid.NAMESPACE_DNS, "many again")
+        again = [replace(record, topic_id=second) for record in records]
+        driven.commit(RemoveTopicRecord(topic_id=first), *again)
+        while len(driven.epochs("many")) or not len(driven.replicas.log_changes):
+            await trio.lowlevel.checkpoint()
+        driven.commit(RemoveTopicRecord(topic_id=second))
+        await cluster.until(lambda: not len(driven.replicas.log_changes))
+        assert driven.logs("many") == 0
 
     run_cluster(scenario)
 

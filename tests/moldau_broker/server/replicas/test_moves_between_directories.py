@@ -87,7 +87,7 @@ def test_a_move_reports_no_directory_of_the_next_topic() -> None:
     """
 
     async def scenario(cluster) -> None:
-        await begin_slow_move(cluster, 1)
+        _, target = await begin_slow_move(cluster, 1)
         context = cluster.running[1].context
         changes = context.replicas.log_changes
         with pytest.MonkeyPatch.context() as patch:
@@ -101,6 +101,7 @@ def test_a_move_reports_no_directory_of_the_next_topic() -> None:
             await cluster.until(lambda: context.metadata.image.topics_by_name["t"].topic_id != former)
             assert context.logs.future_logs[KEY].topic_id == former
             assert not context.directories.may_take_over(KEY)
+            assert await move(cluster, 1, "t", 0, target) == ErrorCode.REPLICA_NOT_AVAILABLE
         changes.perform(KEY)
         assert not context.logs.future_logs
         assert place(cluster, 1, "t", 0) == "/d1"
@@ -108,6 +109,29 @@ def test_a_move_reports_no_directory_of_the_next_topic() -> None:
         assert all_assigned(cluster, "t", 1)
 
     run_cluster(scenario, brokers=1, **TWO, **SLOW)
+
+
+def test_a_replica_that_returns_has_no_part_in_its_former_move() -> None:
+    """A replica leaves the broker during a move between directories, and comes back before its log is deleted."""
+
+    async def scenario(cluster) -> None:
+        await begin_slow_move(cluster, 1)
+        context = cluster.running[1].context
+        changes = context.replicas.log_changes
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(changes, "perform", lambda key: None)  # the disk is slow
+            assert await reassign(cluster, "t", [2]) == ErrorCode.NONE
+            await cluster.until(lambda: context.metadata.image.topics_by_name["t"].partitions[0].replicas == (2,))
+            assert not context.directories.may_take_over(KEY)
+            assert await reassign(cluster, "t", [2, 1]) == ErrorCode.NONE
+            await cluster.until(lambda: len(context.metadata.image.topics_by_name["t"].partitions[0].replicas) == 2)
+        changes.perform(KEY)
+        assert not context.logs.future_logs
+        await cluster.until(lambda: len(cluster.partition_image("t").isr) == 2)
+        await trio.sleep(1)
+        assert all_assigned(cluster, "t", 1)
+
+    run_cluster(scenario, brokers=2, **TWO, **SLOW)
 
 
 @pytest.mark.parametrize("ends", ["deleted", "moved away"])

@@ -227,6 +227,31 @@ def test_a_rolling_restart_refuses_nothing() -> None:
     run_cluster(scenario, brokers=3)
 
 
+def test_a_copy_that_uses_the_rate_up_leaves_in_sync_replicas_alone() -> None:
+    """The leader is over its rate for minutes; a follower in sync, of the same throttled topic, gets all at once."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=2, leader_replication_throttled_replicas="*")
+        leader = await cluster.leader("t")
+        third = next(b for b in cluster.broker_ids if b not in cluster.partition_image("t").replicas)
+        for number in range(20):
+            await cluster.client(leader).produce("t", batch(b"%05d" % number * 1000))
+        partition = ReassignablePartition(partition_index=0, replicas=[*cluster.partition_image("t").replicas, third])
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[partition])])
+        assert (await cluster.client(1).request(request)).error_code == ErrorCode.NONE
+        context = cluster.running[leader].context
+        throttle, clock = context.replicas.leader_throttle, context.environment.clock
+        await cluster.until(lambda: throttle.wait_ms(clock.monotonic_ms()) > 1000)
+        begin = trio.current_time()
+        for number in range(5):
+            answer = await cluster.client(leader).produce("t", batch(b"%05d" % number))
+            assert answer.error_code == ErrorCode.NONE
+        assert trio.current_time() - begin < 1
+        assert len(cluster.partition_image("t").isr) == 2, "the story needs a copy that is not over"
+
+    run_cluster(scenario, brokers=3, leader_replication_throttled_rate="100", replica_fetch_max_bytes="10000")
+
+
 def test_a_throttled_copy_does_not_delay_in_sync_replicas() -> None:
     """A throttled copy takes the time of its rate, and in-sync replicas do not wait."""
 
