@@ -227,7 +227,7 @@ def test_a_rolling_restart_refuses_nothing() -> None:
     run_cluster(scenario, brokers=3)
 
 
-def test_a_copy_that_uses_the_rate_up_leaves_in_sync_replicas_alone() -> None:
+def test_a_copy_over_its_rate_delays_no_replica_in_sync() -> None:
     """The leader is over its rate for minutes; a follower in sync, of the same throttled topic, gets all at once."""
 
     async def scenario(cluster) -> None:
