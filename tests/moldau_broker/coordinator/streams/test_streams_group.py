@@ -315,6 +315,22 @@ def test_first_assignment_waits_for_further_members() -> None:
     assert [len(client.active) for client in clients] == [3, 3]
 
 
+def test_epochs_of_a_group_never_fall_while_it_waits() -> None:
+    """A commit of the application's last run, which the network held back, must not carry a present epoch."""
+    driver = streams_driver(delay_ms=3_000)
+    before = StreamsClient(driver, "before")
+    before.beat()
+    driver.create_topics()
+    driver.pass_time(3_000)
+    settle([before])
+    last = before.epoch
+    before.leave()
+    again = StreamsClient(driver, "again")
+    again.beat()
+    assert Status.ASSIGNMENT_DELAYED in again.statuses
+    assert again.epoch >= last
+
+
 def test_delay_setting_of_a_group_counts() -> None:
     driver = streams_driver()
     driver.topics.settings[GROUP, "streams.initial.rebalance.delay.ms"] = 500

@@ -1,0 +1,84 @@
+"""Goal: offsets of a transaction are written only while it is open, and only ordinary markers need no question.
+
+Method: the handler and the checks alone, with a coordinator of the test.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
+from moldau_broker.coordinator.transaction.core.state import EPOCH_MAX
+from moldau_broker.server.coordination.marker_checks import MarkerChecks
+from moldau_broker.server.handlers.transactions import _offsets_refusal
+
+NONE, GONE = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
+KEY = ("__consumer_offsets", 3)
+
+
+def refusal(version: int, answer: ErrorCode, *, ends: bool = False, moves: bool = False) -> ErrorCode:
+    """Returns the verdict on offsets; while the coordinator is asked, a transaction ends or the leader changes."""
+    producers = SimpleNamespace(has_ongoing_transaction=lambda *_: False)
+    partition = SimpleNamespace(
+        is_leader=True,
+        key=SimpleNamespace(topic=KEY[0], partition=KEY[1]),
+        ends_seen=(7, 1),
+        log=SimpleNamespace(producer_state=producers),
+    )
+
+    async def ask(transactional_id: str, producer_id: int, epoch: int, keys: list[Any]) -> dict[Any, ErrorCode]:
+        await trio.lowlevel.checkpoint()
+        partition.ends_seen = (7 + moves, 1 + ends)
+        return dict.fromkeys(keys, answer)
+
+    context: Any = SimpleNamespace(
+        config=SimpleNamespace(get_bool=lambda _: True),
+        groups=SimpleNamespace(partition_of=lambda _: KEY[1]),
+        replicas=SimpleNamespace(partitions={KEY: partition}),
+        verifier=SimpleNamespace(add=ask, verify=ask),
+    )
+    return trio.run(_offsets_refusal, context, TxnOffsetCommitRequest(transactional_id="x", group_id="g"), version)
+
+
+@pytest.mark.parametrize("change", ["ends", "moves"])
+def test_offsets_whose_marker_passed_meanwhile_are_refused(change: str) -> None:
+    """At level 1 the marker of this transaction has the epoch of the offsets: nothing would end them again."""
+    assert refusal(4, NONE) is NONE
+    assert refusal(4, NONE, **{change: True}) is GONE
+    assert refusal(5, NONE, **{change: True}) is NONE, "at level 2 the epoch of such offsets is over"
+
+
+@pytest.mark.parametrize(
+    ("answer", "before_4", "at_4", "at_5"),
+    [
+        (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE, *[ErrorCode.TRANSACTION_ABORTABLE] * 2),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, GONE, GONE, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.NETWORK_EXCEPTION, GONE, GONE, GONE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, *[ErrorCode.INVALID_PRODUCER_EPOCH] * 3),
+    ],
+)
+def test_answers_about_offsets_fit_the_version(answer, before_4, at_4, at_5) -> None:
+    assert [refusal(version, answer) for version in (3, 4, 5)] == [before_4, at_4, at_5]
+
+
+@pytest.mark.parametrize("known", [4, EPOCH_MAX - 1, EPOCH_MAX])
+def test_a_marker_of_any_end_needs_no_question(known: int) -> None:
+    """An end keeps the epoch, raises it by one, or by two for a new producer; all others are asked about."""
+    here = SimpleNamespace(producer_epoch=known, coordinator_epoch=9, current_transaction_start_offset=5)
+    state = SimpleNamespace(describe_producer=lambda _: here)
+    partition = SimpleNamespace(is_leader=True, log=SimpleNamespace(producer_state=state))
+    metadata: Any = SimpleNamespace(inter_broker_listener="b", image=SimpleNamespace(next_producer_id=100))
+    replicas: Any = SimpleNamespace(partitions={KEY: partition})
+    verifier: Any = SimpleNamespace(coordinator_epoch=lambda _: 9)
+    checks = MarkerChecks(metadata, replicas, verifier)
+    for raised in range(-1, 4):
+        producer = TransactionalProducer(producer_id=1, producer_epoch=known + raised)
+        marker = Marker(producer=producer, coordinator_epoch=9, commit=True)
+        is_usual = 0 <= raised <= 2 and known + raised <= EPOCH_MAX
+        assert checks.judge(marker, KEY, "b") is (NONE if is_usual else None), raised
