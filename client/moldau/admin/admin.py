@@ -109,9 +109,7 @@ class Admin(AsyncOnly):
         """Returns this client with less, or more, time: calls on the result end together, ``timeout_ms`` from now.
 
         A call that does not end in time raises REQUEST_TIMED_OUT, and may still take effect. The result shares this
-        client's connections; use it for calls alone, and not as a context manager.
-
-            await admin.within(5_000).create_topics([NewTopic(name="flights")])
+        client's connections; use it for calls alone: ``await admin.within(5_000).list_topics()``.
 
         Raises:
             RuntimeError: the client is not open.
@@ -398,15 +396,19 @@ class Admin(AsyncOnly):
         return await self._calls.groups.remove_group_members(group_id, instance_ids, reason=reason)
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        *,
+        retention_ms: int | None = None,
     ) -> None:
-        """Sets committed offsets of a group without members.
+        """Sets committed offsets of a group without members; ``retention_ms`` replaces ``offsets.retention.minutes``.
 
         Raises:
             CommitFailedError: the group has members.
             AdminError: the coordinator refused the offsets of some partitions; those of the others are set.
         """
-        await self._calls.groups.alter_group_offsets(group_id, offsets)
+        await self._calls.groups.alter_group_offsets(group_id, offsets, retention_ms=retention_ms)
 
     # --- share groups
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
     from moldau.runtime.net.served_versions import NeededVersion
+
+AT_ONCE_MAX = 32
+"""Calls of ``Requester.at_once`` under way. Each holds a response, and may open a connection with its handshake."""
 
 R = TypeVar("R", bound=Response)
 V = TypeVar("V")
@@ -253,6 +257,8 @@ class Requester:
     async def at_once(self, calls: Mapping[K, Callable[[], Awaitable[V]]]) -> tuple[dict[K, V], dict[K, KafkaError]]:
         """Makes calls about different brokers at the same time, so that none waits for a broker of another.
 
+        At most ``AT_ONCE_MAX`` calls are under way; the others follow in their order.
+
         Returns what each call returned, and the errors of those that failed, both in the order of ``calls``.
 
         Raises:
@@ -269,9 +275,16 @@ class Requester:
             except KafkaError as error:
                 failures[key] = error
 
+        waiting = iter(calls.items())
+
+        async def work(key: K, call: Callable[[], Awaitable[V]]) -> None:
+            await make(key, call)
+            for another in waiting:
+                await make(*another)
+
         async with trio.open_nursery() as nursery:
-            for key, call in calls.items():
-                nursery.start_soon(make, key, call)
+            for key, call in islice(waiting, AT_ONCE_MAX):
+                nursery.start_soon(work, key, call)
         for error in failures.values():
             if len(calls) == 1 or isinstance(error, SaslAuthenticationError):
                 raise error

@@ -484,10 +484,14 @@ class Admin(AioClient):
         return await self._portal.call_async(self._admin.remove_group_members, group_id, instance_ids, reason=reason)
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        *,
+        retention_ms: int | None = None,
     ) -> None:
         """Sets committed offsets of a group without members."""
-        await self._portal.call_async(self._admin.alter_group_offsets, group_id, offsets)
+        await self._portal.call_async(self._admin.alter_group_offsets, group_id, offsets, retention_ms=retention_ms)
 
     async def describe_share_groups(
         self, group_ids: Iterable[str], *, include_authorized_operations: bool = False

@@ -473,9 +473,15 @@ class Admin(PortalClient):
         """
         return self._portal.call(self._admin.remove_group_members, group_id, instance_ids, reason=reason)
 
-    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        *,
+        retention_ms: int | None = None,
+    ) -> None:
         """Sets committed offsets of a group without members."""
-        self._portal.call(self._admin.alter_group_offsets, group_id, offsets)
+        self._portal.call(self._admin.alter_group_offsets, group_id, offsets, retention_ms=retention_ms)
 
     def describe_share_groups(
         self, group_ids: Iterable[str], *, include_authorized_operations: bool = False

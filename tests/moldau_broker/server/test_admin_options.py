@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+import trio
 
 from moldau import Admin, Consumer, Producer, ShareConsumer
 from moldau.admin import AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
@@ -79,6 +80,19 @@ def test_options_of_groups(protocol: str) -> None:
             assert await admin.list_group_offsets("g") == {("a", 0): stored}
 
     run_cluster(scenario)
+
+
+def test_offsets_with_their_own_retention_outlast_others() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with Admin(BOOTSTRAP, environment=cluster.client_environment) as admin:
+            await admin.create_topics([NewTopic("a", 1, 1)])
+            await admin.alter_group_offsets("usual", {("a", 0): 1})
+            await admin.alter_group_offsets("kept", {("a", 0): 2}, retention_ms=600_000)
+            await trio.sleep(90)
+            assert await admin.list_group_offsets("usual") == {}
+            assert {at.offset for at in (await admin.list_group_offsets("kept")).values()} == {2}
+
+    run_cluster(scenario, **{"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "5000"})
 
 
 def test_operations_on_share_and_streams_groups() -> None:

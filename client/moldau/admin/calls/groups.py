@@ -34,6 +34,12 @@ from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGr
 from moldau.protocol.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -61,6 +67,8 @@ G = TypeVar("G", bound=_Described)
 D = TypeVar("D")
 
 _OFFSET_FETCH_VERSION_MAX = 9
+_OFFSET_COMMIT_WITH_RETENTION = 4
+"""The last version with ``retention_time_ms``; an offset that has one does not expire with the others of its group."""
 _DEAD = "Dead"
 _CLASSIC_MEMBER = 0
 
@@ -250,17 +258,25 @@ class Groups:
         return removed
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        *,
+        retention_ms: int | None = None,
     ) -> None:
         """Implements ``Admin.alter_group_offsets``."""
-        # The consumer takes long to load, and only this call needs it.
-        from moldau.consumer.group import GroupClient, OffsetsRefusedError
-
         arguments.text("alter_group_offsets", "group_id", group_id)
         committed = {
             partition: CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata)
             for partition, offset, epoch, metadata in arguments.committed_offsets("alter_group_offsets", offsets)
         }
+        if retention_ms is not None:
+            kept_ms = arguments.at_least("alter_group_offsets", "retention_ms", retention_ms, 1)
+            await self._keep_offsets(group_id, committed, kept_ms)
+            return
+        # The consumer takes long to load, and only this call needs it.
+        from moldau.consumer.group import GroupClient, OffsetsRefusedError
+
         consumer = CONSUMER_CONFIG.parse({"bootstrap.servers": ",".join(self._bootstrap_servers), "group.id": group_id})
         group = GroupClient(self._requester.client, group_id, consumer, None)
         try:
@@ -269,6 +285,38 @@ class Groups:
             if len(error.refused) == len(committed):
                 raise
             raise AdminError({str(one): KafkaError(code) for one, code in error.refused.items()}) from error
+
+    async def _keep_offsets(
+        self, group_id: str, committed: Mapping[TopicPartition, CommittedOffset], retention_ms: int
+    ) -> None:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, number), offset in sorted(committed.items()):
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=number,
+                    committed_offset=offset.offset,
+                    committed_metadata=offset.metadata,
+                )
+            )
+        response = await self._requester.ask(
+            OffsetCommitResponse,
+            OffsetCommitRequest(
+                group_id=group_id,
+                retention_time_ms=retention_ms,
+                topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+            ),
+            at=self._requester.group_coordinator(group_id),
+            code_of=lambda each: first_retriable(part.error_code for one in each.topics for part in one.partitions),
+            version_max=_OFFSET_COMMIT_WITH_RETENTION,
+        )
+        raise_failures(
+            {
+                str(TopicPartition(one.name, part.partition_index)): KafkaError(ErrorCode.of(part.error_code))
+                for one in response.topics
+                for part in one.partitions
+                if part.error_code
+            }
+        )
 
 
 async def _describe_consumers(
