@@ -5,12 +5,15 @@ a handshake does not vary from run to run.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trustme
 from cryptography.hazmat.primitives import serialization
 
 from moldau.runtime.config.tls import TlsSettings
+
+if TYPE_CHECKING:
+    import datetime
 
 BOTH = ("TLSv1.2", "TLSv1.3")
 
@@ -23,9 +26,9 @@ class Authority:
         self.trust = self._authority.cert_pem.bytes().decode()
 
     @functools.cache  # noqa: B019 - lives as long as the tests of a module
-    def issue(self, *names: str) -> tuple[str, str]:
+    def issue(self, *names: str, not_after: datetime.datetime | None = None) -> tuple[str, str]:
         """A certificate chain and its key as PEM texts, for host names or addresses."""
-        issued = self._authority.issue_cert(*names, key_type=trustme.KeyType.RSA)
+        issued = self._authority.issue_cert(*names, key_type=trustme.KeyType.RSA, not_after=not_after)
         chain = b"".join(piece.bytes() for piece in issued.cert_chain_pems).decode()
         return chain, issued.private_key_pem.bytes().decode()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
     from moldau.runtime.ports.environment import Clock, Disk
+    from moldau.runtime.tls.context import DatedContext
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 APPLICATION_PROTOCOLS: Final = ("http/1.1",)
@@ -81,7 +82,7 @@ def check(settings: TlsSettings) -> None:
     _make(settings, real_environment().disk)
 
 
-def _make(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
+def _make(settings: TlsSettings, disk: Disk) -> DatedContext:
     context = server_context(settings, disk)
     context.set_alpn_protocols(APPLICATION_PROTOCOLS)
     return context

@@ -5,6 +5,7 @@ Method: listener and client on virtual time and a virtual disk; a fingerprint id
 
 from __future__ import annotations
 
+import datetime
 import logging
 
 import pytest
@@ -15,6 +16,8 @@ from moldau.runtime.tls.context import ListenerTls, client_context, server_conte
 from moldau.runtime.tls.reloading import CHECK_MS, ReloadingContext
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
+
+NOW = datetime.datetime(2023, 11, 1, 12, tzinfo=datetime.UTC)
 
 
 def write(disk, path: str, text: str) -> None:
@@ -85,6 +88,31 @@ def test_a_replaced_file_is_used_after_a_while(make, caplog: pytest.LogCaptureFi
         "certificates-refused",
         "certificates-reloaded",
     ]
+
+
+@pytest.mark.parametrize("make", [server_context, client_context])
+def test_an_expired_certificate_replaces_no_valid_one(make, caplog: pytest.LogCaptureFixture) -> None:
+    """It would end all new connections; the file of last year, copied by mistake, is refused once."""
+
+    def scenario(disk, clock) -> None:
+        clock.now_ms = NOW.timestamp() * 1000
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        context = ReloadingContext(make, settings, disk, clock)
+        first = context.current()
+        chain, key = authority().issue("node", not_after=NOW - datetime.timedelta(days=1))
+        write(disk, "/node.pem", key + chain + "\n" * 99)
+        for _ in range(3):
+            clock.now_ms += CHECK_MS
+            assert context.current() is first
+        write(disk, "/node.pem", pem(1) + "\n" * 200)
+        clock.now_ms += CHECK_MS
+        assert context.current() is not first
+
+    on_a_disk(scenario)
+    refused = [message for message in caplog.messages if message.startswith("certificates-refused")]
+    assert len(refused) == 1
+    assert "ssl.keystore.location: the certificate expired at 2023-10-31 12:00:00 UTC" in refused[0]
 
 
 def test_a_listener_shows_its_new_certificate() -> None:

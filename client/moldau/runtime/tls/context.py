@@ -51,20 +51,20 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-class ListenerContext(ssl.SSLContext):
-    """The context of a listener."""
+class DatedContext(ssl.SSLContext):
+    """A context that knows when the first certificate of its own chain expires."""
 
     expires_s: float | None = None
-    """When the first certificate of its chain expires, in seconds since 1970."""
+    """In seconds since 1970; None without a certificate of its own."""
 
 
-def server_context(settings: TlsSettings, disk: Disk) -> ListenerContext:
+def server_context(settings: TlsSettings, disk: Disk) -> DatedContext:
     """Returns the context of a listener.
 
     Raises:
         ConfigError: a file or text is no PEM, or key and certificate do not match.
     """
-    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
+    context = DatedContext(ssl.PROTOCOL_TLS_SERVER)
     # Kafka's connections live long, and its clients do not resume sessions; tickets would cost each connection two
     # encryptions and some 500 bytes for nothing.
     context.num_tickets = 0
@@ -73,7 +73,7 @@ def server_context(settings: TlsSettings, disk: Disk) -> ListenerContext:
     return context
 
 
-def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
+def client_context(settings: TlsSettings, disk: Disk) -> DatedContext:
     """Returns the context of outgoing connections.
 
     Without named certificates it trusts those of the system.
@@ -81,11 +81,11 @@ def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
     Raises:
         ConfigError: a file or text is no PEM, or key and certificate do not match.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = DatedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
     if not settings.has_trust:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    _configure(context, settings, disk, is_server=False)
+    context.expires_s = expires_s(_configure(context, settings, disk, is_server=False))
     return context
 
 
@@ -296,8 +296,7 @@ class ListenerTls:
 
     def expires_s(self) -> float | None:
         """Returns when the first certificate of the chain in use expires, in seconds since 1970."""
-        context = self._context.current()
-        return context.expires_s if isinstance(context, ListenerContext) else None
+        return self._context.current().expires_s
 
     def reload(self, config: Config, listener_name: str) -> None:
         """Reads certificates and keys again; open connections keep theirs.

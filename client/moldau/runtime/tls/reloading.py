@@ -2,11 +2,13 @@
 
 The files are looked at when a connection opens or is accepted, at most every ``CHECK_MS``. So there is no task to run,
 and a process without new connections does nothing. A file that cannot be used (half written, key and certificate do
-not match) leaves the former context in use and is logged once.
+not match, a certificate that has expired while the former one has not) leaves the former context in use and is logged
+once.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -14,11 +16,11 @@ from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from moldau.runtime.config.tls import TlsSettings
     from moldau.runtime.ports.environment import Clock, Disk
+    from moldau.runtime.tls.context import DatedContext
 
 CHECK_MS: Final = 5_000.0
 """A new certificate is in use so much later at most."""
@@ -31,7 +33,7 @@ class ReloadingContext:
     """Makes a context from settings, and again whenever one of their files has changed."""
 
     def __init__(
-        self, make: Callable[[TlsSettings, Disk], ssl.SSLContext], settings: TlsSettings, disk: Disk, clock: Clock
+        self, make: Callable[[TlsSettings, Disk], DatedContext], settings: TlsSettings, disk: Disk, clock: Clock
     ) -> None:
         """Reads the files.
 
@@ -55,7 +57,7 @@ class ReloadingContext:
         self._marks = marks
         self._next_check_ms = self._clock.monotonic_ms() + CHECK_MS
 
-    def current(self) -> ssl.SSLContext:
+    def current(self) -> DatedContext:
         """Returns the context for a new connection."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._next_check_ms:
@@ -66,12 +68,26 @@ class ReloadingContext:
             self._marks = marks
             paths = ",".join(path for path, _, _ in marks)
             try:
-                self._context = self._make(self._settings, self._disk)
+                self._context = self._unexpired(self._make(self._settings, self._disk))
             except ConfigError as error:
                 _logger.warning("certificates-refused", files=paths, error="; ".join(error.problems))
             else:
                 _logger.info("certificates-reloaded", files=paths)
         return self._context
+
+    def _unexpired(self, context: DatedContext) -> DatedContext:
+        """Returns a context that replaces the present one.
+
+        Raises:
+            ConfigError: its certificate has expired, and the present one has not.
+        """
+        now_s = self._clock.wall_ms() / 1000
+        present_s = self._context.expires_s
+        if context.expires_s is None or context.expires_s > now_s or present_s is None or present_s <= now_s:
+            return context
+        key = f"{self._settings.prefix}ssl.keystore.location"
+        since = datetime.datetime.fromtimestamp(context.expires_s, datetime.UTC)
+        raise ConfigError([f"{key}: the certificate expired at {since:%Y-%m-%d %H:%M:%S} UTC; the former one has not"])
 
 
 def _marks(settings: TlsSettings, disk: Disk) -> tuple[Mark, ...]:
