@@ -11,6 +11,7 @@ import pytest
 from moldau.records import IMPLEMENTATION
 from moldau_cli.commands import pipeline
 from moldau_cli.main import main
+from pyspark_moldau.jobs import load
 from pyspark_moldau.session import packaging
 
 COMMANDS = ("load", "aggregate", "sessions", "join", "export", "views build", "views list", "views follow")
@@ -30,6 +31,21 @@ def test_a_wrong_file_is_refused(command, tmp_path, capsys):
     error_text = capsys.readouterr().err
     assert "[run] coers: unknown key; did you mean cores?" in error_text
     assert error_text.count("\n") == 1
+
+
+def test_an_error_of_the_jvm_is_one_line(monkeypatch, tmp_path, capsys):
+    """PySpark does not translate each of them; one of the file system is java.io.IOException."""
+    text = "An error occurred while calling o1.start.\n: java.io.IOException: Mkdirs failed\n\tat org.A(B.java:1)"
+
+    class Py4JJavaError(Exception):
+        __module__ = "py4j.protocol"
+
+    def fail(*_):
+        raise Py4JJavaError(text)
+
+    monkeypatch.setattr(load, "load_job", fail)
+    assert main(["pipeline", "load", str(tmp_path / "job.toml")]) == 1
+    assert capsys.readouterr().err == "moldau: java.io.IOException: Mkdirs failed\n"
 
 
 def test_missing_packages_are_reported(monkeypatch, tmp_path, capsys):

@@ -233,6 +233,11 @@ def _job_errors() -> Iterator[None]:
         raise CommandError(str(error)) from error
     except PySparkException as error:  # Spark refuses the plan: an option of the source, or the cluster does not answer
         raise CommandError(first_line(str(error))) from error
+    except Exception as error:
+        if not type(error).__module__.startswith("py4j"):
+            raise
+        # PySpark does not translate every error of the JVM, such as one of the file system.
+        raise CommandError(first_line(str(error))) from error
 
 
 def _is_installed(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config.job_config import COUNT_MAX, check_cluster, load_config, sink_of
+from pyspark_moldau.jobs.config.job_config import COUNT_MAX, EXPORT, check_job, load_config, sink_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.running import first_line, job_session
 from pyspark_moldau.jobs.queries.writing import to_records
@@ -47,7 +47,7 @@ def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob
     """
     config = load_config(path, client)
     sink = sink_of(config)
-    section = config.root.section("export")
+    section = config.root.section(EXPORT)
     if sink.path is not None:
         raise section.error("sink", "an export writes a topic; give [sink] topic")
     job = ExportJob(
@@ -70,11 +70,15 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
     The table is one that a job wrote, or any folder of Parquet files.
 
     Raises:
+        JobConfigError: There is no such table, or a topic does not exist.
         JobError: The table cannot be read, or the cluster refuses the rows.
     """
     from pyspark.errors import AnalysisException, PySparkException
 
-    check_cluster(job.config, {}, job.sink)
+    if not job.table.is_dir():
+        text = f"{job.table} is no folder; give the table of a job, or a folder of Parquet files"
+        raise job.config.root.error("[export] table", text)
+    check_job(job.config, EXPORT, {}, job.sink)
     session = session or job_session(job.config)
     try:
         is_own = (job.table / OWNER).exists()

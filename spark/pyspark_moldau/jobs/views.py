@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_moldau.jobs.config.job_config import check_cluster, load_config, source_of
+from pyspark_moldau.jobs.config.job_config import check_job, load_config, source_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
@@ -139,7 +139,7 @@ def build(
     Raises:
         JobError: A query failed, or the SQL does not fit the records.
     """
-    check_cluster(job.config, {"source": job.source}, None)
+    check_job(job.config, "view", {"source": job.source}, None, job.path)
     session = session or job_session(job.config)
     versions = versions_of(job.path)
     query_hash = hash_of(job)
@@ -178,7 +178,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
     if version.query_hash != hash_of(job):
         raise JobError(f"version {number} has another query or source than the file; build a new version")
-    check_cluster(job.config, {"source": job.source}, None)
+    check_job(job.config, "view", {"source": job.source}, None, job.path)
     return _run_stream(job, number, session or job_session(job.config), timeout_s)
 
 

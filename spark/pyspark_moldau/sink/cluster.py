@@ -7,10 +7,11 @@ that batches go out meanwhile.
 from __future__ import annotations
 
 import logging
+import time
 import zlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import trio
 
@@ -32,8 +33,12 @@ from pyspark_moldau.sink.core.protocol import (
     Fence,
     FenceDriver,
     HandOver,
+    NoteBegun,
+    NoteDone,
+    Notes,
     ReadDecision,
     ReadMarker,
+    ReadNotes,
     Report,
     SkipRows,
     StageMarker,
@@ -41,8 +46,9 @@ from pyspark_moldau.sink.core.protocol import (
     WriteDecision,
     WriteRows,
 )
+from pyspark_moldau.sink.explanations import MARKER_TOPIC, denied, explained, unreachable
+from pyspark_moldau.sink.reach import REACH_MS
 from pyspark_moldau.sink.rows import split_topics, to_columns
-from pyspark_moldau.wire.authentication import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -53,18 +59,20 @@ if TYPE_CHECKING:
     from pyspark_moldau.sink.core.protocol import Effect
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
+SharedEffect: TypeAlias = ReadDecision | ReadMarker | ReadNotes | NoteBegun | EndDecided
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MARKER_PARTITION: Final = ("__consumer_offsets", 0)
+MARKER_PARTITION: Final = (MARKER_TOPIC, 0)
 """Decisions and markers are offsets of this partition, which always exists; a commit needs one that does."""
+
+NOTE_RETENTION_MS: Final = 365 * 86_400_000
+"""How long the notes of a query last that is not started again."""
 
 UNDELIVERED_MAX: Final = 4096
 """Batches whose outcome a task has not looked at yet."""
-
-REACH_MS: Final = 30_000
-"""How long an exactly-once write tries to reach a broker, unless ``kafka.max.block.ms`` is given."""
 
 _DEAD = (
     ErrorCode.PRODUCER_FENCED,
@@ -74,40 +82,19 @@ _DEAD = (
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
 
-_NOT_LOGGED_IN = (
-    ErrorCode.SASL_AUTHENTICATION_FAILED,
-    ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-    ErrorCode.ILLEGAL_SASL_STATE,
-)
-_MISSING_RIGHTS = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "option topic",
-        "grant its principal WRITE and DESCRIBE on the topic; exactly-once needs READ on the topic "
-        f"{MARKER_PARTITION[0]} too",
-    ),
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
-        "deliveryGuarantee",
-        "grant its principal READ on groups with the prefix moldau-spark-",
-    ),
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "deliveryGuarantee",
-        "grant its principal WRITE and DESCRIBE on transactional ids with the prefix moldau-spark-",
-    ),
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
-        "deliveryGuarantee",
-        "grant its principal WRITE on the topic, or IDEMPOTENT_WRITE on the cluster",
-    ),
-}
-
 _TASK = "-task-"
 _ADMIN_KEYS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names of one query or batch job on the cluster."""
+    """The names of one query or batch job on the cluster.
+
+    ``has_notes`` is False for a job without ``txnAppId``: nothing repeats it, so nothing reads its notes.
+    """
 
     app_id: str
+    has_notes: bool = True
 
     @property
     def prefix(self) -> str:
@@ -130,6 +117,16 @@ class Names:
         """Returns the group whose offset holds a part of the last decision."""
         return f"{self.prefix}-decision-{part}"
 
+    @property
+    def begun_group(self) -> str:
+        """The group whose offset is the last batch whose commits were begun."""
+        return f"{self.prefix}-begun"
+
+    @property
+    def done_group(self) -> str:
+        """The group whose offset is the last batch whose commits are done."""
+        return f"{self.prefix}-done"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -142,23 +139,14 @@ class Attempt:
     attempt: int
 
 
+def wall_ms() -> int:
+    """Returns the wall clock: decisions are read by other processes, on other machines."""
+    return time.time_ns() // 1_000_000
+
+
 def _admin(options: SinkOptions) -> Admin:
     given = options.producer
     return Admin({key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))})
-
-
-def check_reachable(options: SinkOptions) -> None:
-    """Checks that a broker answers; the driver calls it before a query starts tasks, which Spark would repeat.
-
-    Raises:
-        SinkError: none does.
-    """
-
-    async def main() -> None:
-        async with _admin(options) as admin:
-            await _reach(admin, options)
-
-    _run(options, main)
 
 
 async def _reach(admin: Admin, options: SinkOptions) -> None:
@@ -173,11 +161,7 @@ async def _reach(admin: Admin, options: SinkOptions) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.REQUEST_TIMED_OUT:
             raise
-        servers = options.producer["bootstrap.servers"]
-        raise SinkError(
-            f"{PREFIX}bootstrap.servers: no broker at {servers} answered within {limit_ms / 1000:g} s "
-            f"({error.message}); correct the address, or start the brokers; {PREFIX}max.block.ms sets how long to wait"
-        ) from error
+        raise unreachable(options, limit_ms, error.message) from error
 
 
 async def _read_offset(admin: Admin, group: str, *, is_final: bool) -> CommittedOffset | None:
@@ -222,8 +206,29 @@ async def _end(admin: Admin, entry: Entry) -> Ended:
     return Ended.COMMITTED
 
 
-async def _read(admin: Admin, names: Names, effect: ReadDecision | ReadMarker | EndDecided) -> object:
+async def _note(admin: Admin, group: str, batch: int) -> None:
+    offsets = {MARKER_PARTITION: CommittedOffset(offset=batch)}
+    await admin.alter_group_offsets(group, offsets, retention_ms=NOTE_RETENTION_MS)
+
+
+async def _read_notes(admin: Admin, names: Names) -> Notes:
+    begun = await _read_offset(admin, names.begun_group, is_final=False)
+    done = await _read_offset(admin, names.done_group, is_final=False)
+    return Notes(
+        begun=-1 if begun is None else begun.offset,
+        done=-1 if done is None else done.offset,
+        begun_group=names.begun_group,
+    )
+
+
+async def _shared(admin: Admin, names: Names, effect: SharedEffect) -> object:
+    """Carries out what both a task and the driver do."""
     match effect:
+        case ReadNotes():
+            return await _read_notes(admin, names)
+        case NoteBegun(batch):
+            await _note(admin, names.begun_group, batch)
+            return None
         case ReadDecision(is_final):
             return await read_decision(admin, names, is_final=is_final)
         case ReadMarker(transactional_id):
@@ -290,49 +295,6 @@ class RowWriter:
         self._look(wants_all=True)
 
 
-def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) -> SinkError:
-    """Returns the error of a write with the option or column that it is about, and the remedy."""
-    place = "option topic" if options.topic is not None else "column topic"
-    if isinstance(error, KafkaError):
-        unentitled = denied(error, options)
-        if unentitled is not None:
-            return unentitled
-        if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
-            return SinkError(
-                f"{place}: topic {topic!r} is not on {options.producer['bootstrap.servers']}; create it, or correct "
-                f"the {place} ({error})"
-            )
-        if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-            return SinkError(
-                f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
-                "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
-            )
-        return SinkError(f"rows for topic {topic!r} were not written: {error}")
-    if "partition" in str(error):
-        return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
-    return SinkError(f"{place}: rows for topic {topic!r} were not written: {error}")
-
-
-def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
-    """Returns the error of a refused connection, login or right with option and remedy, None for other errors."""
-    if error.code is ErrorCode.INVALID_CONFIG:
-        return SinkError(_unusable(str(error)))
-    if error.code in _NOT_LOGGED_IN:
-        return SinkError(refusal(error, options.producer.get("sasl.mechanism", ""), options.producer))
-    found = _MISSING_RIGHTS.get(error.code)
-    if found is None:
-        return None
-    place = "column topic" if found[0] == "option topic" and options.topic is None else found[0]
-    return SinkError(f"{place}: this client may not write ({error}); {found[1]}")
-
-
-def _unusable(text: str) -> str:
-    """Returns the line for brokers whose listeners do not fit the client's configuration."""
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return f"{PREFIX}ssl.truststore.location: {text}; name the PEM file with its signer, or check the host name"
-    return f"{PREFIX}security.protocol: {text.replace('security.protocol=', f'{PREFIX}security.protocol=')}"
-
-
 def _run(options: SinkOptions, main: Callable[[], Awaitable[T]]) -> T:
     """Runs ``main``, and reports by option what keeps the client from the brokers or from the topic."""
     try:
@@ -383,7 +345,12 @@ class _Task:
         self._batches = batches
 
     async def run(self) -> Report:
-        core = TaskCore(batch=self._attempt.batch, partition=self._attempt.partition)
+        core = TaskCore(
+            batch=self._attempt.batch,
+            partition=self._attempt.partition,
+            has_notes=self._attempt.names.has_notes,
+            now_ms=wall_ms(),
+        )
         async with AsyncExitStack() as stack:
             self._stack = stack
             self._admin = await stack.enter_async_context(_admin(self._options))
@@ -396,8 +363,8 @@ class _Task:
     async def _perform(self, effect: Effect) -> object:
         attempt = self._attempt
         match effect:
-            case ReadDecision() | ReadMarker() | EndDecided():
-                return await _read(self._admin, attempt.names, effect)
+            case ReadDecision() | ReadMarker() | ReadNotes() | NoteBegun() | EndDecided():
+                return await _shared(self._admin, attempt.names, effect)
             case SkipRows():
                 while await trio.to_thread.run_sync(next, self._batches, None, abandon_on_cancel=True) is not None:
                     pass
@@ -461,8 +428,11 @@ class _Driver:
 
     async def _perform(self, effect: Effect) -> object:
         match effect:
-            case ReadDecision() | ReadMarker() | EndDecided():
-                return await _read(self._admin, self._names, effect)
+            case ReadDecision() | ReadMarker() | ReadNotes() | NoteBegun() | EndDecided():
+                return await _shared(self._admin, self._names, effect)
+            case NoteDone(batch):
+                await _note(self._admin, self._names.done_group, batch)
+                return None
             case FenceDriver():
                 given = dict(self._options.producer) | {"transactional.id": self._names.driver}
                 self._producer = await self._stack.enter_async_context(Producer(given))
@@ -497,7 +467,7 @@ async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> No
 
 def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:
     """Decides a batch and commits the transactions of its tasks; a repetition finishes what was begun."""
-    core = DriverCore(batch=batch, run=run, reports=tuple(reports))
+    core = DriverCore(batch=batch, run=run, reports=tuple(reports), has_notes=names.has_notes, now_ms=wall_ms())
     _run(options, _Driver(options, names, core).run)
 
 

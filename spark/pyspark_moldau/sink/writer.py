@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
+    from pyspark_moldau.sink.cluster import Names
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
             return Written(rows=cluster.write_at_least_once(self._options, iterator))
         context = _context()
         attempt = cluster.Attempt(
-            names=cluster.Names(app_id=self._app_id),
+            names=_names(self._options, self._app_id),
             batch=self._options.version,
             run=self._run,
             partition=context.partitionId(),
@@ -141,7 +142,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
                 "this task; in foreachBatch write with the options txnAppId and txnVersion"
             )
         attempt = cluster.Attempt(
-            names=cluster.Names(app_id=query),
+            names=_names(self._options, query),
             batch=int(batch),
             run=run,
             partition=context.partitionId(),
@@ -162,13 +163,19 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         _abort(self._options, messages, batchId)
 
 
+def _names(options: SinkOptions, app_id: str) -> Names:
+    from pyspark_moldau.sink import cluster
+
+    return cluster.Names(app_id=app_id, has_notes=options.is_repeatable)
+
+
 def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     if not options.is_exactly_once or not messages:
         return
     from pyspark_moldau.sink import cluster
 
     app_id, run, reports = _reports(messages, batch)
-    cluster.commit_batch(options, cluster.Names(app_id=app_id), batch, run, reports)
+    cluster.commit_batch(options, _names(options, app_id), batch, run, reports)
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -177,4 +184,4 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         return  # no task has reported the query's id; the next commit aborts what is open, or its time-out does
     from pyspark_moldau.sink import cluster
 
-    cluster.abort_batch(options, cluster.Names(app_id=reported[0].app_id), batch)
+    cluster.abort_batch(options, _names(options, reported[0].app_id), batch)

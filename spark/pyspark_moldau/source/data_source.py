@@ -165,10 +165,10 @@ class DefaultSource(DataSource):
 
         Raises:
             OptionError: an option or a column is wrong, or the mode is not append.
-            SinkError: deliveryGuarantee is exactly-once, and no broker answers.
+            SinkError: no broker answers, or the topic does not exist.
         """
-        from pyspark_moldau.sink.cluster import check_reachable
         from pyspark_moldau.sink.core.sink_options import parse_sink_options
+        from pyspark_moldau.sink.reach import check_reachable
         from pyspark_moldau.sink.rows import check_schema
         from pyspark_moldau.sink.writer import MoldauBatchWriter
 
@@ -176,8 +176,7 @@ class DefaultSource(DataSource):
             raise OptionError("mode overwrite: a log is only appended to; use mode append")
         options = parse_sink_options(self._given(), streaming=False)
         check_schema(schema, options.topic)
-        if options.is_exactly_once:
-            check_reachable(options)
+        check_reachable(options, streaming=False)
         return MoldauBatchWriter(options)
 
     @message_first
@@ -186,17 +185,16 @@ class DefaultSource(DataSource):
 
         Raises:
             OptionError: an option or a column is wrong.
-            SinkError: deliveryGuarantee is exactly-once, and no broker answers.
+            SinkError: no broker answers, or the topic does not exist.
         """
-        from pyspark_moldau.sink.cluster import check_reachable
         from pyspark_moldau.sink.core.sink_options import parse_sink_options
+        from pyspark_moldau.sink.reach import check_reachable
         from pyspark_moldau.sink.rows import check_schema
         from pyspark_moldau.sink.writer import MoldauStreamWriter
 
         options = parse_sink_options(self._given(), streaming=True)
         check_schema(schema, options.topic)
-        if options.is_exactly_once:
-            check_reachable(options)
+        check_reachable(options, streaming=True)
         return MoldauStreamWriter(options)
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:

@@ -76,6 +76,7 @@ class Cluster:
 
     def __init__(self, client: ClientOptions) -> None:
         self._client = client
+        self.bootstrap = client.bootstrap
         self._connections: dict[Address, BrokerConnection] = {}
         self.brokers: dict[int, Address] = {}
         self.leaders: dict[Partition, int] = {}

@@ -2,16 +2,19 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
-from pyspark_moldau.jobs.aggregate import aggregate_job
+from pyspark_moldau.errors import ReadTimeoutError
+from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
+from pyspark_moldau.jobs.config import job_config
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
-from pyspark_moldau.jobs.export import export_job
+from pyspark_moldau.jobs.export import export_job, run_export
 from pyspark_moldau.jobs.join import join_job
-from pyspark_moldau.jobs.load import load_job
-from pyspark_moldau.jobs.queries.running import first_line
+from pyspark_moldau.jobs.load import load_job, run_load
+from pyspark_moldau.jobs.queries.running import first_line, for_jobs
 from pyspark_moldau.jobs.sessions import sessions_job
 from pyspark_moldau.jobs.tables import OWNER, finish_compaction, own_table
 from pyspark_moldau.jobs.views import view_job
@@ -43,6 +46,12 @@ def write(folder, text):
     path = folder / "job.toml"
     path.write_text(text)
     return path
+
+
+RUNS = {
+    "load": lambda path: run_load(load_job(path), "no session"),
+    "aggregate": lambda path: run_aggregate(aggregate_job(path), "no session"),
+}
 
 
 def test_a_good_file_is_read(folder):
@@ -200,6 +209,75 @@ def test_columns_of_a_result_have_names_of_their_own(folder, name, old, new, mes
 def test_the_cause_of_a_failure_is_one_line():
     text = "An error occurred.\n: org.SparkException: Could not parse Master URL: 'y'\n\tat org.A(B.java:1)"
     assert first_line(text) == "org.SparkException: Could not parse Master URL: 'y'"
+    lost = "flights was deleted and created again; set failOnDataLoss to false to continue without them"
+    text = (
+        f"[PYTHON_ERROR] Failed when Python streaming data source plans: pyspark_moldau.errors.DataLossError: {lost}\n"
+    )
+    assert first_line(text + "\tat org.A(B.java:1)") == lost
+    assert for_jobs(lost).endswith("set [source] fail_on_data_loss = false to continue without them")
+
+
+def test_records_that_are_gone_may_be_left_out(folder):
+    job = load_job(write(folder, LOAD.replace("max_offsets", "fail_on_data_loss = false\nmax_offsets")))
+    assert job.source.options["failOnDataLoss"] == "false"
+    with pytest.raises(JobConfigError, match=r"\[source\] fail_on_data_loss: expected true or false, got 'no'"):
+        load_job(write(folder, LOAD.replace("max_offsets", "fail_on_data_loss = 'no'\nmax_offsets")))
+
+
+@pytest.fixture
+def nowhere():
+    """An address at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+def test_a_first_run_soon_reports_a_wrong_address(folder, nowhere, monkeypatch):
+    """A later run waits for an outage to end."""
+    monkeypatch.setattr(job_config, "FIRST_MS", 100)
+    file = write(folder, LOAD.replace("127.0.0.1:9092", nowhere))
+    with pytest.raises(ReadTimeoutError, match=rf"for 0\.1 s: no broker answers at {nowhere}"):
+        run_load(load_job(file), "no session")
+    commit = folder / "state" / "main" / "commits" / "0"
+    commit.parent.mkdir(parents=True)
+    commit.write_text("v1")
+    monkeypatch.setattr(job_config, "FIRST_MS", 50_000)
+    servers = f'"bootstrap.servers" = "{nowhere}"'
+    given = file.read_text().replace(servers, f'{servers}\n"default.api.timeout.ms" = 200')
+    with pytest.raises(ReadTimeoutError, match=r"for 0\.2 s"):
+        run_load(load_job(write(folder, given)), "no session")
+
+
+def test_a_checkpoint_of_another_job_is_refused(folder, nowhere, monkeypatch):
+    """Spark would go on from it: an aggregation would take what a load has read for read, and leave it out."""
+    monkeypatch.setattr(job_config, "FIRST_MS", 100)
+    with pytest.raises(ReadTimeoutError):
+        run_load(load_job(write(folder, LOAD.replace("127.0.0.1:9092", f"{nowhere}"))), "no session")
+    aggregate = LOAD.split("[sink]")[0].replace("127.0.0.1:9092", nowhere) + (
+        "[sink]\ntable = 'delays'\n[aggregate]\nevent_time = 'timestamp'\nwatermark = '1 hour'\nwindow = '1 hour'\n"
+        "keys = { k = 'key' }\ncolumns = { n = 'count(*)' }\n"
+    )
+    with pytest.raises(ReadTimeoutError):  # nothing has been read yet, so the folder becomes this job's
+        run_aggregate(aggregate_job(write(folder, aggregate)), "no session")
+    commit = folder / "state" / "main" / "commits" / "0"
+    commit.parent.mkdir(parents=True)
+    commit.write_text("v1")
+    for kind, text in (("load", LOAD), ("aggregate", aggregate.replace("'delays'", "'others'"))):
+        with pytest.raises(JobConfigError, match=r"state is that of another job \(aggregate to \.\./delays\).*delete"):
+            RUNS[kind](write(folder, text))
+    moved = folder.rename(folder.with_name("moved"))
+    given = aggregate.replace("[run]", '"default.api.timeout.ms" = 100\n[run]')
+    with pytest.raises(ReadTimeoutError):
+        run_aggregate(aggregate_job(write(moved, given)), "no session")
+
+
+def test_folders_are_looked_at_before_spark_starts(folder, nowhere):
+    (folder / "state").write_text("a file")
+    with pytest.raises(JobConfigError, match=r"\[run\] checkpoint: .*state cannot be used: File exists; name a folder"):
+        run_load(load_job(write(folder, LOAD)), "no session")
+    text = LOAD.split("[source]")[0] + "[sink]\ntopic = 't'\n[export]\ntable = 'absent'\nname = 'n'\nversion = 1\n"
+    with pytest.raises(JobConfigError, match=r"\[export\] table: .*absent is no folder"):
+        run_export(export_job(write(folder, text)), "no session")
 
 
 def test_a_missing_file_is_refused(tmp_path):

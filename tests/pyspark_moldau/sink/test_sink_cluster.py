@@ -125,7 +125,7 @@ class DyingDriver(sink._Driver):
 
 
 def decide_and_die(job, reports):
-    core = sink.DriverCore(batch=0, run="r", reports=tuple(reports))
+    core = sink.DriverCore(batch=0, run="r", reports=tuple(reports), now_ms=sink.wall_ms())
     with pytest.raises(InterruptedError):
         trio.run(DyingDriver(job.options, job.names, core).run)
 
@@ -154,4 +154,60 @@ def test_lost_rows_are_written_again_or_reported(brokers):
     assert job.found() == dict.fromkeys(range(4000, 4020, 2), 1)
     job.commit(0, [job.task(0, 0, run="same"), job.task(0, 1, run="same")], "same")
     assert job.found() == dict.fromkeys(range(4000, 4020), 1)
+    assert job.open_ids() == []
+
+
+def forget(job):
+    """Deletes what expires while a query rests: decision, markers, and with them the groups."""
+    with Admin({"bootstrap.servers": job.options.producer["bootstrap.servers"]}) as admin:
+        mine = [each.group_id for each in admin.list_groups() if each.group_id.startswith(job.names.prefix)]
+        admin.delete_groups([each for each in mine if each not in (job.names.begun_group, job.names.done_group)])
+
+
+def test_a_batch_is_skipped_if_only_its_note_is_left(brokers):
+    """The query was killed after its commits, before Spark's commit log, and rested for longer than offsets last."""
+    job = Job(brokers, "rested", 5000)
+    job.commit(0, [job.task(0, 0), job.task(0, 1)])
+    forget(job)
+    replay = [job.task(0, number, 3, run="again") for number in range(3)]
+    assert [each.kind for each in replay] == [Kind.DECIDED] * 3
+    job.commit(0, replay, "again")
+    assert job.found() == dict.fromkeys(range(5000, 5020), 1)
+
+
+class InterruptedDriver(sink._Driver):
+    """A driver that dies when it has committed the first transaction."""
+
+    async def _perform(self, effect):
+        result = await super()._perform(effect)
+        if isinstance(effect, sink.EndDecided):
+            raise InterruptedError
+        return result
+
+
+def test_a_half_committed_batch_is_refused_after_a_long_rest(brokers):
+    """Nothing says any more which of its rows are written; the user may have them written again."""
+    job = Job(brokers, "half", 6000)
+    core = sink.DriverCore(batch=0, run="r", reports=(job.task(0, 0), job.task(0, 1)))
+    with pytest.raises(InterruptedError):
+        trio.run(InterruptedDriver(job.options, job.names, core).run)
+    with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
+        for name in job.open_ids():
+            admin.terminate_transaction(name)
+    forget(job)
+    with pytest.raises(ProtocolRefusedError, match="or delete the consumer group moldau-spark-half-begun to have"):
+        job.task(0, 0, run="again")
+    with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
+        admin.delete_groups([job.names.begun_group])
+    job.commit(0, [job.task(0, 0, run="again"), job.task(0, 1, run="again")], "again")
+    assert len(job.found()) == 20
+
+
+def test_a_job_that_nothing_repeats_leaves_no_notes(brokers):
+    job = Job(brokers, "once", 7000)
+    job.names = sink.Names(app_id="once", has_notes=False)
+    job.commit(0, [job.task(0, 0), job.task(0, 1)])
+    with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
+        groups = {each.group_id for each in admin.list_groups()}
+    assert not groups & {job.names.begun_group, job.names.done_group}
     assert job.open_ids() == []

@@ -3,18 +3,20 @@
 The protocol's cores are the production code. Around them the model has: the transaction coordinator (epochs, one open
 transaction for each id, time-outs, lost answers), committed offsets (decision and markers), Spark's driver (runs of the
 query, attempts of tasks, its commit log), and everything that goes on after its driver or its task was given up: old
-tasks and old commits keep running and may take their next step at any time.
+tasks and old commits keep running and may take their next step at any time. A query may also rest until the brokers
+have forgotten everything that expires; nothing of it is left running then.
 
 A state is one tuple, so that ``explore`` visits each once. The budgets in ``Scope`` bound the search.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_moldau.sink.core import protocol
 from pyspark_moldau.sink.core.protocol import (
+    MARKER_AGE_MAX_MS,
     AbortOrphans,
     Decision,
     DriverCore,
@@ -25,9 +27,13 @@ from pyspark_moldau.sink.core.protocol import (
     FenceDriver,
     HandOver,
     Kind,
+    NoteBegun,
+    NoteDone,
+    Notes,
     ProtocolRefusedError,
     ReadDecision,
     ReadMarker,
+    ReadNotes,
     Report,
     SkipRows,
     StageMarker,
@@ -57,6 +63,7 @@ class Scope:
     more_attempts: int = 1  # attempts beyond the first one of each task
     timeouts: int = 1  # transactions that the coordinator aborts
     lost_answers: int = 1  # answers to a driver's commit that do not arrive, and kill that commit
+    rests: int = 0  # times that the query rests after its driver has died until what expires has expired
 
 
 class Transaction(NamedTuple):
@@ -105,6 +112,9 @@ class World(NamedTuple):
     more_attempts: int = 0
     timeouts: int = 0
     lost_answers: int = 0
+    notes: Notes = Notes()
+    rests: int = 0
+    now_ms: int = 0
 
 
 class Violation(AssertionError):
@@ -132,6 +142,7 @@ class Model:
             more_attempts=self.scope.more_attempts,
             timeouts=self.scope.timeouts,
             lost_answers=self.scope.lost_answers,
+            rests=self.scope.rests,
         )
 
     # --- what can happen next
@@ -174,15 +185,32 @@ class Model:
                     yield self.launch(world, partition, len(attempts))._replace(more_attempts=world.more_attempts - 1)
             reports = self.reports(world, mine)
             if reports is not None:
-                core = self.driver_core(batch=world.done, run=f"run{world.run}", reports=reports)
+                core = self.driver_core(batch=world.done, run=f"run{world.run}", reports=reports, now_ms=world.now_ms)
                 yield world._replace(commits=(*world.commits, Commit(run=world.run, core=core)))
         elif commits[-1].core.effect is None and not commits[-1].is_over:
             yield world._replace(done=world.done + 1)
         if world.run + 1 < len(self.scope.partitions):
             yield world._replace(run=world.run + 1)  # the driver dies; what it started goes on
+            if world.rests:
+                yield from self.rested(world._replace(run=world.run + 1, rests=world.rests - 1))
+
+    def rested(self, world: World) -> Iterator[World]:
+        """Ends all that runs and all open transactions; then the markers expire, and with or after them the decision.
+
+        Transactional ids expire too, so their epochs begin again; the ids of tasks are new ones in each run.
+        """
+        rested = world._replace(
+            tasks=tuple(task._replace(is_over=True) for task in world.tasks),
+            commits=tuple(commit._replace(is_over=True) for commit in world.commits),
+            ids=(),
+            markers=(),
+            now_ms=world.now_ms + MARKER_AGE_MAX_MS + 1,
+        )
+        yield rested
+        yield rested._replace(decision=None)
 
     def launch(self, world: World, partition: int, attempt: int) -> World:
-        core = self.task_core(batch=world.done, partition=partition)
+        core = self.task_core(batch=world.done, partition=partition, now_ms=world.now_ms)
         task = Task(run=world.run, batch=world.done, partition=partition, attempt=attempt, core=core)
         return world._replace(tasks=tuple(sorted((*world.tasks, task), key=task_key)))
 
@@ -280,6 +308,12 @@ class Model:
                 self.result = world.decision
             case ReadMarker(name):
                 self.result = dict(world.markers).get(name, -1)
+            case ReadNotes():
+                self.result = world.notes
+            case NoteBegun(batch):
+                world = world._replace(notes=replace(world.notes, begun=batch))
+            case NoteDone(batch):
+                world = world._replace(notes=replace(world.notes, done=batch))
             case EndDecided(entry):
                 world = self.end(world, entry)
             case AbortOrphans(kept):

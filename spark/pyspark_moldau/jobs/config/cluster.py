@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TABLES: Final = ("cluster", "kafka")
 SERVERS: Final = "bootstrap.servers"
 ISOLATION: Final = "isolation.level"
+API_TIMEOUT: Final = "default.api.timeout.ms"
 _OF_CONSUMERS: Final = frozenset((*OBEYED, *WITHOUT_EFFECT, *CONSUMER_CONFIG.keys))
 _OF_PRODUCERS: Final = frozenset((*PRODUCER_CONFIG.keys, *HARMLESS))
 _EXACTLY_ONCE: Final = {"deliveryGuarantee": "exactly-once"}
@@ -101,7 +102,9 @@ def cluster_of(root: Section, folder: Path, elsewhere: Mapping[str, str]) -> Clu
     return found
 
 
-def check_topics(root: Section, cluster: ClusterKeys, topics: Mapping[str, Sequence[str]]) -> None:
+def check_topics(
+    root: Section, cluster: ClusterKeys, topics: Mapping[str, Sequence[str]], *, wait_ms: int | None = None
+) -> None:
     """Checks that the topics of a job exist and that its principal may see them.
 
     ``topics`` maps a place in the file, such as ``[source] topics``, to the topics that it names. A topic without a
@@ -111,9 +114,12 @@ def check_topics(root: Section, cluster: ClusterKeys, topics: Mapping[str, Seque
     Raises:
         JobConfigError: A topic does not exist.
         OptionError: The login was refused, or the principal may not describe a topic.
-        ReadTimeoutError: No broker answered for ``default.api.timeout.ms``.
+        ReadTimeoutError: No broker answered for ``default.api.timeout.ms``, or for ``wait_ms`` if that is not given.
     """
-    asked = Cluster(parse_client(cluster.source_options()))
+    client = parse_client(cluster.source_options())
+    if wait_ms is not None and API_TIMEOUT not in cluster.keys:
+        client = replace(client, api_timeout_ms=wait_ms)
+    asked = Cluster(client)
     names = sorted({name for each in topics.values() for name in each})
     try:
         errors = asked.retry("look up the topics of the job", lambda: asked.topic_errors(names))

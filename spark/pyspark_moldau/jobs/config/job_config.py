@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 from moldau.runtime.config import ConfigError
 from moldau.runtime.config.providers import resolve
 from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_of
+from pyspark_moldau.jobs.config.folders import check_folder
 from pyspark_moldau.jobs.config.settings import Section
 from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.sink.reach import FIRST_MS, REACH_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +31,8 @@ TABLE_FORMATS: Final = ("parquet", "delta")
 AVAILABLE_NOW: Final = "available-now"
 SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
 COUNT_MAX: Final = 2**31 - 1
+EXPORT: Final = "export"
+FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DURATION = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day|week)s?")
 
@@ -141,6 +145,8 @@ def source_of(config: JobConfig, name: str = "source") -> SourceConfig:
     default = config.cluster.keys.get(ISOLATION, "read_committed").lower()
     isolation = section.choice("isolation_level", ("read_committed", "read_uncommitted"), default)
     options["kafka.isolation.level"] = isolation
+    if not section.flag(FAIL_ON_DATA_LOSS, True):
+        options["failOnDataLoss"] = "false"
     payload = _payload_of(section.section("payload", required=False), config.folder)
     if payload.dead_letter_topic in topics:
         raise section.error("topics", f"{payload.dead_letter_topic} is the dead-letter topic too; name another one")
@@ -169,14 +175,24 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
     return SinkConfig(path=path, format=table_format, partition_by=columns, topic="", key="", value="")
 
 
-def check_cluster(config: JobConfig, sources: Mapping[str, SourceConfig], sink: SinkConfig | None) -> None:
-    """Checks the topics of a job on its cluster, before Spark starts; ``sources`` maps sections to topics.
+def check_job(
+    config: JobConfig, kind: str, sources: Mapping[str, SourceConfig], sink: SinkConfig | None, view: Path | None = None
+) -> None:
+    """Checks a job before Spark starts: its folder of state, and its topics on the cluster.
+
+    ``kind`` is the section of the job; ``sources`` maps sections to topics; a job without a sink makes a ``view``. An
+    export has no state.
 
     Raises:
-        JobConfigError: A topic does not exist.
+        JobConfigError: The folder cannot be made or written, or is another job's, or a topic does not exist.
         OptionError: The login was refused, or the principal may not describe a topic.
-        ReadTimeoutError: No broker answered for ``default.api.timeout.ms``.
+        ReadTimeoutError: No broker answered in time.
     """
+    place: str | Path | None = view if sink is None else sink.path or sink.topic
+    assert place is not None, "a job has a sink or a view"
+    wait_ms: int | None = REACH_MS
+    if kind != EXPORT:
+        wait_ms = None if check_folder(config.root, config.checkpoint, kind, place) else FIRST_MS
     topics: dict[str, tuple[str, ...]] = {}
     for name, source in sources.items():
         topics[f"[{name}] topics"] = source.topics
@@ -184,7 +200,7 @@ def check_cluster(config: JobConfig, sources: Mapping[str, SourceConfig], sink: 
             topics[f"[{name}.payload] dead_letter_topic"] = (source.payload.dead_letter_topic,)
     if sink is not None and sink.topic:
         topics["[sink] topic"] = (sink.topic,)
-    check_topics(config.root, config.cluster, topics)
+    check_topics(config.root, config.cluster, topics, wait_ms=wait_ms)
 
 
 def check_topic(section: Section, key: str, name: str) -> str:

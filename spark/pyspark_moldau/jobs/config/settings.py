@@ -66,6 +66,17 @@ class Section:
             raise self.error(key, f"expected an integer from {at_least} to {at_most}, got {value!r}")
         return value
 
+    def flag(self, key: str, default: bool) -> bool:
+        """Takes true or false.
+
+        Raises:
+            JobConfigError: it is something else.
+        """
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {value!r}")
+        return value
+
     def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         """Takes a list of strings.
 

@@ -7,11 +7,12 @@ busy machine, is started again: its checkpoint says where it goes on.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW
+from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, FAIL_ON_DATA_LOSS
 from pyspark_moldau.jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 0.2
 MASTER: Final = "spark.master"
 LOCAL: Final = "local"
+LOG_LEVEL: Final = "spark.log.level"
 STARTS_MAX: Final = 4
 DEAD_LETTERS: Final = "dead-letters"
 """How names of queries begin that copy dead letters, and the name of Spark's observation that counts these."""
+_OWN_ERROR: Final = re.compile(r"\bpyspark_moldau\.[\w.]+Error: ")
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
 
@@ -79,10 +82,12 @@ def job_session(config: JobConfig) -> SparkSession:
     from pyspark_moldau.session import cluster_session, local_session
 
     master = config.session.get(MASTER, LOCAL)
+    # The error of a job says in one line why a query ended; Spark would log some hundred lines about it before.
+    log_level = config.session.get(LOG_LEVEL, "FATAL")
     try:
         if not master.startswith(LOCAL):
-            return cluster_session("moldau-pipeline", settings=config.session)
-        return local_session("moldau-pipeline", cores=config.cores, settings=config.session)
+            return cluster_session("moldau-pipeline", settings=config.session, log_level=log_level)
+        return local_session("moldau-pipeline", cores=config.cores, settings=config.session, log_level=log_level)
     except Exception as error:
         if not type(error).__module__.startswith("py4j"):
             raise
@@ -128,7 +133,7 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
                 elif (failure := query.exception()) is not None:
                     text = str(failure)
                     if SLOW_START not in text or tries[name] == STARTS_MAX:
-                        raise JobError(f"query {name} failed: {first_line(text)}") from failure
+                        raise JobError(f"query {name} failed: {for_jobs(first_line(text))}") from failure
                     logger.warning("slow-start query=%s try=%d", name, tries[name])
                     tries[name] += 1
                     queries[name] = starts[name]()
@@ -149,9 +154,15 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
     )
 
 
+def for_jobs(text: str) -> str:
+    """Returns an error of the source with the job's names for its options."""
+    return text.replace("set failOnDataLoss to false", f"set [source] {FAIL_ON_DATA_LOSS} = false")
+
+
 def first_line(text: str) -> str:
     """Returns the most informative line of a Spark error: the last Python or Java exception, or the first line."""
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
     chosen = named[-1] if named else (lines or ["unknown"])[0]
-    return chosen[:1000]
+    # The text of an error of ours says it all, without the names of Spark's step and of the class.
+    return _OWN_ERROR.split(chosen, maxsplit=1)[-1][:1000]

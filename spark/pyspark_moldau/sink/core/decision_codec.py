@@ -35,7 +35,7 @@ def encode_decision(decision: Decision) -> list[str]:
             f"batch {decision.batch} has {len(texts)} partitions, more than a decision can hold; coalesce the rows "
             "into fewer partitions before the sink"
         )
-    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments}'
+    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments},"t":{decision.decided_ms}'
     run = json.dumps(decision.run)
     return [f'{{{head},"n":{len(parts)},"run":{run},"e":[{",".join(part)}]}}' for part in parts]
 
@@ -86,6 +86,7 @@ def decode_decision(parts: list[str]) -> Decision | None:
         run=str(documents[0]["run"]),
         amendments=int(str(documents[0]["a"])),
         entries=tuple(entries),
+        decided_ms=int(str(documents[0].get("t", 0))),
     )
 
 

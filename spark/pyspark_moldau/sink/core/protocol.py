@@ -5,7 +5,7 @@ own, adds a *marker* (an offset, committed with the transaction, that names the 
 The *driver* gets one message from every task, writes the *decision* (which transactions belong to the batch) in one
 transaction of its own, and then commits the transactions of the decision.
 
-Safety rests on four facts:
+Safety rests on five facts:
 
 - A transaction of a task is committed only if a decision names it.
 - There is one decision for a batch: the driver takes over its transactional id before it reads the last decision, so of
@@ -13,6 +13,9 @@ Safety rests on four facts:
 - A decided transaction is committed, or it is dead for good (its epoch is over). The marker shows which.
 - Rows of a dead transaction are written again only by an *amended* decision, and only if the replayed task has the same
   rows (number and fingerprint) in the same partition of as many partitions.
+- Decisions and markers expire while a query rests. Two *notes* do not: that the commits of a batch begin (written
+  before the first of them), and that they are done (written after the last). A batch whose decision has expired is
+  skipped if it is done, and refused if it was only begun.
 
 The states are frozen, so that a test can explore every interleaving (``tests/pyspark_moldau/sink``).
 """
@@ -48,12 +51,36 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The transactions of a batch by partition; None for a partition without rows."""
+    """The transactions of a batch by partition; None for a partition without rows.
+
+    ``decided_ms`` is the driver's wall clock when it decided the batch first; 0 if an earlier release decided it.
+    """
 
     batch: int
     run: str
     entries: tuple[Entry | None, ...]
     amendments: int = 0
+    decided_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """The notes of a query: the last batch whose commits were begun, and the last whose commits are done.
+
+    ``begun_group`` is the consumer group that holds the first.
+    """
+
+    begun: int = -1
+    done: int = -1
+    begun_group: str = ""
+
+
+MARKER_AGE_MAX_MS: Final = 12 * 3_600_000
+"""How old a decision may be for the absence of a marker to mean that its transaction was not committed.
+
+Markers are written up to ``transaction.timeout.ms`` before the decision, so they expire before it. Twelve hours are far
+below Kafka's default of seven days, and below the day that was the default before.
+"""
 
 
 class Kind(enum.Enum):
@@ -96,6 +123,25 @@ class ReadMarker:
     """
 
     transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNotes:
+    """Reads the notes of the query. Result: ``Notes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteBegun:
+    """Notes that the commits of a batch begin; durable on return, and it does not expire. Result: None."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDone:
+    """Notes that all commits of a batch are done; durable on return, and it does not expire. Result: None."""
+
+    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +213,9 @@ class AbortOrphans:
 Effect: TypeAlias = (
     ReadDecision
     | ReadMarker
+    | ReadNotes
+    | NoteBegun
+    | NoteDone
     | EndDecided
     | Fence
     | WriteRows
@@ -186,11 +235,19 @@ Effect: TypeAlias = (
 class TaskCore:
     """One attempt of a task. ``effect`` is due; ``on`` takes its result and returns the next state.
 
+    ``has_notes`` is False for a job that is never repeated. ``entry`` is the decided transaction that is looked at.
+    ``begun`` are the notes that say that the commits of the batch were begun, without a decision that says so.
+
     Invariant: exactly one of ``effect`` and ``report`` is set.
     """
 
     batch: int
     partition: int
+    has_notes: bool = True
+    now_ms: int = 0
+    decision: Decision | None = None
+    entry: Entry | None = None
+    begun: Notes | None = None
     effect: Effect | None = ReadDecision()
     report: Report | None = None
     rows: int = 0
@@ -200,18 +257,27 @@ class TaskCore:
         """Takes the result of the effect.
 
         Raises:
-            ProtocolRefusedError: a later batch is decided already.
+            ProtocolRefusedError: a later batch is decided already, or what was decided about this one has expired.
         """
         match self.effect:
             case ReadDecision():
                 assert result is None or isinstance(result, Decision)
                 return self._on_decision(result)
+            case ReadNotes():
+                assert isinstance(result, Notes)
+                return self._on_notes(result)
+            case NoteBegun():
+                assert self.entry is not None, "a task notes that it commits a transaction"
+                return self._do(EndDecided(self.entry))
             case EndDecided(entry):
                 if result is Ended.COMMITTED:
                     return self._do(SkipRows())
                 return self._do(ReadMarker(entry.transactional_id))
             case ReadMarker():
                 assert isinstance(result, int)
+                assert self.decision is not None, "a marker is read after a decision"
+                if may_have_expired(result, self.decision, self.now_ms):
+                    return self._do(ReadNotes())
                 return self._do(SkipRows() if result >= self.batch else Fence())
             case SkipRows():
                 return self._tell(Kind.DECIDED)
@@ -231,13 +297,30 @@ class TaskCore:
                 return self._tell(Kind.PREPARED, result)
         raise AssertionError(f"{self.effect} has no result here")
 
+    def _on_notes(self, notes: Notes) -> TaskCore:
+        if is_done(self.batch, notes):
+            return self._do(SkipRows())
+        if notes.begun < self.batch:
+            return self._do(Fence())
+        if self.decision is not None:
+            raise expired(self.batch, notes)
+        # The batch may have been decided after this task looked; a decision is there before it is begun.
+        return replace(self, begun=notes, effect=ReadDecision())
+
     def _on_decision(self, decision: Decision | None) -> TaskCore:
+        if decision is None and self.begun is not None:
+            raise expired(self.batch, self.begun)
+        if decision is None and self.has_notes:
+            return self._do(ReadNotes())
         if decision is None or decision.batch < self.batch:
             return self._do(Fence())
         if decision.batch > self.batch:
             raise stale(self.batch, decision)
         entry = decision.entries[self.partition] if self.partition < len(decision.entries) else None
-        return self._do(SkipRows() if entry is None else EndDecided(entry))
+        if entry is None:
+            return self._do(SkipRows())
+        effect = NoteBegun(self.batch) if self.has_notes else EndDecided(entry)
+        return replace(self, decision=decision, entry=entry, effect=effect)
 
     def _do(self, effect: Effect) -> TaskCore:
         return replace(self, effect=effect)
@@ -255,11 +338,15 @@ class DriverCore:
     """The end of a batch on the driver. ``effect`` is due; ``on`` takes its result; ``effect`` None: it is done.
 
     ``reports`` is by partition. ``ended`` partitions of ``decision`` are settled, ``lost`` ones are known to be dead.
+    ``has_notes`` and ``begun`` are those of a task.
     """
 
     batch: int
     run: str
     reports: tuple[Report, ...]
+    has_notes: bool = True
+    now_ms: int = 0
+    begun: Notes | None = None
     effect: Effect | None = FenceDriver()
     decision: Decision | None = None
     ended: int = 0
@@ -269,7 +356,8 @@ class DriverCore:
         """Takes the result of the effect.
 
         Raises:
-            ProtocolRefusedError: rows are lost and the replayed tasks have others, or a later batch is decided.
+            ProtocolRefusedError: rows are lost and the replayed tasks have others, a later batch is decided, or what
+                was decided about this one has expired.
             TryAgainError: rows are lost, and no task has written them again.
         """
         match self.effect:
@@ -278,14 +366,24 @@ class DriverCore:
             case ReadDecision():
                 assert result is None or isinstance(result, Decision)
                 return self._on_decision(result)
+            case ReadNotes():
+                assert isinstance(result, Notes)
+                return self._on_notes(result)
             case WriteDecision(decision):
                 return self._finish(decision)
+            case NoteBegun():
+                return self._next()
+            case NoteDone():
+                return self._abort_others()
             case EndDecided(entry):
                 if result is Ended.COMMITTED:
                     return self._next()
                 return replace(self, effect=ReadMarker(entry.transactional_id))
             case ReadMarker():
                 assert isinstance(result, int)
+                assert self.decision is not None, "a marker is read after a decision"
+                if may_have_expired(result, self.decision, self.now_ms):
+                    return replace(self, effect=ReadNotes())
                 if result >= self.batch:
                     return self._next()
                 return replace(self, lost=(*self.lost, self.ended))._next()
@@ -298,19 +396,38 @@ class DriverCore:
             raise stale(self.batch, last)
         if last is not None and last.batch == self.batch:
             return self._finish(last)
+        if last is None and self.begun is not None:
+            raise expired(self.batch, self.begun)
+        if last is None and self.has_notes:
+            return replace(self, effect=ReadNotes())
+        return self._decide()
+
+    def _on_notes(self, notes: Notes) -> DriverCore:
+        if is_done(self.batch, notes):
+            return self._abort_others()
+        if self.decision is not None:
+            raise expired(self.batch, notes)
+        if notes.begun < self.batch:
+            return self._decide()
+        # Another driver may have taken over and decided since; a decision is there before it is begun.
+        return replace(self, begun=notes, effect=ReadDecision(is_final=True))
+
+    def _decide(self) -> DriverCore:
         if any(report.kind is Kind.DECIDED for report in self.reports):
             raise ProtocolRefusedError(
                 f"batch {self.batch}: tasks found it decided, and the driver finds no decision; were offsets of the "
                 "groups of this query deleted?"
             )
-        decision = Decision(batch=self.batch, run=self.run, entries=tuple(report.entry for report in self.reports))
+        entries = tuple(report.entry for report in self.reports)
+        decision = Decision(batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms)
         if not any(decision.entries):
-            return replace(self, effect=AbortOrphans(frozenset()))
+            return self._abort_others()
         return replace(self, effect=WriteDecision(decision))
 
     def _finish(self, decision: Decision) -> DriverCore:
         """Commits the transactions of a decision that is written, from the first."""
-        return replace(self, decision=decision, ended=-1, lost=())._next()
+        begun = replace(self, decision=decision, ended=-1, lost=())
+        return replace(begun, effect=NoteBegun(self.batch)) if self.has_notes else begun._next()
 
     def _next(self) -> DriverCore:
         assert self.decision is not None, "a decision is finished after it was read or written"
@@ -321,8 +438,14 @@ class DriverCore:
                 return replace(self, ended=number, effect=EndDecided(entry))
         if self.lost:
             return replace(self, effect=WriteDecision(self._amended()))
+        done = replace(self, ended=len(entries))
+        return replace(done, effect=NoteDone(self.batch)) if self.has_notes else done._abort_others()
+
+    def _abort_others(self) -> DriverCore:
+        """Aborts what the decision, if there is one, does not name."""
+        entries = () if self.decision is None else self.decision.entries
         kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
-        return replace(self, ended=len(entries), effect=AbortOrphans(kept))
+        return replace(self, effect=AbortOrphans(kept))
 
     def _amended(self) -> Decision:
         """Returns the decision with the transactions that replace the dead ones.
@@ -355,6 +478,33 @@ def is_same_work(one: Entry, other: Entry) -> bool:
     return (one.rows, one.fingerprint) == (other.rows, other.fingerprint)
 
 
+def may_have_expired(marker: int, decision: Decision, now_ms: int) -> bool:
+    """Returns whether a marker may be absent because it has expired, and not because its transaction was aborted."""
+    return marker < 0 and now_ms - decision.decided_ms > MARKER_AGE_MAX_MS
+
+
+def is_done(batch: int, notes: Notes) -> bool:
+    """Returns whether all rows of a batch are written, from what does not expire.
+
+    Raises:
+        ProtocolRefusedError: a later batch was begun.
+    """
+    last = max(notes.begun, notes.done)
+    if last > batch:
+        raise outdated(batch, last, "")
+    return notes.done == batch
+
+
+def expired(batch: int, notes: Notes) -> ProtocolRefusedError:
+    """Returns the error of a batch whose commits were begun, and nothing says any more which of them are done."""
+    return ProtocolRefusedError(
+        f"batch {batch}: the query stopped while it committed this batch, and rested until the brokers had forgotten "
+        "how far it was (offsets.retention.minutes): some of its rows may be in the topic, and would come twice. "
+        "Compare the topic with the batch, and start with a new checkpoint behind it (a job: with the next "
+        f"txnVersion); or delete the consumer group {notes.begun_group} to have the whole batch written again"
+    )
+
+
 def not_the_same(
     batch: int, number: int, dead: Entry, again: Entry | None, partitions: int, reports: Sequence[Report]
 ) -> str:
@@ -369,9 +519,14 @@ def not_the_same(
 
 def stale(batch: int, decision: Decision) -> ProtocolRefusedError:
     """Returns the error of a batch that is older than the last decision."""
+    return outdated(batch, decision.batch, f" (by run {decision.run})")
+
+
+def outdated(batch: int, last: int, run: str) -> ProtocolRefusedError:
+    """Returns the error of a batch that is older than the last one that is known."""
     return ProtocolRefusedError(
-        f"batch {batch}: batch {decision.batch} of this query is decided already (by run {decision.run}); another "
-        "driver has taken over the query, or its checkpoint was set back: start it with a new checkpoint"
+        f"batch {batch}: batch {last} of this query is decided already{run}; another driver has taken over the query, "
+        f"or its checkpoint was set back: start it with a new checkpoint. A job needs a txnVersion above {last}"
     )
 
 

@@ -80,6 +80,8 @@ class SinkOptions:
     is_exactly_once: bool
     app_id: str | None  # txnAppId
     version: int  # txnVersion; 0 if not given
+    is_repeatable: bool  # a streaming query, or a job with txnAppId: a later start may repeat what an earlier one wrote
+    checkpoint: str | None  # checkpointLocation of a streaming query; None if Spark's configuration says it
     ignored: tuple[str, ...]  # kafka.* options that have no effect
 
 
@@ -113,6 +115,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         is_exactly_once=guarantee == EXACTLY_ONCE,
         app_id=app_id,
         version=version,
+        is_repeatable=streaming or app_id is not None,
+        checkpoint=given.get("checkpointlocation") or None,
         ignored=ignored,
     )
 

@@ -1,0 +1,92 @@
+"""Errors of writes as users need them: the option or column that an error is about, and the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from pyspark_moldau.client_options import PREFIX
+from pyspark_moldau.errors import SinkError
+from pyspark_moldau.wire.authentication import refusal
+
+if TYPE_CHECKING:
+    from pyspark_moldau.sink.core.sink_options import SinkOptions
+
+MARKER_TOPIC: Final = "__consumer_offsets"
+"""The topic whose partition the offsets of decisions and markers name."""
+
+_NOT_LOGGED_IN = (
+    ErrorCode.SASL_AUTHENTICATION_FAILED,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    ErrorCode.ILLEGAL_SASL_STATE,
+)
+_MISSING_RIGHTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "option topic",
+        f"grant its principal WRITE and DESCRIBE on the topic; exactly-once needs READ on the topic {MARKER_TOPIC} too",
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal READ on groups with the prefix moldau-spark-",
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal WRITE and DESCRIBE on transactional ids with the prefix moldau-spark-",
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        "deliveryGuarantee",
+        "grant its principal WRITE on the topic, or IDEMPOTENT_WRITE on the cluster",
+    ),
+}
+
+
+def unreachable(options: SinkOptions, limit_ms: int, causes: str) -> SinkError:
+    """Returns the error of addresses at which no broker answers; ``causes`` says why, by address."""
+    servers = options.producer["bootstrap.servers"]
+    return SinkError(
+        f"{PREFIX}bootstrap.servers: no broker at {servers} answered within {limit_ms / 1000:g} s ({causes}); correct "
+        f"the address, or start the brokers; {PREFIX}max.block.ms sets how long to wait"
+    )
+
+
+def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) -> SinkError:
+    """Returns the error of a write with the option or column that it is about, and the remedy."""
+    place = "option topic" if options.topic is not None else "column topic"
+    if isinstance(error, KafkaError):
+        unentitled = denied(error, options)
+        if unentitled is not None:
+            return unentitled
+        if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+            return SinkError(
+                f"{place}: topic {topic!r} is not on {options.producer['bootstrap.servers']}; create it, or correct "
+                f"the {place} ({error})"
+            )
+        if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            return SinkError(
+                f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
+                "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
+            )
+        return SinkError(f"rows for topic {topic!r} were not written: {error}")
+    if "partition" in str(error):
+        return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
+    return SinkError(f"{place}: rows for topic {topic!r} were not written: {error}")
+
+
+def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
+    """Returns the error of a refused connection, login or right with option and remedy, None for other errors."""
+    if error.code is ErrorCode.INVALID_CONFIG:
+        return SinkError(_unusable(str(error)))
+    if error.code in _NOT_LOGGED_IN:
+        return SinkError(refusal(error, options.producer.get("sasl.mechanism", ""), options.producer))
+    found = _MISSING_RIGHTS.get(error.code)
+    if found is None:
+        return None
+    place = "column topic" if found[0] == "option topic" and options.topic is None else found[0]
+    return SinkError(f"{place}: this client may not write ({error}); {found[1]}")
+
+
+def _unusable(text: str) -> str:
+    """Returns the line for brokers whose listeners do not fit the client's configuration."""
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"{PREFIX}ssl.truststore.location: {text}; name the PEM file with its signer, or check the host name"
+    return f"{PREFIX}security.protocol: {text.replace('security.protocol=', f'{PREFIX}security.protocol=')}"
