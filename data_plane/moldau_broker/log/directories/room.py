@@ -91,8 +91,10 @@ class DirectoryRoom:
 
     def is_short(self, path: str, size_bytes: int) -> bool:
         """Returns whether a follower must not write ``size_bytes`` to a directory now."""
-        if path not in self.low:
-            return False
+        return path in self.low and self.would_fill(path, size_bytes)
+
+    def would_fill(self, path: str, size_bytes: int) -> bool:
+        """Returns whether a directory with ``size_bytes`` more would have less than its reserve left; measures it."""
         try:
             space = self.measure(path)
         except OSError:

@@ -5,7 +5,8 @@ it outside the event loop. When it has caught up, it replaces the current log be
 
 ``replica.alter.log.dirs.io.max.bytes.per.second`` limits what a broker copies for all its moves together. The limit may
 change during a move. Moves follow one another, so that each frees its old directory before the next one fills more of
-the new one; a move that falls behind the producers lets the others pass.
+the new one; a move that falls behind the producers lets the others pass. A nearly full directory takes no copies: a
+write that finds no room would fail it, with all replicas in it.
 
 Before that, the controller records the new directory (KIP-858). A broker that crashes in between finds the future log
 in the recorded directory and the current log in the old one, and continues the move.
@@ -122,12 +123,17 @@ async def _move(
         if wait_ms > 0:
             await trio.sleep(wait_ms / 1000)
             continue
-        future = logs.future_logs[key]
+        current, future = logs.logs[key], logs.future_logs[key]
+        piece_bytes = throttle.piece_bytes(rate)
         present = future.size_bytes
-        caught_up = logs.copy_to_future(key, clock.wall_ms(), throttle.piece_bytes(rate))
+        if future.log_end_offset < current.log_end_offset and logs.room.would_fill(
+            future.parent_directory, min(piece_bytes, max(0, current.size_bytes - present))
+        ):
+            return  # until the next round; other moves may free the directory
+        caught_up = logs.copy_to_future(key, clock.wall_ms(), piece_bytes)
         throttle.copied(future.size_bytes - present)
         if not caught_up:
-            if turn.is_over(clock.monotonic_ms(), logs.logs[key].size_bytes - future.size_bytes):
+            if turn.is_over(clock.monotonic_ms(), current.size_bytes - future.size_bytes):
                 return
             await trio.lowlevel.checkpoint()
         elif logs.is_flushing(future):
@@ -142,7 +148,7 @@ async def _move(
             await trio.lowlevel.checkpoint()
         elif not context.directories.may_take_over(key):
             await trio.sleep(CONFIRM_MS / 1000)
-        elif logs.logs[key].has_staged:
+        elif current.has_staged:
             await trio.lowlevel.checkpoint()
         else:
             _take_over(context, key, logger)

@@ -14,7 +14,7 @@ from moldau.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from support.cluster.broker_cluster import batch, run_cluster
-from support.cluster.directory_stories import TWO, place, profile
+from support.cluster.directory_stories import TWO, all_assigned, move, place, profile
 
 SIZE = 900
 
@@ -65,6 +65,39 @@ def test_deleted_records_free_the_disk_of_a_late_replica() -> None:
         leader.close()
 
     run_cluster(scenario, brokers=3)
+
+
+def test_a_move_waits_for_room_in_its_target() -> None:
+    """The copy used the disk up: the target failed, with all the replicas in it. Another move goes on meanwhile."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2, replicas=1, retention_ms="-1")
+        await cluster.until(lambda: all_assigned(cluster, "t", 2))
+        for index, values in enumerate(([b"v" * 20_000] * 30, [b"v"])):
+            for value in values:
+                assert (await client.produce("t", batch(value), partition=index)).error_code == ErrorCode.NONE
+        logs = cluster.running[1].context.logs
+        sources = [place(cluster, 1, "t", index) for index in range(2)]
+        shrink(cluster, 1, 20_000)
+        await cluster.until(lambda: logs.room.low)
+        for index in range(2):
+            target = "/d2" if sources[index] == "/d1" else "/d1"
+            assert await move(cluster, 1, "t", index, target) == ErrorCode.NONE
+        await cluster.until(lambda: place(cluster, 1, "t", 1) != sources[1])
+        await trio.sleep(20)
+        assert logs.online_directories == ["/d1", "/d2"]
+        shrink(cluster, 1, 500_000)
+        await trio.sleep(5)
+        assert logs.online_directories == ["/d1", "/d2"], "there is room, but not enough for the next piece"
+        assert logs.future_logs["t", 0].size_bytes < logs.logs["t", 0].size_bytes
+        for index in range(2):
+            assert (await client.produce("t", batch(b"w"), partition=index)).error_code == ErrorCode.NONE
+        shrink(cluster, 1, 800_000)
+        await cluster.until(lambda: place(cluster, 1, "t", 0) != sources[0])
+        client.close()
+
+    run_cluster(scenario, brokers=1, **TWO)
 
 
 def test_writes_do_not_wait_for_a_full_disk_in_the_isr() -> None:
