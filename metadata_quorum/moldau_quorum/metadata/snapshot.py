@@ -139,4 +139,4 @@ class SnapshotReader:
         if self._header is None or not self._complete:
             raise r.MetadataCorruptError("a metadata snapshot ends before its footer")
         self._editor.restore_position(self._header)
-        return self._editor.finish(offset=self._header.offset, epoch=self._header.epoch).image
+        return self._editor.finish_image(offset=self._header.offset, epoch=self._header.epoch)

@@ -214,6 +214,13 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
     assert features(controller, "group.version", 0, kind=7).error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
+def test_the_last_level_of_a_feature_named_twice_counts() -> None:
+    controller = ModelController()
+    twice = [FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=2) for level in (0, 1)]
+    assert controller.handle(UpdateFeaturesRequest(feature_updates=twice)).error_code == 0
+    assert controller.image.features["group.version"] == 1
+
+
 @pytest.mark.parametrize("kind", [2, 3])
 def test_a_downgrade_request_raises_no_level(kind) -> None:
     controller = ModelController()

@@ -105,11 +105,14 @@ def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: Metada
 def update_features(
     request: UpdateFeaturesRequest, image: MetadataImage, context: Context
 ) -> Result[UpdateFeaturesResponse]:
-    """Changes levels of features; the request succeeds or fails as a whole."""
+    """Changes levels of features; the request succeeds or fails as a whole.
+
+    Of a feature that is named twice the last level counts.
+    """
     records: list[MetadataRecord] = []
     results: list[UpdatableFeatureResult] = []
     failure: RefusedError | None = None
-    for update in request.feature_updates:
+    for update in {update.feature: update for update in request.feature_updates}.values():
         try:
             changes = _update(update, image, context)
         except RefusedError as refusal:
