@@ -210,6 +210,22 @@ def test_a_vote_durable_after_the_election_counts_no_more():
     assert (core.role, core.leader_id) == (Role.FOLLOWER, 3)
 
 
+def test_no_directories_are_written_beside_another_change():
+    """Two memberships that are not committed may have majorities without a common voter."""
+    core = leader(knows_directories=True)
+    sent_to(core, 2)
+    for last_index in (6, 7):  # the entry of the epoch, and the directories of the nodes that have answered
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=last_index))
+        sent_to(core, 2)
+    assert core.leader.change_configuration(core.configuration.with_learner(OBSERVER)) is not None
+    sent_to(core, 2)
+    receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=7))
+    assert (core.commit_index, core.log.last_index) == (7, 8), "the directory of node 3 waits"
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=8))
+    assert (core.commit_index, core.log.last_index) == (8, 9)
+    assert core.configuration.voters[3].directory_id == DIRECTORIES[3]
+
+
 @pytest.mark.parametrize("named_again", [UUID(int=44), UUID(int=0)], ids=["by its directory", "by its id alone"])
 def test_a_learner_of_another_directory_starts_from_nothing(named_again):
     """A leader must not count what the same node has had in a directory that it has lost.

@@ -1,0 +1,65 @@
+"""Goal: the controller keeps sessions for the brokers that serve, and lets one that stops go in bounded time.
+
+Method: ``LiveBrokers`` alone, without its tasks, over images that the test makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import BrokerId
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.controller.context import Settings
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.node.live_brokers import LiveBrokers
+from support.controller.model import CONFIG, ModelController
+
+
+def play(story) -> None:
+    async def main(world) -> None:
+        story(
+            LiveBrokers(
+                world.node("c101").environment,
+                Settings.of(CONFIG),
+                EventLogger("test", node=101),
+                wake=lambda: None,
+                image=MetadataImage,
+            )
+        )
+
+    run_world(main, 1)
+
+
+def test_a_new_controller_waits_for_unfenced_brokers_alone() -> None:
+    """A fenced broker that is dead must not keep its next incarnation away."""
+    model = ModelController()
+    model.join(1)
+    model.register(2)
+
+    def story(live: LiveBrokers) -> None:
+        live.begin_controller_epoch(model.image, 0.0)
+        assert [live.sessions.alive(BrokerId(broker), 1.0) for broker in (1, 2)] == [True, False]
+
+    play(story)
+
+
+def test_a_stopping_broker_waits_for_one_offset() -> None:
+    """That of its request: the others would never reach one that grows with every heartbeat."""
+    model = ModelController()
+    model.join(1, 2)
+    model.create("t", factor=2)
+    model.beat(1, want_shut_down=True)
+
+    def story(live: LiveBrokers) -> None:
+        live.begin_controller_epoch(model.image, 0.0)
+        beat = BrokerHeartbeatRequest(broker_id=1, broker_epoch=model.image.brokers[1].broker_epoch)
+        for growth in (0, 5, 10):
+            image = replace(model.image, offset=model.image.offset + growth)
+            live.request_decided(beat, BrokerHeartbeatResponse(), None, image, 1.0)
+        session = live.sessions.get(BrokerId(1))
+        assert session is not None
+        assert session.shutdown_offset == model.image.offset
+
+    play(story)
