@@ -76,7 +76,7 @@ def test_a_new_voter_votes_when_it_holds_all_that_is_committed() -> None:
     trio.run(main)
 
 
-def test_a_learner_that_has_moved_is_reached_where_the_request_says() -> None:
+def test_a_learner_that_has_moved_is_reached_at_its_new_address() -> None:
     """An earlier request left it in the membership, with the address of that time."""
     engine, progressed = Engine(), Signal()
     engine.configuration = engine.configuration.with_learner(replace(NEW, host="elsewhere"))
