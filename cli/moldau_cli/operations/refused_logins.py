@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -26,6 +27,23 @@ if TYPE_CHECKING:
 ANSWER_S: Final = 2.0
 """How long a node may take to answer; one that takes longer is left out."""
 NODES_AT_ONCE: Final = 8
+ADDRESSES_S: Final = 60.0
+"""How long addresses are taken for known: a broker changes its own only with a restart.
+
+The web console asks with every overview, and a whole configuration costs a broker 4 ms in which it serves nobody else.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Addresses:
+    """The addresses that a client has learned, of these brokers and until then (trio's clock)."""
+
+    brokers: tuple[BrokerNode, ...]
+    until_s: float
+    by_node: Mapping[int, str]
+
+
+_known: WeakKeyDictionary[Admin, _Addresses] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +107,18 @@ def _is(host: str, kind: str) -> bool:
 
 
 async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
-    """Asks the brokers that say where: their configuration names the address, if the caller may describe it."""
+    """Asks the brokers that say where: their configuration names the address, if the caller may describe it.
+
+    The same client asks for configurations again only after a minute, or for other brokers.
+    """
+    known = _known.get(admin)
+    if known is None or known.brokers != tuple(brokers) or trio.current_time() >= known.until_s:
+        addresses = await _addresses(admin, brokers)
+        known = _known[admin] = _Addresses(tuple(brokers), trio.current_time() + ADDRESSES_S, addresses)
+    return await ask(known.by_node)
+
+
+async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, str]:
     from moldau.admin import AdminError, ConfigResource, ResourceType
 
     resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one for one in brokers}
@@ -105,7 +134,7 @@ async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
         address = reachable_address(None if entry is None else entry.value, broker.host)
         if address is not None:
             addresses[broker.node_id] = address
-    return await ask(addresses)
+    return addresses
 
 
 async def ask(addresses: Mapping[int, str]) -> Refusals:

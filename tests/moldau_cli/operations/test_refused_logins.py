@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.admin import AdminError, ConfigResource, ResourceType
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -88,7 +89,8 @@ def test_brokers_that_answer_are_counted(monkeypatch):
                 raise AdminError({"4": KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)}, found)
 
             brokers = [SimpleNamespace(node_id=each, host="127.0.0.1") for each in names]
-            found = await ask_brokers(SimpleNamespace(describe_configs=describe_configs), brokers)
+            client = type("Client", (), {"describe_configs": staticmethod(describe_configs)})()
+            found = await ask_brokers(client, brokers)
             await silent.aclose()
             nursery.cancel_scope.cancel()
         return found
@@ -97,6 +99,28 @@ def test_brokers_that_answer_are_counted(monkeypatch):
     assert (found.is_known, found.total, list(found.by_node)) == (True, 3, [1])
     assert [found.of(each) for each in (1, 2)] == [3, None]
     assert found.text() == "3 at node 1 (SASL_SSL, PLAIN)"
+
+
+def test_configurations_are_asked_for_once_a_minute():
+    """The console asks with every overview; other brokers, and another client, are new."""
+    asked = []
+
+    class Client:
+        async def describe_configs(self, resources):
+            await trio.lowlevel.checkpoint()
+            asked.append(sorted(each.name for each in resources))
+            return {each: {} for each in resources}
+
+    async def main():
+        client, brokers = Client(), [SimpleNamespace(node_id=each, host="b") for each in (1, 2)]
+        for _ in range(5):
+            await ask_brokers(client, brokers)
+            await trio.sleep(asking.ADDRESSES_S / 4)
+        await ask_brokers(client, brokers[:1])
+        await ask_brokers(Client(), brokers)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert asked == [["1", "2"], ["1", "2"], ["1"], ["1", "2"]]
 
 
 def test_nodes_without_security_show_nothing():
