@@ -475,3 +475,20 @@ def test_send_of_a_blocking_producer_makes_one_call_of_its_own():
     producer._handover.end()
     with pytest.raises(RuntimeError, match="not open"):
         producer.send("t", b"late")
+
+
+def test_waits_for_the_queue_end_with_the_producer():
+    async def main():
+        handover = Handover(MissingTopics())
+        with trio.fail_after(5):
+            async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
+                nursery.start_soon(handover.empty_forever)
+                queued(handover, "no", "no")
+                await trio.sleep(1)
+                outer.start_soon(handover.wait_empty)
+                await trio.testing.wait_all_tasks_blocked()
+                handover.end()
+                nursery.cancel_scope.cancel()
+        return trio.current_time()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 1

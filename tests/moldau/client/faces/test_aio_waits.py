@@ -112,3 +112,17 @@ def test_a_callback_ends_with_the_call_that_runs_it():
         await asyncio.wait_for(ended.wait(), 5)
 
     asyncio.run(main())
+
+
+def test_deliveries_are_not_awaited_beyond_the_trio_thread():
+    """A task of the event loop would wait for good if the thread ended without a word."""
+    producer = Producer(NOWHERE)
+    producer._handover = SimpleNamespace(taken=Signal())
+    awaited = [(AioDelivery(producer), Event()) for _ in range(2)]
+
+    async def main():
+        with trio.move_on_after(1):
+            await producer._watch_deliveries(awaited)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert all(settled.is_set for _, settled in awaited)

@@ -4,14 +4,19 @@ Method: the producer against a small cluster, or one real broker whose network i
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from moldau import KafkaError, Producer
 from moldau.consumer import Consumer
+from moldau.producer.core.transaction_values import State
+from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode
 from moldau_jepsen.world.world import run_world
+from support.client.asked_coordinator import P0, ready, serve
 from support.client.columns import rows
 from support.client.fake_cluster import FakeCluster
 from support.cluster.broker_cluster import run_cluster
@@ -176,3 +181,30 @@ def test_calls_of_a_transaction_end_with_the_producer(call):
         assert "before the producer was closed" in str(failures[call])
 
     run_cluster(scenario, brokers=1, controllers=1)
+
+
+def test_closing_aborts_a_transaction_whose_commit_has_failed():
+    """The failure comes while the closing waits for the commit: without an abort, readers would wait for a timeout."""
+    manager = ready()
+    manager.begin()
+    manager.admit(P0)
+    serve(manager)
+    manager.begin_commit()
+    accumulator = SimpleNamespace(abort_unsent=lambda error: [])
+    sender = SimpleNamespace(wake=lambda: None, dropped=lambda batches: None)
+    client = SimpleNamespace(logger=SimpleNamespace(info=lambda *_, **__: None), last_error=None)
+    transactions = Transactions(client, accumulator, sender, manager, 60_000)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transactions.leave, 30_000)
+            await trio.testing.wait_all_tasks_blocked()
+            transactions.settled([SimpleNamespace(error=KafkaError(ErrorCode.MESSAGE_TOO_LARGE), partition=P0)])
+            transactions._changed.notify()
+            await trio.testing.wait_all_tasks_blocked()
+            assert manager.state is State.ABORTING
+            serve(manager)
+            transactions._changed.notify()
+
+    trio.run(main)
+    assert manager.state is State.READY
