@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = {"server": ("msgpack", "xxhash", "h11"), "cli": ("typer", "rich", "msgpack", "xxhash", "h11")}
 """Packages that each extra installs; ``pip install moldau`` alone installs the clients."""
+BROKER_OPTIONS = ("-b", "--bootstrap-server")
 
 
 def run() -> NoReturn:
@@ -116,6 +117,17 @@ def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[s
     return found, head + list(arguments[end:])
 
 
+def brokers_last(arguments: Sequence[str]) -> list[str]:
+    """Moves ``-b`` before the command, where kcat and rpk have it, behind the command that takes it."""
+    first = arguments[0] if arguments else ""
+    count = 2 if first in BROKER_OPTIONS else 1
+    if first.partition("=")[0] not in BROKER_OPTIONS or len(arguments) <= count:
+        return list(arguments)
+    moved, rest = list(arguments[:count]), list(arguments[count:])
+    end = rest.index("--") if "--" in rest else len(rest)
+    return rest[:end] + moved + rest[end:]
+
+
 def _run_application(arguments: Sequence[str]) -> int:
     import typer
 
@@ -133,6 +145,7 @@ def _run_application(arguments: Sequence[str]) -> int:
     else:
         as_json, rest = split_json_flag(arguments)
         output.use_json(as_json)
+        rest = brokers_last(rest)
         try:
             config_file, rest = split_command_config(rest)
             use_command_config(config_file)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from moldau_cli.main import main, split_json_flag
+from moldau_cli.main import brokers_last, main, split_json_flag
 from moldau_cli.output import table
 
 
@@ -74,6 +74,15 @@ def test_an_unknown_configuration_key_names_the_nearest(tmp_path, capsys):
 def test_json_may_stand_anywhere(arguments, capsys):
     assert main(arguments) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["version"]
+
+
+def test_brokers_may_be_named_before_the_command():
+    """kcat and rpk have them there; a value may stand alone or behind an equals sign."""
+    assert brokers_last(["-b", "h:1", "topics", "list"]) == ["topics", "list", "-b", "h:1"]
+    given = ["--bootstrap-server=h:1", "produce", "t", "--", "-x"]
+    assert brokers_last(given) == ["produce", "t", "--bootstrap-server=h:1", "--", "-x"]
+    for same in ([], ["-b"], ["-b", "h:1"], ["topics", "list", "-b", "h:1"]):
+        assert brokers_last(same) == same
 
 
 def test_json_behind_a_double_dash_is_an_ordinary_word():
