@@ -169,7 +169,8 @@ def test_a_job_runs_with_exactly_the_rights_of_the_docs(secured, tmp_path, monke
         read(etl, "allowed")
     for topic, code_wanted, message in (("refused", 1, r"grant its principal WRITE"), ("none", 1, r"WRITE")):
         wrong = tmp_path / "wrong.toml"
-        wrong.write_text(job.read_text().replace('topic = "out"', f'topic = "{topic}"'))
+        other = job.read_text().replace('topic = "out"', f'topic = "{topic}"')
+        wrong.write_text(other.replace('"state"', f'"state-{topic}"'))
         code, shown = run(wrong)
         assert (code, len(shown.err.splitlines())) == (code_wanted, 1)
         assert re.search(message, shown.err)

@@ -75,8 +75,8 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
     """
     from pyspark.errors import AnalysisException, PySparkException
 
-    if not job.table.is_dir():
-        text = f"{job.table} is no folder; give the table of a job, or a folder of Parquet files"
+    if not job.table.exists() and not set(job.table.name) & set("*?[{"):  # Spark takes patterns of paths
+        text = f"{job.table} does not exist; give the table of a job, or a folder of Parquet files"
         raise job.config.root.error("[export] table", text)
     check_job(job.config, EXPORT, {}, job.sink)
     session = session or job_session(job.config)

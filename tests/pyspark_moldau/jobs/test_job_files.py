@@ -276,7 +276,7 @@ def test_folders_are_looked_at_before_spark_starts(folder, nowhere):
     with pytest.raises(JobConfigError, match=r"\[run\] checkpoint: .*state cannot be used: File exists; name a folder"):
         run_load(load_job(write(folder, LOAD)), "no session")
     text = LOAD.split("[source]")[0] + "[sink]\ntopic = 't'\n[export]\ntable = 'absent'\nname = 'n'\nversion = 1\n"
-    with pytest.raises(JobConfigError, match=r"\[export\] table: .*absent is no folder"):
+    with pytest.raises(JobConfigError, match=r"\[export\] table: .*absent does not exist"):
         run_export(export_job(write(folder, text)), "no session")
 
 
