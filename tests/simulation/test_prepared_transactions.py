@@ -96,3 +96,23 @@ def test_a_failed_transaction_is_not_prepared():
             await producer.abort_transaction()
 
     simulate(scenario, seed=5)
+
+
+def test_preparing_waits_for_offsets_whose_call_has_timed_out():
+    async def scenario(sim):
+        await sim.wait_healthy(60)
+        environment = sim.world.node("app").environment
+        await sim.create_topic(environment, "t", 1, {})
+        config = {"bootstrap.servers": sim.bootstrap, "transactional.id": "id"}
+        async with Producer(config, environment=environment) as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            with pytest.raises(KafkaError) as caught:
+                await producer.send_offsets_to_transaction({MARKER: 6}, "marker", timeout_ms=0)
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+            prepared = await producer.prepare_transaction()
+        async with open_admin(sim, environment) as admin:
+            await admin.end_transaction(prepared, commit=True)
+            assert (await admin.list_group_offsets("marker", require_stable=True))[MARKER].offset == 6
+
+    simulate(scenario, seed=6)

@@ -130,21 +130,23 @@ class Transactions:
         await self._known(self.manager.begin_commit(), "commit the transaction", timeout_ms)
 
     async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
-        """Delivers every record of the transaction and returns what ends it elsewhere."""
+        """Delivers every record and offset of the transaction and returns what ends it elsewhere."""
         self.manager.check_sending()
         accumulator = self._accumulator
         accumulator.flushes += 1
         self._sender.wake()
 
         def is_delivered() -> bool:
-            self.manager.check_sending()  # raises the error of a record that failed
-            return not accumulator.incomplete
+            is_settled = self.manager.prepared() is not None  # raises the error of a record that failed
+            return is_settled and not accumulator.incomplete
 
         try:
             await self._until(is_delivered, "deliver the transaction's records", timeout_ms)
         finally:
             accumulator.flushes -= 1
-        return self.manager.prepared()
+        prepared = self.manager.prepared()
+        assert prepared is not None, "nothing ran since the condition held"
+        return prepared
 
     async def abort(self, timeout_ms: float | None = None) -> None:
         """Drops unsent records and aborts the transaction."""

@@ -280,10 +280,11 @@ class TransactionManager:
             return self._under_way()
         self._refuse("commit")
 
-    def prepared(self) -> PreparedTransaction:
-        """Returns what ends the open transaction from elsewhere. All its records and offsets must be settled."""
+    def prepared(self) -> PreparedTransaction | None:
+        """Returns what ends the open transaction from elsewhere; None while offsets of it are not settled."""
         self.check_sending()
-        assert not self._offsets, "offsets are sent before the transaction is handed over"
+        if self._offsets:  # of a call that has ended before
+            return None
         return PreparedTransaction(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
