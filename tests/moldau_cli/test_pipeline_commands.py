@@ -67,6 +67,8 @@ def test_versions_of_a_view_are_switched(tmp_path, capsys):
         (folder / "version.json").write_text(
             f'{{"number": {number}, "form": "stream", "query_hash": "", "is_complete": true, "end_offsets": []}}'
         )
+    assert main(["pipeline", "views", "follow", str(file)]) == 1
+    assert "has no current version; build one and switch to it" in capsys.readouterr().err
     for version in ("1", "2"):
         assert main(["pipeline", "views", "switch", str(file), version]) == 0
     assert main(["pipeline", "views", "list", str(file)]) == 0

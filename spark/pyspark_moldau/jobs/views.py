@@ -172,7 +172,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
     Raises:
         JobError: There is no current version, it is a batch, or the file's query is another one.
     """
-    number, _ = current_of(job.path)
+    number = _current(job.path)
     version = _version(job.path, number)
     if version.form != "stream":
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
@@ -230,10 +230,7 @@ def read_view(path: Path, session: SparkSession) -> DataFrame:
     Raises:
         JobError: No version is current.
     """
-    number, _ = current_of(path)
-    if not number:
-        raise JobError(f"{path} has no current version; build one and switch to it")
-    return _read_version(session, path, number)
+    return _read_version(session, path, _current(path))
 
 
 def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
@@ -242,7 +239,7 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
     Raises:
         JobError: The current version is no batch, the file has no ``merge``, or the SQL does not fit.
     """
-    number, _ = current_of(job.path)
+    number = _current(job.path)
     version = _version(job.path, number)
     if version.form != "batch":
         raise JobError(f"version {number} is a stream; it follows the log by itself")
@@ -324,6 +321,13 @@ def _read_version(session: SparkSession, path: Path, number: int) -> DataFrame:
     if not name:
         raise JobError(f"version {number} has no rows: its topics are empty")
     return session.read.parquet(str(folder / name))
+
+
+def _current(path: Path) -> int:
+    number, _ = current_of(path)
+    if not number:
+        raise JobError(f"{path} has no current version; build one and switch to it")
+    return number
 
 
 def _version(path: Path, number: int) -> Version:

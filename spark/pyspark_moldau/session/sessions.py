@@ -80,11 +80,12 @@ def local_session(
     return _started(name, {"spark.master": f"local[{cores},4]"} | DEFAULTS | dict(settings or {}), log_level)
 
 
-def start_jvm(log: Path) -> None:
+def start_jvm(log: Path, settings: Mapping[str, str] | None = None) -> None:
     """Starts the JVM of a later ``local_session``, so that a program can do something else meanwhile.
 
     It may run in a thread of its own; the session must be started by the thread that uses it. What the JVM and its
-    Python processes write to stderr goes to ``log``. A JVM that runs already stays as it is.
+    Python processes write to stderr goes to ``log``. A JVM that runs already stays as it is. ``settings`` are those of
+    the session, some of which count only at the start of the JVM, such as its memory.
 
     Raises:
         NoJavaError: no suitable Java was found; the text says how to install one.
@@ -96,7 +97,7 @@ def start_jvm(log: Path) -> None:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:
-        conf = SparkConf(loadDefaults=False).setAll(list(DEFAULTS.items()))
+        conf = SparkConf(loadDefaults=False).setAll(list((DEFAULTS | dict(settings or {})).items()))
         with log.open("ab") as stream:
             # There is no public way to give the JVM another stderr than that of this process.
             gateway = launch_gateway(conf, {"stderr": stream})  # type: ignore[no-untyped-call]

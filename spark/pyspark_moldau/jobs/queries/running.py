@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 0.2
 MASTER: Final = "spark.master"
 LOCAL: Final = "local"
+SPARK_LOG: Final = "spark.log"
+"""What Spark writes to stderr in the last run of a job with a local session, in the folder of its checkpoints."""
+NO_JVM: Final = "JAVA_GATEWAY_EXITED"
 LOG_LEVEL: Final = "spark.log.level"
 STARTS_MAX: Final = 4
 DEAD_LETTERS: Final = "dead-letters"
@@ -79,16 +82,22 @@ def job_session(config: JobConfig) -> SparkSession:
         NoJavaError: No suitable Java was found.
         UnsupportedSparkError: PySpark is too old.
     """
-    from pyspark_moldau.session import cluster_session, local_session
+    from pyspark_moldau.session import cluster_session, local_session, start_jvm
 
     master = config.session.get(MASTER, LOCAL)
-    # The error of a job says in one line why a query ended; Spark would log some hundred lines about it before.
-    log_level = config.session.get(LOG_LEVEL, "FATAL")
+    level = config.session.get(LOG_LEVEL)
+    log = config.checkpoint / SPARK_LOG
     try:
+        # The error of a job says in one line why a query ended; Spark would log some hundred lines about it before.
         if not master.startswith(LOCAL):
-            return cluster_session("moldau-pipeline", settings=config.session, log_level=log_level)
-        return local_session("moldau-pipeline", cores=config.cores, settings=config.session, log_level=log_level)
+            return cluster_session("moldau-pipeline", settings=config.session, log_level=level or "FATAL")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        start_jvm(log, config.session)
+        return local_session("moldau-pipeline", cores=config.cores, settings=config.session, log_level=level or "ERROR")
     except Exception as error:
+        if NO_JVM in str(error) and log.exists():
+            raise JobError(f"[spark] Spark's JVM does not start; the end of {log} says why") from error
         if not type(error).__module__.startswith("py4j"):
             raise
         # The JVM refuses a setting before PySpark translates its errors.
