@@ -31,7 +31,7 @@ POLL_S: Final = 0.2
 MASTER: Final = "spark.master"
 LOCAL: Final = "local"
 SPARK_LOG: Final = "spark.log"
-"""What Spark writes to stderr in the last run of a job with a local session, in the folder of its checkpoints."""
+"""The file, in the folder of checkpoints, with the stderr of Spark in the last run of a job with a local session."""
 NO_JVM: Final = "JAVA_GATEWAY_EXITED"
 LOG_LEVEL: Final = "spark.log.level"
 STARTS_MAX: Final = 4
