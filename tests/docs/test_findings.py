@@ -6,40 +6,35 @@ Method: entries of docs/findings.md are compared with its index; paths of tests 
 import re
 from pathlib import Path
 
+import pytest
+
+from support.findings import ENTRY, PAGE, ROW, entries, with_index
+
 ROOT = Path(__file__).parents[2]
-FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-ENTRY = re.compile(r'^- <a id="f(\d+)"></a>\*\*F(\d+)\*\* ((?:`[a-z-]+` ?)+): ', re.MULTILINE)
-ROW = re.compile(r"^\| `([a-z-]+)` \|(?: [^|\[]+\|)? ((?:\[\d+\]\(#f\d+\) ?)+)\|$", re.MULTILINE)
+FINDINGS = PAGE.read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-
-
-def entries():
-    return {int(number): re.findall(r"`([a-z-]+)`", tags) for _, number, tags in ENTRY.findall(FINDINGS)}
 
 
 def test_each_entry_has_a_number_of_its_own():
     """A new entry goes to the end of its section, and numbers may be left out, so that several people can add some."""
     anchors = [int(anchor) for anchor, _, _ in ENTRY.findall(FINDINGS)]
-    assert anchors == list(entries())
+    assert anchors == list(entries(FINDINGS))
     assert [int(number) for _, number, _ in ENTRY.findall(FINDINGS)] == anchors
     assert anchors
     assert len(anchors) == len(re.findall(r"^- ", FINDINGS, re.MULTILINE)), "an entry does not have the form of others"
 
 
 def test_the_index_names_each_finding_under_its_tags():
-    wanted = {}
-    for number, tags in sorted(entries().items()):
-        for tag in tags:
-            wanted.setdefault(tag, []).append(number)
-    tags = [tag for tag, _ in ROW.findall(FINDINGS)]
-    assert sorted(tags) == sorted(set(tags)), "a tag has two rows, perhaps since a merge"
-    found = {tag: [int(number) for number in re.findall(r"\[(\d+)\]", row)] for tag, row in ROW.findall(FINDINGS)}
-    rows = "\n".join(
-        f"| `{tag}` | " + " ".join(f"[{number}](#f{number})" for number in numbers) + " |"
-        for tag, numbers in sorted(wanted.items())
-        if found.get(tag) != numbers
-    )
-    assert found == wanted, f"rows that differ should be:\n{rows}"
+    assert with_index(FINDINGS) == FINDINGS, "run: PYTHONPATH=tests python -m support.findings"
+
+
+@pytest.mark.parametrize("tag", ["admin", "reading"])
+def test_the_command_mends_an_index(tag):
+    (row,) = (each[0] for each in ROW.finditer(FINDINGS) if each["tag"] == tag)
+    for damaged in (f"{row}\n{row}", row.replace("](#f", "0](#f", 1)):
+        assert with_index(FINDINGS.replace(row, damaged)) == FINDINGS
+    lost = FINDINGS.replace(f"{row}\n", "")
+    assert (with_index(lost) == FINDINGS) == (tag == "admin"), "the description of a method is lost with its row"
 
 
 def test_tests_that_pages_name_exist():
