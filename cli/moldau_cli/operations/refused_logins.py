@@ -30,7 +30,8 @@ NODES_AT_ONCE: Final = 8
 ADDRESSES_S: Final = 60.0
 """How long addresses are taken for known: a broker changes its own only with a restart.
 
-The web console asks with every overview, and a whole configuration costs a broker 4 ms in which it serves no other client.
+The web console asks with every overview, and a whole configuration costs a broker 4 ms in which it serves no other
+client.
 """
 
 
