@@ -20,7 +20,14 @@ from moldau_quorum.log.raft.core.messages import (
 )
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.ready import Role
-from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, SnapshotPoint
+from moldau_quorum.log.raft.core.types import (
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    SnapshotPoint,
+    encode_configuration,
+)
 
 TIMING = ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50)
 DIRECTORIES = {number: UUID(int=number) for number in (1, 2, 3, 4)}
@@ -262,6 +269,31 @@ def test_a_learner_of_another_directory_starts_from_nothing(named_again):
     answers(2, core.log.last_index)
     assert core.configuration.learners[4].directory_id == UUID(int=44)
     assert core.directories.of(core.configuration, 4) == UUID(int=44)
+
+
+def test_a_node_that_installs_a_snapshot_is_not_dead():
+    """It may take seconds; with another voter down, the leader would resign because it hears no majority."""
+    core = follower()
+    membership = encode_configuration(VOTERS)
+    core.receive(
+        2, SnapshotRequest(epoch=4, index=9, index_epoch=4, configuration=membership, piece=0, piece_count=1), 10.0
+    )
+    assert sent_to(core, 2) == []
+    assert core.installing is not None
+    for prev_index, prev_epoch in ((0, 0), (9, 4)):
+        beat = AppendRequest(
+            epoch=4, prev_index=prev_index, prev_epoch=prev_epoch, commit_index=9, read_sequence=prev_index
+        )
+        core.receive(2, beat, 20.0)
+        answer = AppendResponse(epoch=4, accepted=True, match_index=3, read_sequence=prev_index)
+        assert sent_to(core, 2) == [answer], "nothing but the snapshot that it began with is known to agree"
+    entries = AppendRequest(
+        epoch=4, prev_index=5, prev_epoch=3, commit_index=9, entries=(Entry(6, 4, EntryKind.NOOP, b""),)
+    )
+    core.receive(2, entries, 30.0)
+    assert sent_to(core, 2) == [], "the log is about to be replaced"
+    core.snapshot_installed(core.installing)
+    assert sent_to(core, 2) == [AppendResponse(epoch=4, accepted=True, match_index=9)]
 
 
 @pytest.mark.parametrize("membership", [VOTERS.with_learner(OBSERVER), VOTERS], ids=["learner", "no member"])

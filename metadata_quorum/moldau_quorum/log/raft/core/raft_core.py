@@ -501,7 +501,10 @@ class RaftCore:
 
     def _on_append_request(self, sender: int, request: AppendRequest) -> None:
         if self.installing is not None:
-            return  # the log is about to be replaced; the leader repeats what is not answered
+            # The log is about to be replaced: the leader repeats entries, and hears that this node lives.
+            if not request.entries and self.writes.is_hard_state_durable:
+                self.send_early(sender, self._acceptance(request, min(self.commit_index, self.durable_index)))
+            return
         log = self.log
         prev_index, entries = request.prev_index, request.entries
         if prev_index < self.commit_index:
