@@ -1,8 +1,9 @@
-"""Goal: a run is the same whatever else the process does; it waits for conditions on virtual time.
+"""Goal: a run is the same whatever else the process does, and leaves trio as it was; it waits on virtual time.
 
-Method: trio busy in another thread while a seed runs twice; conditions that hold, fail, or never hold.
+Method: trio busy in another thread while a seed runs twice; conditions that hold, fail, or never hold; moved deadlines.
 """
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -102,3 +103,45 @@ def test_instruments_are_called_in_a_run() -> None:
 
     run_deterministic(main, 1)
     assert steps.count == 1
+
+
+def test_deadlines_that_move_count_as_they_are_last() -> None:
+    async def main() -> list[float]:
+        ended: list[float] = []
+        with trio.move_on_after(1) as scope:
+            scope.deadline += 4
+            await trio.sleep(100)
+        ended.append(trio.current_time())
+        with trio.move_on_after(9) as scope:
+            scope.relative_deadline = 2
+            await trio.sleep(100)
+        ended.append(trio.current_time())
+        with trio.move_on_after(1) as scope:
+            scope.deadline = math.inf
+            await trio.sleep(3)
+        ended.append(trio.current_time())
+        with trio.CancelScope(deadline=trio.current_time() - 1) as scope:
+            await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught, "a deadline in the past"
+        return ended
+
+    begun = run_deterministic(trio_time, 1)
+    assert [round(at - begun, 6) for at in run_deterministic(main, 1)] == [5, 7, 10]
+
+
+async def trio_time() -> float:
+    return trio.current_time()
+
+
+def test_trio_is_as_before_after_a_run() -> None:
+    def parts() -> list[dict[str, object]]:
+        return [dict(vars(trio.CancelScope)), dict(vars(type(trio.Cancelled)))]
+
+    async def main() -> None:
+        assert parts() != before, "the run has shorter ways"
+        raise ValueError("ends the run")
+
+    before = parts()
+    with pytest.raises(ValueError, match="ends the run"):
+        run_deterministic(main, 1)
+    assert parts() == before

@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,12 +25,13 @@ import sniffio
 import trio
 import trio._core._run as _trio_run
 from trio._core._instrumentation import Instruments
+from trio._util import NoPublicConstructor
 
 from moldau_jepsen.world.time.gate import MACHINE
 from moldau_jepsen.world.time.timeline import Agenda
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, MutableSequence
+    from collections.abc import Awaitable, Callable, Generator, Iterator, MutableSequence
 
     from moldau_jepsen.world.time.gate import TaskGate
 
@@ -100,6 +102,58 @@ class _Instruments(dict[str, dict[trio.abc.Instrument, None]]):
     call = Instruments.call
 
 
+class _DeadlineChange:
+    """Registers the deadline of a cancel scope again if the block changed it.
+
+    Each scope does that three times. Trio's own context manager is a generator, which makes three times as many calls.
+    """
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        scope = self._scope
+        old = scope._registered_deadline
+        new = math.inf if scope._cancel_status is None or scope._cancel_called else scope._deadline
+        if old == new:
+            return
+        scope._registered_deadline = new
+        runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+        next_deadline = runner.deadlines.next_deadline() if runner.is_guest else None
+        if old != math.inf:
+            runner.deadlines.remove(old, scope)
+        if new != math.inf:
+            runner.deadlines.add(new, scope)
+        if runner.is_guest and runner.deadlines.next_deadline() != next_deadline:
+            runner.force_guest_tick_asap()
+
+
+@contextmanager
+def _short_ways() -> Iterator[None]:
+    """Replaces parts of trio by ones that do the same in fewer calls; trio in other threads uses them meanwhile.
+
+    Trio's ``Cancelled`` has the metaclass of abstract classes. So Python calls a function of that metaclass in each
+    frame that handles a cancellation, to compare the class with itself.
+    """
+    scope: Any = trio.CancelScope
+    metaclass: Any = NoPublicConstructor
+    name = "_might_change_registered_deadline"
+    generator = getattr(scope, name)
+    setattr(scope, name, lambda changed: _DeadlineChange(changed))
+    metaclass.__subclasscheck__ = type.__subclasscheck__
+    metaclass.__instancecheck__ = type.__instancecheck__
+    try:
+        yield
+    finally:
+        setattr(scope, name, generator)
+        del metaclass.__subclasscheck__, metaclass.__instancecheck__
+
+
 def run_deterministic(
     main: Callable[[], Awaitable[T]], seed: int, agenda: Agenda | None = None, gate: TaskGate | None = None
 ) -> T:
@@ -128,7 +182,8 @@ def run_deterministic(
         runner.instruments = cast("Instruments", _Instruments(_all={}))
         if gate is not None:
             runner.runq = gate.queue
-        _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
+        with _short_ways():
+            _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
     finally:
         sniffio.thread_local.name = library
         _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = previous  # type: ignore[misc]
