@@ -24,6 +24,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import batch, decode_response, frame, run_cluster
+from support.proof import all_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 TOPICS = ("a", "b")
 PARTITIONS = 4
-STEPS = 120
+STEPS = 120 if all_examples() else 60
 BY_NAME, BY_ID = 12, 13
 
 Key = tuple[str, int]
@@ -133,6 +134,7 @@ async def make_topic(cluster: Any, name: str) -> UUID:
     return topic_id
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("version", [BY_NAME, BY_ID])
 def test_due_partitions_answer_as_all_partitions(version: int) -> None:
     async def scenario(cluster: Any) -> None:
