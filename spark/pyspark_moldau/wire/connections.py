@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
     from moldau.protocol.schema import Request
+    from moldau.runtime.tls.reloading import ReloadingContext
     from pyspark_moldau.client_options import ClientOptions
 
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -29,20 +30,30 @@ NO_LOGIN: Final = f"; if its listener uses SASL, set {PREFIX}security.protocol t
 R = TypeVar("R", bound=Response)
 
 
-@lru_cache(maxsize=16)
 def tls_context(client: ClientOptions) -> ssl.SSLContext | None:
-    """Returns what the connections of a query speak TLS with, None where they do not.
+    """Returns what a new connection of a query speaks TLS with, None where it does not; it follows renewed files.
+
+    Raises:
+        OptionError: the configuration cannot be used; the text names the key.
+    """
+    found = _tls(client)
+    return None if found is None else found.current()
+
+
+@lru_cache(maxsize=16)
+def _tls(client: ClientOptions) -> ReloadingContext | None:
+    """Returns the TLS of a query, whose process may live longer than its certificate.
 
     Raises:
         OptionError: the configuration cannot be used; the text names the key.
     """
     if not client.security:
         return None
-    from moldau.runtime.ports.real import RealDisk
+    from moldau.runtime.ports.real import RealClock, RealDisk
     from moldau.runtime.tls.context import client_tls
 
     try:
-        return client_tls(RealDisk(), security_config(client))
+        return client_tls(RealDisk(), security_config(client), RealClock())
     except ConfigError as error:
         raise OptionError(f"{PREFIX}{error.problems[0]}") from error
 

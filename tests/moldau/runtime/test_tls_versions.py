@@ -106,9 +106,9 @@ def test_client_and_listener_agree_on_kafkas_version(listener, client, expected,
         more = {"group.id": "g"} if schema is CONSUMER_CONFIG else {}
         outgoing = client_tls(disk, schema.parse(CLIENT | trust | client | more))
         assert outgoing is not None
-        assert version(listener_context(keys, disk, "SSL", listener), outgoing) == expected
+        assert version(listener_context(keys, disk, "SSL", listener), outgoing.current()) == expected
     if not any(name.startswith("listener.name.") for name in listener):
-        assert version(listener_context(keys, disk, "CONTROLLER", listener), outgoing) == expected
+        assert version(listener_context(keys, disk, "CONTROLLER", listener), outgoing.current()) == expected
 
 
 @pytest.mark.parametrize("listener", ["SSL", "CONTROLLER"])
@@ -126,7 +126,7 @@ def test_nodes_offer_each_other_no_newer_version(listener, protocol, expected, k
 def test_the_named_suite_is_used_by_both_kinds_of_names(suite, kind, keys, disk):
     named = suite if kind == "kafka" else TLS_1_2[suite]
     trust = {"ssl.truststore.certificates": keys["ssl.truststore.certificates"]}
-    client = client_tls(disk, ADMIN_CONFIG.parse(CLIENT | trust))
+    client = client_tls(disk, ADMIN_CONFIG.parse(CLIENT | trust)).current()
     server = listener_context(keys, disk, "SSL", {"ssl.cipher.suites": named})
     assert agreed(server, client) == ("TLSv1.2", TLS_1_2[suite])
 

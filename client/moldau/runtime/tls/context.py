@@ -328,14 +328,17 @@ def listener_tls(
     return ListenerTls(settings, environment.disk, environment.clock)
 
 
-def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
-    """Returns the TLS context of a client with this ``security.protocol``, None without TLS.
+def client_tls(disk: Disk, config: Config, clock: Clock | None = None) -> ReloadingContext | None:
+    """Returns the TLS of a client with this ``security.protocol``, None without TLS.
+
+    It follows its files if there is a ``clock``.
 
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    uses_tls = SecurityProtocol[config.get_str("security.protocol")].uses_tls
-    return client_context(tls_settings(config), disk) if uses_tls else None
+    if not SecurityProtocol[config.get_str("security.protocol")].uses_tls:
+        return None
+    return ReloadingContext(client_context, tls_settings(config), disk, _NoClock() if clock is None else clock)
 
 
 def client_environment(environment: Environment, config: Config) -> Environment:
@@ -344,8 +347,8 @@ def client_environment(environment: Environment, config: Config) -> Environment:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    if SecurityProtocol[config.get_str("security.protocol")].uses_tls:
-        context = ReloadingContext(client_context, tls_settings(config), environment.disk, environment.clock)
+    context = client_tls(environment.disk, config, environment.clock)
+    if context is not None:
         environment = replace(environment, network=TlsNetwork(environment.network, context))
     uses_sasl = SecurityProtocol[config.get_str("security.protocol")].uses_sasl
     return with_login(environment, client_login(config)) if uses_sasl else environment
