@@ -518,7 +518,7 @@ def _administrator(path: Path) -> tuple[ssl.SSLContext, LoginSettings]:
         config = ADMIN_CONFIG.parse(parse_config_text(path.read_text(encoding="utf-8"), str(path)))
         tls = client_tls(real_environment().disk, config)
         assert tls is not None, "the launcher wrote SASL_SSL"
-        return tls, client_login(config)
+        return tls.current(), client_login(config)
     except (OSError, UnicodeDecodeError) as error:
         raise LauncherUsageError(f"cannot read {path}: {error}") from error
     except ConfigError as error:

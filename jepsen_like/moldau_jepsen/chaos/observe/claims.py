@@ -81,7 +81,8 @@ def question_tls(environment: Environment, connection: Mapping[str, object]) -> 
     Raises:
         ConfigError: The configuration is not valid.
     """
-    return client_tls(environment.disk, ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection}))
+    tls = client_tls(environment.disk, ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection}))
+    return None if tls is None else tls.current()
 
 
 class ClaimSampler:
