@@ -63,6 +63,7 @@ class Scope:
     more_attempts: int = 1  # attempts beyond the first one of each task
     timeouts: int = 1  # transactions that the coordinator aborts
     lost_answers: int = 1  # answers to a driver's commit that do not arrive, and kill that commit
+    has_notes: bool = True  # whether tasks and drivers read and write notes, as those of a query do
     rests: int = 0  # times that the query rests after its driver has died until what expires has expired
 
 
@@ -185,7 +186,13 @@ class Model:
                     yield self.launch(world, partition, len(attempts))._replace(more_attempts=world.more_attempts - 1)
             reports = self.reports(world, mine)
             if reports is not None:
-                core = self.driver_core(batch=world.done, run=f"run{world.run}", reports=reports, now_ms=world.now_ms)
+                core = self.driver_core(
+                    batch=world.done,
+                    run=f"run{world.run}",
+                    reports=reports,
+                    now_ms=world.now_ms,
+                    has_notes=self.scope.has_notes,
+                )
                 yield world._replace(commits=(*world.commits, Commit(run=world.run, core=core)))
         elif commits[-1].core.effect is None and not commits[-1].is_over:
             yield world._replace(done=world.done + 1)
@@ -210,7 +217,9 @@ class Model:
         yield rested._replace(decision=None)
 
     def launch(self, world: World, partition: int, attempt: int) -> World:
-        core = self.task_core(batch=world.done, partition=partition, now_ms=world.now_ms)
+        core = self.task_core(
+            batch=world.done, partition=partition, now_ms=world.now_ms, has_notes=self.scope.has_notes
+        )
         task = Task(run=world.run, batch=world.done, partition=partition, attempt=attempt, core=core)
         return world._replace(tasks=tuple(sorted((*world.tasks, task), key=task_key)))
 
