@@ -115,8 +115,10 @@ class ReplicaMover:
         """
         current, future = self._table.current[topic_partition], self._table.future[topic_partition]
         assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
-        # The copied batches show neither an epoch without records nor the start of one that has lost its first ones.
+        # The copied batches show neither epochs without records, nor where an epoch began that has lost its first ones,
+        # nor producers whose batches were deleted.
         future.epochs.replace(current.epochs.entries)
+        future.producer_state.take_over(current.producer_state)
         self._rename_future(future)
         future.update_high_watermark(current.high_watermark)
         if current.log_start_offset > future.log_start_offset:
@@ -147,6 +149,8 @@ class ReplicaMover:
         try:
             future.flush()
             future.epochs.write()
+            if future.log_end_offset > 0:
+                future.storage.snapshots.take(future.log_end_offset)
             self._store.directories[parent].forget(topic_partition)
             source = future.directory
             future.storage.moved(target)  # first: a flush in a thread must not fail on the old path

@@ -475,6 +475,14 @@ class ProducerStateManager:
             if entry.transaction_first_offset >= 0:
                 self._ongoing[entry.producer_id] = entry.transaction_first_offset
 
+    def take_over(self, other: ProducerStateManager) -> None:
+        """Replaces the state by that of another log with the same records, which may know more than these show."""
+        assert not other._staged, "batches that are staged belong to the other log alone"
+        self._entries = {key: entry.copy() for key, entry in other._entries.items()}
+        self._ongoing = dict(other._ongoing)
+        self._completed = dict(other._completed)
+        self.knows_all = other.knows_all
+
     def reset(self, end_offset: int) -> None:
         """Removes all producers of a log that begins, empty, at ``end_offset``."""
         self.knows_all = end_offset == 0

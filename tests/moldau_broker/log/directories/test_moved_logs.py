@@ -57,6 +57,31 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_moved_log_knows_producers_of_deleted_records(restarts: bool) -> None:
+    """A batch is sent again whose records retention has deleted: the log had them, and must not take them twice."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    batch = bytes(make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0)))
+    first = log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
+    log.storage.roll(1, START_MS)
+    log.update_high_watermark(1)
+    log.increment_log_start_offset(1)
+    log.apply_retention(START_MS)
+    put(log, b"later", 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert manager.copy_to_future(A, START_MS)
+    moved = manager.replace_current_with_future(A, START_MS)
+    if restarts:
+        manager.close()
+        machine.boot(power_lost=False)
+        moved = open_manager(machine).logs[A]
+    again = moved.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
+    assert (again.duplicate, again.first_offset) == (True, first.first_offset)
+    assert moved.log_end_offset == 2
+
+
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
     """A reader finds the committed records, and none that DeleteRecords removed."""
     manager = open_manager(VirtualMachine(1))
