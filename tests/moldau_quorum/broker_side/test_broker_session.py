@@ -157,6 +157,44 @@ def test_a_broker_that_registers_again_is_fenced() -> None:
     run_world(main, 1)
 
 
+def test_a_late_answer_does_not_prolong_the_session() -> None:
+    """The controller counts from the arrival of the heartbeat, so the broker counts from its sending."""
+
+    async def main(world) -> None:
+        clock = world.node("b1").environment.clock
+        sent_ms: list[float] = []
+
+        async def request(message: object, **_: object) -> Any:
+            if isinstance(message, BrokerRegistrationRequest):
+                return BrokerRegistrationResponse(broker_epoch=5)
+            sent_ms.append(clock.monotonic_ms())
+            await trio.sleep(0.9)
+            return BrokerHeartbeatResponse(is_fenced=False)
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
+
+        async def drive(_: object) -> None:
+            await trio.sleep_forever()
+
+        session = BrokerSession(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
+            metadata_offset=lambda: 0,
+            connect=connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await session.wait_unfenced()
+            assert [session.last_contact_ms] == sent_ms
+            assert clock.monotonic_ms() >= sent_ms[0] + 900
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 def test_an_unanswered_registration_ends_in_time() -> None:
     """The first registration is given up after ``initial.broker.registration.timeout.ms``, and the error says so."""
 

@@ -278,3 +278,19 @@ def test_elr_cannot_be_turned_off_while_a_partition_needs_it() -> None:
     assert features(controller, name, 0, kind=2).error_code == 0
     assert features(controller, name, 1).error_code == 0
     assert controller.image.config(4, "") == {"min.insync.replicas": "2"}
+
+
+def test_elr_cannot_be_turned_off_while_an_isr_is_empty() -> None:
+    """Without the feature an ISR keeps its last member; an empty one would leave the partition without a leader."""
+    controller = ModelController()
+    controller.join(1)
+    controller.create("t", factor=1)
+    controller.sessions.remove(BrokerId(1))
+    assert controller.register(1, incarnation=2).error_code == 0
+    partition = controller.partition("t")
+    assert (partition.isr, partition.elr, partition.last_known_elr) == ((), (), (1,))
+    name = "eligible.leader.replicas.version"
+    assert features(controller, name, 0, kind=2).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert not controller.beat(1).is_fenced
+    assert controller.partition("t").isr == (1,)
+    assert features(controller, name, 0, kind=2).error_code == 0

@@ -10,9 +10,12 @@ import pytest
 
 from moldau_quorum.controller.cluster.features import forgotten_at
 from moldau_quorum.metadata import records as r
-from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage, delta_between
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
 
+FIELDS = [field.name for field in dataclasses.fields(MetadataImage)]
+POSITION = ("offset", "epoch", "controller_epoch", "controller_sequence", "topics_by_name")
+"""The fields that say where an image stands, and a second index of the topics."""
 TOPIC, ONE, TWO = UUID(int=77), UUID(int=201), UUID(int=202)
 ENDPOINTS = (r.Endpoint(name="PLAINTEXT", host="h", port=9092),)
 SAMPLE = (
@@ -68,12 +71,22 @@ def restored(image):
     return reader.finish()
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(MetadataImage)])
+@pytest.mark.parametrize("name", FIELDS)
 def test_a_snapshot_holds_every_field_of_an_image(name):
     image = sample_image()
     value = getattr(image, name)
     assert value != getattr(MetadataImage(), name), "set it in SAMPLE"
     assert getattr(restored(image), name) == value
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in POSITION])
+def test_a_delta_names_every_part_that_comes_or_goes(name):
+    """Brokers act on what a delta names, whether a command or a snapshot brought it."""
+    image = sample_image()
+    without = dataclasses.replace(image, **{name: getattr(MetadataImage(), name)})
+    for before, after in ((image, without), (without, image)):
+        assert not delta_between(before, after).empty
+    assert delta_between(image, dataclasses.replace(restored(image), offset=99)).empty
 
 
 def test_the_sample_sets_fields_of_later_versions():
