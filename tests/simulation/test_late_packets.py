@@ -156,7 +156,7 @@ def run(story, **settings):
         with trio.fail_after(90):
             await story(scene)
 
-    return run_story(bounded, controllers=1, partitions=2, settings={**SETTINGS, **settings})
+    return run_story(bounded, controllers=1, partitions=2, settings={**SETTINGS, **settings}, final_read_s=15.0)
 
 
 def test_a_late_commit_commits_what_was_aborted_at_level_1():

@@ -399,7 +399,7 @@ def test_a_pipe_delivers_exactly_once_through_crashes(seed):
                 nursery.start_soon(kill_coordinators)
                 for worker in range(2):
                     nursery.start_soon(lives, worker)
-                while len(await read_all(cluster, "target", 2)) < count or ends["broker"] < 3:  # noqa: ASYNC110
+                while ends["broker"] < 3 or len(await read_all(cluster, "target", 2)) < count:  # noqa: ASYNC110
                     await trio.sleep(1)
                 nursery.cancel_scope.cancel()
         await all_running(cluster)

@@ -148,13 +148,13 @@ async def every_kind(world):
     seen = {}
     for number, kind in enumerate(SIMULATED_KINDS):
         before = len(world.trace.notes())
-        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=1.5, number=number)], trio.current_time())
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=0.8, number=number)], trio.current_time())
         async with trio.open_nursery() as nursery:
             await trio.sleep(0.001)
             during = state_of(cluster)
             if kind in OF_DISKS:
                 nursery.start_soon(use_disks, cluster)
-            await trio.sleep(1.6)
+            await trio.sleep(0.9)
             nursery.cancel_scope.cancel()
         after = {name: left for name, left in state_of(cluster).items() if name != "down"}
         injector.end_all()
