@@ -32,7 +32,7 @@ def judged(story):
 
 def test_members_share_tasks_while_brokers_die():
     """One run: each task has one member at a time, commits stay, and the group comes to rest."""
-    story = tell(1)
+    story = tell(1, work_s=35)
     assert judged(story) == []
     assert story.faults["kill"] + story.faults["cut-broker"] >= 2
     assert story.faults["hang"] >= 2
