@@ -145,3 +145,23 @@ def test_trio_is_as_before_after_a_run() -> None:
     with pytest.raises(ValueError, match="ends the run"):
         run_deterministic(main, 1)
     assert parts() == before
+
+
+def test_deadlines_that_no_longer_count_are_forgotten() -> None:
+    """Those of scopes that have ended are dropped in bulk, which trio does when it counts enough of them."""
+
+    async def main() -> tuple[float, int]:
+        deadlines = trio._core._run.GLOBAL_RUN_CONTEXT.runner.deadlines
+        with trio.CancelScope(deadline=trio.current_time() + 50) as scope:
+            scope.cancel()
+            cancelled = deadlines.next_deadline()
+            await trio.lowlevel.checkpoint()
+        for _ in range(3_000):
+            with trio.CancelScope(deadline=trio.current_time() + 1_000):
+                await trio.lowlevel.checkpoint()
+        await trio.sleep(0.1)
+        return cancelled, len(deadlines._heap)
+
+    cancelled, kept = run_deterministic(main, 1)
+    assert cancelled == math.inf
+    assert kept < 1_000
