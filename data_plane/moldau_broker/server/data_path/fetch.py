@@ -221,8 +221,6 @@ class FetchService:
             if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 plan.urgent = True
             plan.size_bytes += result.records_size
-            if from_follower and result.records_size:
-                self._count_throttled(query, wanted, result.records_size)
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
         return plan
@@ -233,14 +231,10 @@ class FetchService:
             return
         if query.replica_id >= 0:
             partition.traffic.replication_bytes_out += count
+            if partition.leader_throttled and query.replica_id not in partition.replica.maximal_isr:
+                self._replicas.leader_throttle.spend(count, self._clock.monotonic_ms())
         else:
             partition.traffic.bytes_out += count
-
-    def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
-        partition = local_replica(self._replicas, query, wanted)
-        if partition is None or not partition.leader_throttled or query.replica_id in partition.replica.maximal_isr:
-            return
-        self._replicas.leader_throttle.spend(count, self._clock.monotonic_ms())
 
     # --- answers ---------------------------------------------------------------------------------------------------
 

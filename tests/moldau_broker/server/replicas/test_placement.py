@@ -252,6 +252,23 @@ def test_a_copy_over_its_rate_delays_no_replica_in_sync() -> None:
     run_cluster(scenario, brokers=3, leader_replication_throttled_rate="100", replica_fetch_max_bytes="10000")
 
 
+def test_a_fetch_that_waits_does_not_use_up_the_rate() -> None:
+    """The records are fewer than ``replica.fetch.min.bytes``: the leader reads them twice and sends them once."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", leader_replication_throttled_replicas="*")
+        leader = await cluster.leader("t")
+        other = next(b for b in cluster.broker_ids if b != leader)
+        await cluster.client(leader).produce("t", batch(b"x" * 5000))
+        partition = ReassignablePartition(partition_index=0, replicas=[leader, other])
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[partition])])
+        assert (await cluster.client(1).request(request)).error_code == ErrorCode.NONE
+        with trio.fail_after(2):
+            await cluster.until(lambda: len(cluster.partition_image("t").isr) == 2)
+
+    run_cluster(scenario, brokers=2, leader_replication_throttled_rate="1000", replica_fetch_min_bytes=str(2**20))
+
+
 def test_a_throttled_copy_does_not_delay_in_sync_replicas() -> None:
     """A throttled copy takes the time of its rate, and in-sync replicas do not wait."""
 
