@@ -1,6 +1,7 @@
 """Goal: the console's HTTPS follows its certificate's file. Method: handshakes in memory on virtual time."""
 
 import ssl
+import time
 
 import pytest
 
@@ -16,6 +17,9 @@ class Clock:
 
     def monotonic_ms(self):
         return self.now_ms
+
+    def wall_ms(self):
+        return time.time() * 1000
 
 
 @pytest.fixture(scope="module")

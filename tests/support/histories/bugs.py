@@ -119,7 +119,7 @@ BUGS: tuple[PlantedBug, ...] = (
         transaction_bugs.decision_answered_when_appended,
     ),
     *_transactions(
-        transactions.second_transaction, 4, transaction_bugs.repeated_end_believed, transaction_bugs.fenced_epoch_ends
+        transactions.second_transaction, 5, transaction_bugs.repeated_end_believed, transaction_bugs.fenced_epoch_ends
     ),
     *_group(
         classic_group.stable_pair,
