@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from moldau_cli.errors import UsageError
+
+BROKER_IDS: Final = "expected different broker ids such as 1,2,3"
 
 
 def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, str]:
@@ -20,3 +24,17 @@ def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, st
             raise UsageError(f"{key.strip()} is given twice")
         settings[key.strip()] = value.strip()
     return settings
+
+
+def parse_ids(text: str, expected: str, *, may_be_empty: bool = False) -> list[int]:
+    """Parses the ids of different nodes, such as ``1,2,3``.
+
+    Raises:
+        UsageError: a word is not a number, or a node is named twice; it names what was ``expected``.
+    """
+    if may_be_empty and not text.strip():
+        return []
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"{expected}, not {text!r}")
+    return [int(word) for word in words]

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from pyspark.sql.types import StructType
 
 from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 
 if TYPE_CHECKING:
@@ -330,16 +331,6 @@ def finish_compaction(path: Path) -> None:
             (path / name).with_name(f".{(path / name).name}.crc").unlink(missing_ok=True)
         plan.unlink()
     shutil.rmtree(path / STAGING, ignore_errors=True)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a small file; readers see the old text or the new one, also after a crash."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _data_files(path: Path) -> list[Path]:

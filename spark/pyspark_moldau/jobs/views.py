@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_moldau.jobs.config.job_config import check_job, load_config, source_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
 from pyspark_moldau.jobs.queries.running import (
@@ -33,7 +34,6 @@ from pyspark_moldau.jobs.queries.running import (
     topic_writer,
 )
 from pyspark_moldau.jobs.queries.writing import MAIN
-from pyspark_moldau.jobs.tables import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -61,9 +61,18 @@ def is_new(checkpoint: str | None) -> bool:
     folder = Path(unquote(place.path) if place.scheme else checkpoint)
     try:
         # Spark makes the folder before it asks for a writer, so one that is absent is on another file system.
-        return folder.is_dir() and not any(each.name.isdecimal() for each in folder.glob("commits/*"))
+        return folder.is_dir() and not has_finished_batch(folder)
     except OSError:
         return False
+
+
+def has_finished_batch(checkpoint: Path) -> bool:
+    """Returns whether the query of a checkpoint has finished a batch.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return any(each.name.isdecimal() for each in checkpoint.glob("commits/*"))
 
 
 def check_reachable(options: SinkOptions, *, streaming: bool) -> None:

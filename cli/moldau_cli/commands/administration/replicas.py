@@ -12,6 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import BROKER_IDS, parse_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,18 +28,6 @@ Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="File written by plan
 Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
 
 
-def parse_brokers(text: str) -> list[int]:
-    """Parses broker ids such as ``1,2,3``.
-
-    Raises:
-        UsageError: a word is not a number, or a broker is named twice.
-    """
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
-        raise UsageError(f"expected different broker ids such as 1,2,3, not {text!r}")
-    return [int(word) for word in words]
-
-
 @reassign.command()
 def start(
     topic: Topic,
@@ -47,7 +36,7 @@ def start(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Start to move a partition to other brokers; the old replicas serve until the new ones have caught up."""
-    replicas = parse_brokers(brokers)
+    replicas = parse_ids(brokers, BROKER_IDS)
 
     async def work(admin: Admin) -> None:
         await admin.alter_partition_reassignments({(topic, partition): replicas})
@@ -111,7 +100,7 @@ def plan(
     from moldau_cli.plans.crowding import Place, Places
     from moldau_cli.plans.reassignment import plan_document, plan_moves
 
-    wanted = parse_brokers(brokers)
+    wanted = parse_ids(brokers, BROKER_IDS)
 
     async def work(admin: Admin) -> tuple[dict[tuple[str, int], list[int]], Places]:
         nodes = (await admin.describe_cluster()).brokers

@@ -13,6 +13,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.words import BROKER_IDS, parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -63,7 +64,10 @@ def plan(
     from moldau_cli.plans.balance.state import ImpossiblePlanError, Options
     from moldau_cli.plans.reassignment import plan_document
 
-    emptied, excluded = _brokers("--drain", drain), _brokers("--exclude", exclude)
+    emptied, excluded = (
+        parse_ids(text, f"{option}: {BROKER_IDS}", may_be_empty=True)
+        for option, text in (("--drain", drain), ("--exclude", exclude))
+    )
     seen = with_admin(bootstrap_server, survey)
     for node in (*emptied, *excluded):
         known_broker(seen, node)
@@ -197,10 +201,3 @@ def _answer_plan(
     output.answer_rows("brokers", columns, rows)
     if out is not None:
         output.note(f"plan written to {out}; moldau balance execute {out}")
-
-
-def _brokers(option: str, text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
-        raise UsageError(f"{option}: expected different broker ids such as 1,2,3, not {text!r}")
-    return [int(word) for word in words]

@@ -12,6 +12,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -56,7 +57,7 @@ def roll(
     from moldau_cli.operations.restarts import CommandRestarter, LauncherRestarter
     from moldau_cli.operations.rolling import RollOptions
 
-    chosen = _ids(nodes)
+    chosen = parse_ids(nodes, "--nodes: expected different node ids such as 1,2,101", may_be_empty=True)
     options = RollOptions(timeout_s=timeout, force=force, elects=elect)
     with ExitStack() as stack:
         restarter: Restarter | None = None
@@ -169,10 +170,3 @@ def _chosen(nodes: list[RollNode], wanted: list[int]) -> list[RollNode]:
         known = ",".join(str(one.node_id) for one in nodes)
         raise UsageError(f"--nodes: no node {unknown[0]}; the nodes are {known}")
     return [one for one in nodes if not wanted or one.node_id in wanted]
-
-
-def _ids(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
-        raise UsageError(f"--nodes: expected different node ids such as 1,2,101, not {text!r}")
-    return [int(word) for word in words]

@@ -81,11 +81,11 @@ def initial_features(supported: Mapping[str, tuple[int, int]]) -> dict[str, int]
 
 def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> str | None:
     """Describes the first of a cluster's levels that a node does not support; None if it supports all."""
-    for name, level in sorted(features.items()):
-        lowest, highest = supported.get(name, (0, 0))
-        if not lowest <= level <= highest:
-            return f"the cluster is at {name} {level}, this node supports {lowest} to {highest} only"
-    return None
+    name = _first_unsupported(features, supported)
+    if name is None:
+        return None
+    lowest, highest = supported.get(name, UNKNOWN)
+    return f"the cluster is at {name} {features[name]}, this node supports {lowest} to {highest} only"
 
 
 def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
@@ -95,6 +95,10 @@ def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: Metada
     """
     ranges = {name: (lowest, highest) for name, lowest, highest in offered}
     levels = {**dict.fromkeys(ranges, 0), **image.features, METADATA_VERSION: image.metadata_level}
+    return _first_unsupported(levels, ranges)
+
+
+def _first_unsupported(levels: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> str | None:
     for name, level in sorted(levels.items()):
         lowest, highest = ranges.get(name, UNKNOWN)
         if not lowest <= level <= highest:

@@ -10,6 +10,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
+from pyspark_moldau.jobs.files import write_atomically
+from pyspark_moldau.sink.reach import has_finished_batch
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,10 +36,10 @@ def check_folder(root: Section, checkpoint: Path, kind: str, sink: str | Path) -
     note = checkpoint / JOB
     try:
         checkpoint.mkdir(parents=True, exist_ok=True)
-        has_run = any(checkpoint.glob("*/commits/[0-9]*"))
+        has_run = any(map(has_finished_batch, checkpoint.glob("*")))
         found = _noted(note)
         if found != job and (found is None or not has_run):
-            _write(note, json.dumps(job))
+            write_atomically(note, json.dumps(job))
             found = job
     except OSError as error:
         raise root.error(place, f"{checkpoint} cannot be used: {error.strerror or error}; name a folder") from error
@@ -56,9 +59,3 @@ def _noted(note: Path) -> dict[str, str] | None:
     except (FileNotFoundError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)
