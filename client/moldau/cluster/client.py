@@ -40,6 +40,7 @@ from moldau.runtime.telemetry.log import EventLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from moldau.cluster.metadata import TopicInfo
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
     from moldau.runtime.net.rpc import RpcConnection
@@ -540,3 +541,25 @@ class ClusterClient:
     async def backoff(self, failures: int) -> None:
         """Waits before attempt ``failures`` + 1, as ``retry.backoff.ms`` says."""
         await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
+
+
+async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, partition: int | None = None) -> TopicInfo:
+    """Waits until the metadata hold a topic, and the partition if one is given.
+
+    A refusal counts only if it has come since the call began: the topic may have been created, or the right granted.
+
+    Raises:
+        KafkaError: the topic does not exist or may not be used, and asking again does not help.
+        trio.TooSlowError: its metadata did not arrive in time.
+        RuntimeError: the client is closed.
+    """
+    client.add_topic(topic)
+    before = client.cluster_metadata.topics.get(topic)
+    while True:
+        info = client.cluster_metadata.topics.get(topic)
+        if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
+            return info
+        is_news = info is not before  # each Metadata answer makes its own
+        if is_news and info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
+            raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
+        await client.wait_update(deadline_ms)

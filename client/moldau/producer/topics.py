@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster import arguments
+from moldau.cluster.client import wait_topic
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.partitioner import make_keyless
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -119,24 +120,18 @@ class ProducerTopics:
         Raises:
             KafkaError: the topic does not exist, or its metadata did not arrive in time.
         """
-        client.add_topic(topic)
-        while True:
+        try:
+            return await wait_topic(client, topic, deadline_ms, partition)
+        except trio.TooSlowError as error:
             info = client.cluster_metadata.topics.get(topic)
-            if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
-                return info
-            if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
-                raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
-            try:
-                await client.wait_update(deadline_ms)
-            except trio.TooSlowError as error:
-                if info is not None and info.partitions:
-                    reason = f"it has partitions 0 to {len(info.partitions) - 1}, not {partition}"
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
-                if info is not None and info.error is not ErrorCode.NONE:
-                    raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms ({error})"
-                ) from error
+            if info is not None and info.partitions:
+                reason = f"it has partitions 0 to {len(info.partitions) - 1}, not {partition}"
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
+            if info is not None and info.error is not ErrorCode.NONE:
+                raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms ({error})"
+            ) from error
 
     def refresh_load(self, topic: str, state: TopicState, sender: Sender) -> None:
         """Gives the partitioner the queue lengths, without partitions whose broker takes no batches (KIP-794)."""

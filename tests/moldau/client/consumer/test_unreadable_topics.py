@@ -166,3 +166,19 @@ def test_troubles_are_logged_once_until_they_change():
     assert troubles.due(REMIND_MS + 2, ("a", 1), grace_ms=5) == []
     assert troubles.due(REMIND_MS + 6, ("a", 1), grace_ms=5) == []
     assert troubles.due(REMIND_MS + 7, ("a", 1), grace_ms=5) == ["a"]
+
+
+def test_partitions_are_asked_for_again_after_a_refusal():
+    """A right may be granted meanwhile; what the client remembers is up to ``metadata.max.age.ms`` old."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 2)
+        cluster.add_topic("other")
+        async with open_consumer() as consumer:
+            await consumer.partitions_for("other")
+            cluster.fail_next(ApiKey.METADATA, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await consumer.partitions_for("t")
+            assert len(await consumer.partitions_for("t")) == 2
+
+    simulate(scenario)

@@ -66,6 +66,27 @@ def test_compression_is_end_to_end(codec):
     simulate(scenario)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION])
+def test_a_refused_topic_is_asked_for_again_by_each_send(code):
+    """A right may be granted meanwhile; what the client remembers is up to ``metadata.max.age.ms`` old."""
+
+    async def scenario(cluster, open_producer):
+        cluster.add_topic("other")
+        (part,) = cluster.add_topic("t")
+        async with open_producer() as producer:
+            await producer.partitions_for("other")
+            cluster.fail_next(ApiKey.METADATA, code, code)
+            for _ in range(2):
+                with pytest.raises(KafkaError, match=code.name):
+                    await producer.send("t", b"refused")
+            begun = trio.current_time()
+            await producer.send("t", b"sent")
+            assert trio.current_time() - begun < 1
+        assert part.values() == [b"sent"]
+
+    simulate(scenario)
+
+
 def test_leaving_the_block_delivers_and_an_exception_gives_up():
     async def scenario(cluster, open_producer):
         (part,) = cluster.add_topic("t")
