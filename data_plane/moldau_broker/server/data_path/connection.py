@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.access import AclOperation, Cost
@@ -41,7 +42,7 @@ from moldau_broker.server.quotas.toll import timed
 from moldau_quorum.authorization.checks import SECURITY_APIS, Verdict, check, disabled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from moldau.protocol.framing import RequestHeader
     from moldau.protocol.schema import Request
@@ -413,17 +414,25 @@ class BrokerConnection:
                 context.replicas.waits.end_session(ended)
         if session.error is not _NO_ERROR:
             return services.fetch.encode_error(version, correlation_id, session.error)
-        denied: dict[int, ErrorCode] = {}
+        refusals = None
         if rights is not None and request.replica_id < 0:
-            by_id = version >= _TOPIC_IDS
-            known = rights.readable[by_id]
-            for number, wanted in enumerate(session.partitions):
-                if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id):
-                    denied[number] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        answer, operation = services.fetch.start(query, session, now_ms, denied, toll)
+            refusals = partial(self._unreadable, by_id=version >= _TOPIC_IDS)
+        answer, operation = services.fetch.start(query, session, now_ms, refusals, toll)
         if operation is not None:
             self._remember(operation)
         return answer
+
+    def _unreadable(self, partitions: Sequence[FetchPartition], *, by_id: bool) -> dict[int, ErrorCode]:
+        """Returns the errors of those partitions that the peer may not read now, by their numbers."""
+        rights = self._rights()
+        assert rights is not None
+        rights.api = ApiKey.FETCH
+        known = rights.readable[by_id]
+        return {
+            number: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            for number, wanted in enumerate(partitions)
+            if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id)
+        }
 
     def _entries_max(self, frame: memoryview) -> int:
         """Returns how many topics and partitions a request may name."""

@@ -12,6 +12,7 @@ looked at (``FetchSession``), and the wait has one key.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -27,8 +28,6 @@ from moldau_broker.server.data_path.partition_reader import PartitionReader
 from moldau_broker.server.replicas.delayed import WaitingFetch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from moldau.protocol.hot import NodeEndpointResult
     from moldau.runtime.net.serving.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Clock
@@ -48,6 +47,10 @@ PARTITION_BYTES = 256
 """Approximate memory of one partition of a waiting request, and again of each partition that it watches."""
 ENTRY_BYTES = 8
 """Memory of one partition of a waiting request in a session, which holds the partition in any case."""
+
+
+Refusals = Callable[[Sequence["FetchPartition"]], dict[int, ErrorCode]]
+"""Returns the errors of those partitions that a client may not read now, by their numbers."""
 
 
 _NO_ERROR, _LEADER = ErrorCode.NONE, Role.LEADER  # members of enumerations cost ten times a global name
@@ -106,18 +109,18 @@ class FetchService:
         query: FetchQuery,
         context: FetchContext,
         now_ms: float,
-        denied: dict[int, ErrorCode] | None = None,
+        refusals: Refusals | None = None,
         toll: Toll | None = None,
     ) -> tuple[Answer, FetchOperation | None]:
         """Answers at once, or returns a waiting operation, which then is the answer.
 
-        ``denied`` holds the errors of partitions that a consumer may not read, by number in the context. ``toll`` is
-        what the request costs its client, if quotas limit it.
+        ``refusals`` returns what a consumer may not read now; None if it may read everything. ``toll`` is what the
+        request costs its client, if quotas limit it.
         """
         replicas = self._replicas
         partitions = context.partitions
         session = context.session
-        errors = denied or {}
+        errors = {} if refusals is None else refusals(partitions)
         has_all = False
         if query.replica_id >= 0:
             if context.incremental:
@@ -132,7 +135,7 @@ class FetchService:
                 return self.encode(query, context, plan, toll), None
             if query.replica_id >= 0 and self.early_watermarks and self._watermark_news(plan):
                 return self.encode(query, context, plan), None
-        operation = FetchOperation(self, query, context, toll)
+        operation = FetchOperation(self, query, context, refusals, toll)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
         keys = self._watch_keys(query, context, operation)
         try:
@@ -312,13 +315,25 @@ _NOTHING = FetchContext()
 
 
 class FetchOperation(WaitingFetch, WaitingAnswer):
-    """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
+    """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership.
 
-    __slots__ = ("_context", "_query", "_service", "_toll", "held_bytes", "wanted")
+    It asks for the client's rights again when it ends: they may have changed, and a later request of the session may
+    have named partitions that the client may not read.
+    """
 
-    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext, toll: Toll | None) -> None:
+    __slots__ = ("_context", "_query", "_refusals", "_service", "_toll", "held_bytes", "wanted")
+
+    def __init__(
+        self,
+        service: FetchService,
+        query: FetchQuery,
+        context: FetchContext,
+        refusals: Refusals | None,
+        toll: Toll | None,
+    ) -> None:
         """Collects the partitions of a fetch without a session in ``wanted``."""
         super().__init__()
+        self._refusals = refusals
         self._toll = toll
         self._service = service
         self._query = query
@@ -358,14 +373,18 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
     def _plan(self) -> FetchPlan:
         context, query, service = self._context, self._query, self._service
         if not context.incremental:
-            return service.plan(query, context.partitions, {}, None)
+            return service.plan(query, context.partitions, self._refused(context.partitions), None)
         session = context.session
         assert session is not None
         if query.replica_id >= 0:
             return service.plan(
                 query, service.followers.changed(query, session), {}, None
             )  # it has left out the idle ones
-        return service.plan(query, session.due_partitions(), {}, session)
+        due = session.due_partitions()
+        return service.plan(query, due, self._refused(due), session)
+
+    def _refused(self, partitions: Sequence[FetchPartition]) -> dict[int, ErrorCode]:
+        return {} if self._refusals is None else self._refusals(partitions)
 
     def answer_early(self) -> list[ResponsePart] | None:
         """See ``EarlyAnswer``: ends the wait of a fetch, except in a session, which holds the memory in any case."""
@@ -382,5 +401,5 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         """Returns the answer that the logs allow now, once."""
         answer = self._service.encode(self._query, self._context, self._plan(), self._toll)
         # Frees the memory: the connection may keep the operation.
-        self._context, self.wanted = _NOTHING, {}
+        self._context, self.wanted, self._refusals = _NOTHING, {}, None
         return answer
