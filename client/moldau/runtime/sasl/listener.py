@@ -84,6 +84,7 @@ class SaslListener:
         self._logged_second = -1.0
         self._logged = self._suppressed = 0
         self.attempts = ListenerAttempts()
+        self._tokens: TokenChecker | None = None
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -93,7 +94,11 @@ class SaslListener:
             ConfigError: it is wrong, and nothing has changed.
         """
         settings = listener_sasl(config, self.name)
-        tokens = TokenChecker(settings.tokens, self._environment) if "OAUTHBEARER" in settings.mechanisms else None
+        tokens = self._tokens
+        if "OAUTHBEARER" not in settings.mechanisms:
+            tokens = None
+        elif tokens is None or settings.tokens != self._settings.tokens:  # else it keeps the keys that it has read
+            tokens = TokenChecker(settings.tokens, self._environment)
         self._settings = settings
         self._tokens = tokens
         self.rules = SessionRules(

@@ -10,14 +10,17 @@ import json
 import pytest
 import trio
 
-from moldau.runtime.config import BROKER_CONFIG, ConfigError
+from moldau.runtime.config import BROKER_CONFIG, ConfigError, SecurityProtocol
 from moldau.runtime.config.sasl import listener_sasl
 from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.sasl.core.mechanism import Accepted
 from moldau.runtime.sasl.core.oauth import OauthClient, TokenRefusedError
+from moldau.runtime.sasl.listener import SaslListener
 from moldau.runtime.sasl.tokens import TokenChecker
+from moldau.runtime.telemetry.log import EventLogger
 from moldau_jepsen.world.world import run_world
 from support import tokens
-from support.sasl import node_config
+from support.sasl import NoCredentials, node_config
 
 OAUTH = "listener.name.outside.oauthbearer.sasl.oauthbearer."
 SETTINGS = {
@@ -213,6 +216,33 @@ def test_logins_go_on_while_the_keys_cannot_be_read():
         return checker.check(token_of(environment, "key-1"))
 
     assert with_checker(test, **url).principal == "carol"
+
+
+@pytest.mark.parametrize("more", [{}, {f"{OAUTH}expected.issuer": "https://else.example"}])
+def test_a_change_of_other_keys_keeps_the_signing_keys(more):
+    """A broker reloads its listeners with each change of its configuration; the keys may be out of reach then."""
+
+    async def test(checker, environment):
+        def config(**more):
+            return BROKER_CONFIG.parse(node_config(**{**SETTINGS, **more}))
+
+        listener = SaslListener(
+            environment,
+            config(),
+            "OUTSIDE",
+            SecurityProtocol.SASL_PLAINTEXT,
+            NoCredentials(),
+            EventLogger("test"),
+        )
+        message = OauthClient(tokens.token(environment.clock.wall_ms() / 1000, **SCOPE)).first()
+        await listener.prepare("OAUTHBEARER", message)
+        environment.disk.remove("/etc/jwks.json")
+        listener.reload(config(**more))
+        await listener.prepare("OAUTHBEARER", message)
+        outcome = listener.rules.exchanges["OAUTHBEARER"]().step(message)
+        assert isinstance(outcome, Accepted) is not bool(more)
+
+    with_checker(test)
 
 
 def token_of(environment, key_id):
