@@ -156,6 +156,7 @@ class SaslGate:
         if header.api_version not in SaslHandshakeRequest.__versions__:
             raise CloseConnection(f"SaslHandshake version {header.api_version} is not served")
         request = decode(SaslHandshakeRequest, header.api_version, bytes(frame), header.body_offset)
+        self._session.rules = self._listener.rules  # the login of an earlier exchange may be valid no more
         effect = self._receive(self._input(Event.HANDSHAKE, version=header.api_version, mechanism=request.mechanism))
         return self.answer_of(effect, header)
 

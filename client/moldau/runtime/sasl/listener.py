@@ -58,7 +58,7 @@ class ScramCredentials(Protocol):
 
 
 class SaslListener:
-    """One listener with SASL. ``reload`` takes changed configuration for connections that open from then on."""
+    """One listener with SASL. ``reload`` takes changed configuration for logins and renewals from then on."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class SaslListener:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes changed configuration.
+        """Takes changed configuration. Sessions that live go on to their end, and are then renewed by it.
 
         Raises:
             ConfigError: it is wrong, and nothing has changed.

@@ -53,7 +53,7 @@ class Authentication:
         return peer_handlers(config, endpoint.listener_name, endpoint.security_protocol, sasl, make)
 
     def reload(self, config: Config) -> None:
-        """Takes changed mechanisms and users; connections that live keep their authentication."""
+        """Takes changed mechanisms and users; connections that live keep their session until its end."""
         for name, listener in self.listeners.items():
             try:
                 listener.reload(config)

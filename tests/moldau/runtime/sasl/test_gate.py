@@ -26,7 +26,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_jepsen.world.world import run_world
 from support.proof import examples
-from support.sasl import NoCredentials, node_config
+from support.sasl import PLAIN, NoCredentials, node_config
 
 PASSED = b"\0\0\0\4\0\0\0\7"
 
@@ -382,3 +382,28 @@ def test_renewals_and_ended_sessions_are_counted():
         other.close()
 
     run_gate(scenario, **{"connections.max.reauth.ms": "5000"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sasl.jaas.config": f'{PLAIN} user_bob="secret";'},
+        {"sasl.jaas.config": f'{PLAIN} user_alice="other" user_bob="secret";'},
+        {"sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+    ],
+)
+def test_a_renewal_needs_a_login_that_is_still_valid(change):
+    """Sessions end so that a user whose password has gone does not keep a connection."""
+    ends = {"connections.max.reauth.ms": "5000"}
+
+    async def scenario(connect, passed, listener, server):
+        old, opened = await connect(), await connect()
+        await old.send_all([handshake() + RIGHT])
+        await receive(old, 2.0)
+        listener.reload(BROKER_CONFIG.parse(node_config(**ends, **change)))
+        for connection in (old, opened):
+            await connection.send_all([handshake() + RIGHT + METADATA])
+            assert (await receive(connection, 5.0))[1]
+        assert passed == []
+
+    run_gate(scenario, **ends)

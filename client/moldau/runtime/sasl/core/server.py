@@ -133,7 +133,8 @@ class SaslSession:
 
     def __init__(self, rules: SessionRules) -> None:
         """Begins in INITIAL."""
-        self._rules = rules
+        self.rules = rules
+        """The demands of the listener, which may change between two exchanges."""
         self.state = State.INITIAL
         self.user: str | None = None
         self.by_token = False
@@ -167,7 +168,7 @@ class SaslSession:
         if refusal is not None:
             return refusal
         self.mechanism = given.mechanism
-        self._exchange = self._rules.exchanges[given.mechanism]()
+        self._exchange = self.rules.exchanges[given.mechanism]()
         self.state = State.RAW_EXCHANGE if given.version == 0 else State.EXCHANGE
         return Answer(response=self._handshake_response(ErrorCode.NONE))
 
@@ -184,7 +185,7 @@ class SaslSession:
                 reason=f"a re-authentication with {given.mechanism} in place of {self.mechanism}",
                 response=self._handshake_response(ErrorCode.ILLEGAL_SASL_STATE),
             )
-        self._exchange = self._rules.exchanges[given.mechanism]()
+        self._exchange = self.rules.exchanges[given.mechanism]()
         self.state = State.REAUTHENTICATION
         return Answer(response=self._handshake_response(ErrorCode.NONE))
 
@@ -203,7 +204,7 @@ class SaslSession:
                         claimed=outcome.user,
                     )
                 )
-            lifetime_ms = self._rules.lifetime_ms(self.mechanism, outcome.expires_wall_ms, given.wall_ms)
+            lifetime_ms = self.rules.lifetime_ms(self.mechanism, outcome.expires_wall_ms, given.wall_ms)
             effect = self._answer(outcome.data, lifetime_ms, outcome.user)
             self.state = State.AUTHENTICATED
             self.user = outcome.user
@@ -271,7 +272,7 @@ class SaslSession:
         return Refuse(reason=reason, response=self._handshake_response(ErrorCode.ILLEGAL_SASL_STATE))
 
     def _refusal_of_mechanism(self, mechanism: str) -> Refuse | None:
-        if mechanism in self._rules.exchanges:
+        if mechanism in self.rules.exchanges:
             return None
         return Refuse(
             reason=f"SASL mechanism {mechanism[:MECHANISM_SHOWN_MAX]!r} is not enabled on this listener",
@@ -279,7 +280,7 @@ class SaslSession:
         )
 
     def _handshake_response(self, code: ErrorCode) -> SaslHandshakeResponse:
-        return SaslHandshakeResponse(error_code=code, mechanisms=list(self._rules.exchanges))
+        return SaslHandshakeResponse(error_code=code, mechanisms=list(self.rules.exchanges))
 
 
 _S, _E = State, Event
