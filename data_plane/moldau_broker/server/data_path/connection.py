@@ -17,7 +17,7 @@ from moldau.protocol.access import AclOperation, Cost
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import DecodeError, TooManyEntriesError
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
+from moldau.protocol.framing import decode_request_header, skip_tagged_section
 from moldau.protocol.hot import read_fetch_request
 from moldau.runtime.config import broker_listeners
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
@@ -501,19 +501,17 @@ class BrokerConnection:
         if isinstance(request, bytes):
             return (request,)
         assert api.handle is not None, f"{api.key.name} has no handler"
+        if api.waits:
+            exchange = self._exchange(api, call, body, toll)
+            return HandlerAnswer(context, request, exchange, partial(self._judge, request, header.api_version))
         verdict = self._judge(request, header.api_version)
         if verdict is not None and verdict.remainder is not None:
             request = verdict.remainder
             call = replace(call, verdict=verdict)
-        exchange = Exchange(
-            api=api, call=call, body=body, quotas=self._services.quotas, throttle=self.throttle, toll=toll
-        )
+        exchange = self._exchange(api, call, body, toll)
         if verdict is not None and verdict.remainder is None:
             assert verdict.refused is not None
-            exchange.settle(verdict.refused)
-            return (encode_response(verdict.refused, call.version, call.correlation_id),)
-        if api.waits:
-            return HandlerAnswer(context, request, exchange)
+            return (exchange.refuse(verdict.refused),)
         outcome = api.handle(context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:
@@ -523,6 +521,10 @@ class BrokerConnection:
             return LateAnswer(outcome, exchange)
         assert not isinstance(outcome, Awaitable)
         return (exchange.encode(outcome),)
+
+    def _exchange(self, api: ServedApi, call: Call, body: bytes, toll: Toll | None) -> Exchange:
+        quotas = self._services.quotas
+        return Exchange(api=api, call=call, body=body, quotas=quotas, throttle=self.throttle, toll=toll)
 
     def _judge(self, request: Request, version: int) -> Verdict | None:
         """Checks a request; None if it is served as it is."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode
-from moldau.protocol.framing import decode_response
+from moldau.protocol.framing import decode_response, encode_response
 from moldau.protocol.schema import Response
 from moldau.runtime.net.serving.answer_limit import encode_answer
 from moldau.runtime.telemetry.log import EventLogger
@@ -20,7 +20,7 @@ from moldau_broker.server.handlers.context import LongAnswer
 from moldau_broker.server.quotas.toll import timed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau.protocol.schema import Request
     from moldau.runtime.net.serving.answers import ResponsePart
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext, Call
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
     from moldau_broker.server.quotas.toll import Toll
+    from moldau_quorum.authorization.checks import Verdict
 
 _logger = EventLogger("moldau.broker.connection")
 _CORRELATION: Final = struct.Struct(">i")
@@ -59,6 +60,11 @@ class Exchange:
             response = call.verdict.answer(response, call.version)
         self.settle(response)
         return self._frame(response, call.correlation_id)
+
+    def refuse(self, response: Response) -> bytes:
+        """Returns the frame of the refusal by authorization; the toll of the request is due."""
+        self.settle(response)
+        return encode_response(response, self.call.version, self.call.correlation_id)
 
     def settle(self, response: Response) -> None:
         """Charges the toll, and writes the pause into the response.
@@ -110,21 +116,34 @@ class Exchange:
 
 
 class HandlerAnswer:
-    """The answer of a handler that waits, which starts when the answers before it have left."""
+    """The answer of a handler that waits, which starts when the answers before it have left.
 
-    __slots__ = ("_context", "_exchange", "_request", "held_bytes")
+    ``judge`` checks the request then, by the rights of that moment: the answers before it may have taken minutes.
+    """
 
-    def __init__(self, context: BrokerContext, request: Request, exchange: Exchange) -> None:
+    __slots__ = ("_context", "_exchange", "_judge", "_request", "held_bytes")
+
+    def __init__(
+        self, context: BrokerContext, request: Request, exchange: Exchange, judge: Callable[[], Verdict | None]
+    ) -> None:
         self.held_bytes = DECODED_FACTOR * len(exchange.body)
+        self._judge = judge
         self._exchange = exchange
         self._context = context
         self._request = request
 
     async def wait(self) -> Sequence[ResponsePart]:
         """Runs the handler."""
-        exchange = self._exchange
+        exchange, request = self._exchange, self._request
+        verdict = self._judge()
+        if verdict is not None:
+            if verdict.remainder is None:
+                assert verdict.refused is not None
+                return (exchange.refuse(verdict.refused),)
+            request = verdict.remainder
+            exchange = replace(exchange, call=replace(exchange.call, verdict=verdict))
         assert exchange.api.handle is not None
-        outcome = exchange.api.handle(self._context, self._request, exchange.call)
+        outcome = exchange.api.handle(self._context, request, exchange.call)
         assert not isinstance(outcome, Response | Completion | LongAnswer)
         return await exchange.finish(outcome)
 

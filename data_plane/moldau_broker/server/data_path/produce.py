@@ -458,6 +458,7 @@ class VerifiedProduce:
             request = read_produce_request(memoryview(self._frame), self._position, self._version)
             denied = NOTHING_DENIED
             if self._permissions is not None:
+                self._permissions.refresh()
                 request, denied = permitted(request, self._version, self._permissions)
             checks = service.checks_of(request, self._version)
             if checks is not None:

@@ -15,6 +15,7 @@ from moldau.protocol.access import AclOperation, AclResource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
@@ -30,6 +31,7 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",  # nodes and the administrator of this test do not log in
 }
 BY_NAME, BY_ID = 12, 17
+ALL_OPERATIONS = 2
 DENY, ALLOW = 2, 3
 Answered = dict[str, tuple[int, int]]
 """Error code and bytes of records, by topic."""
@@ -81,15 +83,15 @@ class Reader:
         }
 
 
-async def permit(cluster: Any, topic: str, permission: int = ALLOW) -> None:
-    """Permits or forbids alice to read a topic, and waits until the broker knows it."""
+async def permit(cluster: Any, topic: str, permission: int = ALLOW, operation: int = AclOperation.READ) -> None:
+    """Permits or forbids alice to use a topic, and waits until the broker knows it."""
     entry = AclCreation(
         resource_type=AclResource.TOPIC,
         resource_name=topic,
         resource_pattern_type=3,
         principal="User:alice",
         host="*",
-        operation=AclOperation.READ,
+        operation=operation,
         permission_type=permission,
     )
     before = len(cluster.running[1].metadata.image.acls)
@@ -138,5 +140,27 @@ def test_a_right_taken_away_ends_waiting_fetches(opens: bool) -> None:
         await permit(cluster, "mine", DENY)
         await cluster.client(1).produce("mine", batch(b"later"))
         assert reader.read(waiting.answer_now()) == {"mine": (DENIED, 0)}
+
+    run_cluster(scenario, brokers=1, controllers=1, **SETTINGS)
+
+
+def test_a_request_is_judged_when_it_is_carried_out() -> None:
+    """Behind a fetch that waits, a request may be carried out minutes after it has come."""
+
+    async def scenario(cluster: Any) -> None:
+        reader = await reader_of(cluster, BY_ID)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="mine")])
+        body = memoryview(bytearray(frame(request, 12)[4:]))
+        answers: list[Any] = [reader.handler.handle(body) for _ in range(2)]
+
+        async def outcome(answer: Any) -> int:
+            data = b"".join(map(bytes, await answer.wait()))
+            _, response = decode_response(MetadataResponse, 12, memoryview(data)[4:])
+            code: int = response.topics[0].error_code
+            return code
+
+        assert await outcome(answers[0]) == ErrorCode.NONE
+        await permit(cluster, "mine", DENY, ALL_OPERATIONS)
+        assert await outcome(answers[1]) == DENIED
 
     run_cluster(scenario, brokers=1, controllers=1, **SETTINGS)
