@@ -1,7 +1,7 @@
 """ApiVersions: table of the request and of the response."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from moldau.protocol import field
@@ -19,6 +19,8 @@ class ApiVersionsRequest(Request, api_key=18, versions="0-5", flexible="3+"):
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _SOFTWARE_VERSION: Final = 3
+_LEVEL_ZERO: Final = 4
+"""First version whose clients take 0 as the lowest level of a feature (KIP-1022)."""
 
 
 def is_malformed(request: ApiVersionsRequest, version: int) -> bool:
@@ -69,3 +71,16 @@ class ApiVersionsResponse(Response, api_key=18, versions="0-5", flexible="3+"):
     finalized_features_epoch: int = field.int64("3+", default=-1, tag=1)
     finalized_features: Sequence[FinalizedFeatureKey] = field.array(FinalizedFeatureKey, "3+", tag=2)
     zk_migration_ready: bool = field.boolean("3+", tag=3)
+
+
+def supported_feature_keys(features: Mapping[str, tuple[int, int]], version: int) -> list[SupportedFeatureKey]:
+    """Returns the lowest and the highest supported level of each feature, sorted by name, for an answer of a version.
+
+    Older versions leave out the features whose lowest level is 0: Java clients 3.3 to 3.7 fail on each connection to a
+    node that names one (KAFKA-17492).
+    """
+    return [
+        SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+        for name, (lowest, highest) in sorted(features.items())
+        if lowest > 0 or version >= _LEVEL_ZERO
+    ]

@@ -79,6 +79,6 @@ class DescribedApis:
             self._described = image.features, image.offset
         frame = self._frames.get(version)
         if frame is None:
-            response = api_versions(self._apis, self._context.features, image.features, image.offset)
+            response = api_versions(self._apis, self._context.features, image.features, image.offset, version)
             frame = self._frames[version] = encode_response(response, version, 0)
         return frame

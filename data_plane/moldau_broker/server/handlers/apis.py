@@ -25,7 +25,7 @@ from moldau.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
     FinalizedFeatureKey,
-    SupportedFeatureKey,
+    supported_feature_keys,
 )
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -415,17 +415,15 @@ def api_versions(
     supported_features: Mapping[str, tuple[int, int]],
     finalized_features: Mapping[str, int],
     features_epoch: int,
+    version: int,
 ) -> ApiVersionsResponse:
-    """Returns the response that describes this broker (KIP-35, KIP-584)."""
+    """Returns the response that describes this broker in a version of ApiVersions (KIP-35, KIP-584)."""
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=entry.advertised_first, max_version=entry.last_version)
             for key, entry in table.items()
         ],
-        supported_features=[
-            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-            for name, (lowest, highest) in sorted(supported_features.items())
-        ],
+        supported_features=supported_feature_keys(supported_features, version),
         finalized_features_epoch=features_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

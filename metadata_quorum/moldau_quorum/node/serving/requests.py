@@ -21,8 +21,8 @@ from moldau.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
-    SupportedFeatureKey,
     is_malformed,
+    supported_feature_keys,
 )
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
@@ -129,18 +129,15 @@ class ControllerService:
         """Counts the partitions of the committed image."""
         return sum(len(topic.partitions) for topic in self.machine.image.topics_by_name.values())
 
-    def api_versions(self) -> ApiVersionsResponse:
-        """Answers with the served APIs and the features."""
+    def api_versions(self, version: int) -> ApiVersionsResponse:
+        """Answers a request of a version of ApiVersions with the served APIs and the features."""
         image = self.machine.image
         return ApiVersionsResponse(
             api_keys=[
                 ApiVersion(api_key=key, min_version=APIS[key].versions.first, max_version=APIS[key].versions.last)
                 for key in SERVED_APIS
             ],
-            supported_features=[
-                SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in sorted(self._features.items())
-            ],
+            supported_features=supported_feature_keys(self._features, version),
             finalized_features_epoch=image.offset,
             finalized_features=[
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
@@ -293,7 +290,7 @@ class ControllerConnection:
             raise CloseConnection(f"API {key} is not served on a controller listener")
         if version not in APIS[key].versions:
             if key == ApiKey.API_VERSIONS:
-                response = self._service.api_versions()
+                response = self._service.api_versions(0)
                 response.error_code = ErrorCode.UNSUPPORTED_VERSION
                 return [encode_response(response, 0, header.correlation_id)]
             raise CloseConnection(f"version {version} of API {key} is not served, only {APIS[key].versions}")
@@ -302,7 +299,7 @@ class ControllerConnection:
         if isinstance(request, bytes):
             return [request]
         if isinstance(request, ApiVersionsRequest):
-            versions = self._service.api_versions()
+            versions = self._service.api_versions(version)
             if is_malformed(request, version):
                 versions = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             return [encode_response(versions, version, header.correlation_id)]
