@@ -96,10 +96,13 @@ class FetchPartition:
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
 
-    def has_changes(self, high_watermark: int, log_start_offset: int, *, has_news: bool) -> bool:
+    def has_changes(
+        self, high_watermark: int, log_start_offset: int, *, has_news: bool, is_refused: bool = False
+    ) -> bool:
         """Returns whether an incremental answer includes this partition; records the sent offsets if so.
 
-        ``has_news``: there are records, an error, a diverging epoch or a preferred read replica.
+        ``has_news``: there are records, an error, a diverging epoch or a preferred read replica. ``is_refused``: an
+        error or a diverging epoch. Readers do not take the offsets beside it, so the next answer without one has them.
         """
         if (
             not has_news
@@ -107,8 +110,11 @@ class FetchPartition:
             and log_start_offset == self.sent_log_start_offset
         ):
             return False
-        self.sent_high_watermark = high_watermark
-        self.sent_log_start_offset = log_start_offset
+        if is_refused:
+            self.sent_high_watermark = self.sent_log_start_offset = -1
+        else:
+            self.sent_high_watermark = high_watermark
+            self.sent_log_start_offset = log_start_offset
         return True
 
 

@@ -257,13 +257,13 @@ class FetchService:
         leaders: dict[BrokerId, None] = {}
         for wanted, result in plan.results:
             if session is not None:
-                news = bool(
-                    result.records_size
-                    or result.error_code
-                    or result.diverging_epoch is not None
-                    or result.preferred_read_replica >= 0
+                refused = bool(result.error_code) or result.diverging_epoch is not None
+                worth = wanted.has_changes(
+                    result.high_watermark,
+                    result.log_start_offset,
+                    has_news=refused or result.records_size > 0 or result.preferred_read_replica >= 0,
+                    is_refused=refused,
                 )
-                worth = wanted.has_changes(result.high_watermark, result.log_start_offset, has_news=news)
                 if context.incremental and not worth:
                     continue
                 if result.records_size:
