@@ -366,17 +366,16 @@ class BrokerConnection:
             if toll is not None:
                 toll.waive()  # replication has throttles of its own
             toll = None
-        min_bytes, max_bytes = request.min_bytes, request.max_bytes
+        max_bytes = min(request.max_bytes, services.fetch.max_bytes)
         if toll is not None and toll.fetch_bytes_max is not None:
             max_bytes = min(max_bytes, toll.fetch_bytes_max)
-            min_bytes = min(min_bytes, max_bytes)
         query = FetchQuery(
             version,
             correlation_id,
             request.replica_id,
             request.replica_epoch,
             request.max_wait_ms,
-            min_bytes,
+            min(request.min_bytes, max_bytes),  # more would wait in vain
             max_bytes,
             request.isolation_level,
             request.rack_id,

@@ -74,11 +74,11 @@ class FetchService:
         "_clock",
         "_close_session",
         "_hints",
-        "_max_bytes",
         "_reader",
         "_replicas",
         "early_watermarks",
         "followers",
+        "max_bytes",
     )
 
     def __init__(
@@ -101,7 +101,8 @@ class FetchService:
         self._hints = hints
         self.followers = FollowerPositions(replicas)
         self._reader = PartitionReader(clock, replicas, hints, self.followers)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """``fetch.max.bytes``, the bound of each answer."""
         self.early_watermarks = early_watermarks
 
     def start(
@@ -191,12 +192,12 @@ class FetchService:
         errors: dict[int, ErrorCode],
         session: FetchSession | None,
     ) -> FetchPlan:
-        """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74).
+        """Finds the byte ranges of all partitions, within the limits of the query (KIP-74).
 
         ``session`` is that of an incremental fetch: the answer leaves out partitions at rest, and they are skipped.
         """
         plan = FetchPlan()
-        remaining = min(query.max_bytes, self._max_bytes)
+        remaining = query.max_bytes
         from_follower = query.replica_id >= 0
         resting = None if from_follower or query.rack_id else session
         skips = session is not None and from_follower

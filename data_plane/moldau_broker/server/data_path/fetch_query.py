@@ -22,8 +22,8 @@ class FetchQuery(NamedTuple):
     replica_id: int  # of the follower; below 0 for a consumer
     replica_epoch: int
     max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
+    min_bytes: int  # at most ``max_bytes``
+    max_bytes: int  # at most ``fetch.max.bytes``
     isolation_level: int
     rack_id: str
 
