@@ -74,7 +74,8 @@ class TransactionChecks:
     async def verify(self, request: ProduceRequestView, version: int) -> Verified:
         """Asks the coordinator about all batches of a request that would open a transaction in a partition.
 
-        For clients with an epoch per transaction, it adds the partitions to the transaction.
+        For clients with an epoch per transaction, it adds the partitions to the transaction. The batches must come from
+        one producer, because the answer is about one: nothing would end the transaction that another one opens.
         """
         unverified = self.unverified(request, version)
         if not unverified:
@@ -82,6 +83,8 @@ class TransactionChecks:
         assert request.transactional_id is not None
         ends_seen = {(topic, index): partition.ends_seen for topic, index, partition, _, _ in unverified}
         _, _, _, producer_id, producer_epoch = unverified[0]
+        if any(each[3:] != (producer_id, producer_epoch) for each in unverified):
+            return {key: (ErrorCode.INVALID_PRODUCER_ID_MAPPING, seen) for key, seen in ends_seen.items()}
         ask = self._verifier.add if version >= _ADDED_BY_BROKER else self._verifier.verify
         codes = await ask(
             request.transactional_id,

@@ -103,3 +103,31 @@ def test_a_transaction_that_ends_during_the_question_is_noticed():
     request: Any = SimpleNamespace(transactional_id="x", topics=[(b"t", [(0, memoryview(data))])])
     verified = trio.run(checked.verify, request, ABORTABLE)
     assert checked.error(where, memoryview(data), verified, KEY, ABORTABLE) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.parametrize("version", [ABORTABLE, ADDED_BY_BROKER])
+def test_one_producer_does_not_vouch_for_another(version):
+    """The coordinator is asked about one producer: nothing would end the transaction that another one opens."""
+    data = [bytearray(batch()), bytearray(batch())]
+    for each in data:
+        each[22] = 0x10
+    struct.pack_into(">q", data[1], 43, 901)
+    places = [partition(), partition()]
+    for index, where in enumerate(places):
+        where.is_internal = False
+        where.key = SimpleNamespace(topic="t", partition=index)
+
+    async def confirm(transactional_id: str, producer_id: int, epoch: int, partitions: list[Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        return dict.fromkeys(partitions, ErrorCode.NONE)
+
+    by_key = {(b"t", index): where for index, where in enumerate(places)}
+    replicas: Any = SimpleNamespace(by_raw_id=by_key, by_raw_name=by_key)
+    verifier: Any = SimpleNamespace(verify=confirm, add=confirm)
+    checked = TransactionChecks(replicas, verifier, lambda: True)
+    topics = [(b"t", [(index, memoryview(each)) for index, each in enumerate(data)])]
+    request: Any = SimpleNamespace(transactional_id="x", topics=topics)
+    verified = trio.run(checked.verify, request, version)
+    for index, where in enumerate(places):
+        code = checked.error(where, memoryview(data[index]), verified, (b"t", index), version)
+        assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
