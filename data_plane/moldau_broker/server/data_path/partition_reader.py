@@ -114,7 +114,8 @@ class PartitionReader:
         log = partition.log
         high_watermark = partition.replica.high_watermark
         offset = wanted.fetch_offset
-        if upper < offset <= log.log_end_offset and query.replica_id < 0 and not partition.replica.is_leader:
+        if high_watermark < offset <= log.log_end_offset and query.replica_id < 0 and not partition.replica.is_leader:
+            # Behind an open transaction, which may be below the high watermark, the leader would not read on either.
             return FetchPartitionResult(wanted.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         if offset == upper or (upper < offset <= log.log_end_offset) or (remaining <= 0 and not first):
             if offset < log.log_start_offset:

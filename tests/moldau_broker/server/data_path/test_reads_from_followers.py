@@ -14,19 +14,20 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.data_path.partition_reader import PartitionReader
 
-HIGH_WATERMARK, LOG_END = 5, 8
+LAST_STABLE, HIGH_WATERMARK, LOG_END = 3, 5, 8
 
 
-def code(offset: int, *, is_leader: bool) -> ErrorCode:
-    """Returns the error of a consumer's fetch behind the high watermark."""
+def code(offset: int, *, is_leader: bool, isolation_level: int = 0) -> ErrorCode:
+    """Returns the error of a consumer's fetch behind what it may read."""
     parts: Any = SimpleNamespace()
     log = SimpleNamespace(log_start_offset=0, log_end_offset=LOG_END, storage=SimpleNamespace(log_start_offset=0))
     replica = SimpleNamespace(high_watermark=HIGH_WATERMARK, is_leader=is_leader)
     partition: Any = SimpleNamespace(log=log, replica=replica)
-    query: Any = SimpleNamespace(replica_id=-1, isolation_level=0)
+    query: Any = SimpleNamespace(replica_id=-1, isolation_level=isolation_level)
     reader = PartitionReader(parts, parts, parts, parts)
     wanted = FetchPartition(b"t", 0, offset, 1 << 20)
-    result = reader._read_log(query, wanted, partition, HIGH_WATERMARK, HIGH_WATERMARK, 1 << 20, first=True)
+    upper = LAST_STABLE if isolation_level else HIGH_WATERMARK
+    result = reader._read_log(query, wanted, partition, upper, LAST_STABLE, 1 << 20, first=True)
     return ErrorCode(result.error_code)
 
 
@@ -36,3 +37,10 @@ def test_an_offset_that_a_follower_does_not_know_committed(offset: int) -> None:
     expected = ErrorCode.NONE if offset == HIGH_WATERMARK else ErrorCode.OFFSET_NOT_AVAILABLE
     assert code(offset, is_leader=False) is expected
     assert code(offset, is_leader=True) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("offset", range(LAST_STABLE, LOG_END + 1))
+def test_an_open_transaction_does_not_send_a_consumer_away(offset: int) -> None:
+    """The leader cannot serve it either, and would send it back at once, again and again."""
+    expected = ErrorCode.NONE if offset <= HIGH_WATERMARK else ErrorCode.OFFSET_NOT_AVAILABLE
+    assert code(offset, is_leader=False, isolation_level=1) is expected
