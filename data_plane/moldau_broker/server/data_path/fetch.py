@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.replica_waits import SessionKey
 
 _ENDPOINT_HINTS = 16
+_STORAGE_ERRORS = 6
+"""The first version whose clients know KAFKA_STORAGE_ERROR."""
 WAIT_MS_MAX = 300_000.0
 """Bound of a fetch's wait, even if it asks for more: the maximum that librdkafka lets its users set."""
 PARTITION_BYTES = 256
@@ -224,6 +226,8 @@ class FetchService:
                 result = FetchPartitionResult(partition=wanted.partition, error_code=error)
             if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 plan.urgent = True
+                if result.error_code == ErrorCode.KAFKA_STORAGE_ERROR and query.version < _STORAGE_ERRORS:
+                    result = result._replace(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             plan.size_bytes += result.records_size
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
