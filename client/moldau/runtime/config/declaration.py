@@ -93,6 +93,12 @@ class Synonym:
     name: str
     factor: int = 1
 
+    def converted(self, text: str | None) -> str | None:
+        """Returns a value of the broker key, as text, in the unit of the topic key."""
+        if self.factor == 1 or text is None or int(text) < 0:
+            return text
+        return str(min(int(text) * self.factor, LONG_MAX))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:

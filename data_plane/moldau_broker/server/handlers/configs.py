@@ -59,6 +59,8 @@ RESOURCES_PER_TURN: Final = 20
 """Resources that are described between two checkpoints; each takes some hundred microseconds."""
 Layer = tuple[ConfigSource, str, str | None]
 """Source, key and value of one layer of configuration."""
+_Described = tuple[ConfigKey, str | None, list[Layer], bool]
+"""A key, its value, its layers with the one in force first, and whether the key is read-only."""
 
 
 class ConfigsContext(LoggersContext, Protocol):
@@ -177,8 +179,8 @@ def _describe(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configuration here")
     wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
     return [
-        _result(key, layers, request, read_only=read_only)
-        for key, layers, read_only in described
+        _result(key, value, layers, request, read_only=read_only)
+        for key, value, layers, read_only in described
         if wanted is None or key.name in wanted
     ]
 
@@ -191,21 +193,24 @@ def _text(key: ConfigKey, value: str) -> str | None:
         return value
 
 
-def _overridable(
-    context: ConfigsContext, kind: OverrideKind, overrides: Mapping[str, str]
-) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
+def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping[str, str]) -> Iterable[_Described]:
     for key in kind.schema.keys.values():
         layers: list[Layer] = []
+        values: list[str | None] = []  # of the layers, in the unit of the key
         if key.name in overrides:
             layers.append((kind.source, key.name, _text(key, overrides[key.name])))
+            values.append(layers[0][2])
         for synonym in key.synonyms:
-            layers += [layer for layer in _broker_layers(context, synonym.name) if layer[0] is not ConfigSource.DEFAULT]
+            found = [layer for layer in _broker_layers(context, synonym.name) if layer[0] is not ConfigSource.DEFAULT]
+            layers += found
+            values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
             layers.append((ConfigSource.DEFAULT, key.name, key.format(key.default)))
-        yield key, layers, False
+            values.append(layers[-1][2])
+        yield key, values[0], layers, False
 
 
-def _broker(context: ConfigsContext, name: str) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
+def _broker(context: ConfigsContext, name: str) -> Iterable[_Described]:
     # Keys of single listeners (listener.name.inside.ssl.client.auth) exist only where they are set.
     for key_name in dict.fromkeys((*BROKER_CONFIG.keys, *context.static_config, *context.config)):
         key = BROKER_CONFIG.key(key_name)
@@ -214,7 +219,7 @@ def _broker(context: ConfigsContext, name: str) -> Iterable[tuple[ConfigKey, lis
             layers = [layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER]
             if not layers:
                 continue
-        yield replace(key, name=key_name), layers, key.dynamic is DynamicScope.READ_ONLY
+        yield replace(key, name=key_name), layers[0][2], layers, key.dynamic is DynamicScope.READ_ONLY
 
 
 def _broker_layers(context: ConfigsContext, name: str) -> list[Layer]:
@@ -240,14 +245,13 @@ def _broker_layers(context: ConfigsContext, name: str) -> list[Layer]:
 
 
 def _result(
-    key: ConfigKey, layers: list[Layer], request: DescribeConfigsRequest, *, read_only: bool
+    key: ConfigKey, value: str | None, layers: list[Layer], request: DescribeConfigsRequest, *, read_only: bool
 ) -> DescribeConfigsResourceResult:
-    source, _, value = layers[0]
     return DescribeConfigsResourceResult(
         name=key.name,
         value=None if key.is_sensitive else value,
         read_only=read_only,
-        config_source=source,
+        config_source=layers[0][0],
         is_sensitive=key.is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(

@@ -109,20 +109,13 @@ def _override_value(
     for synonym in key.synonyms:
         dynamic = image.config(RESOURCE_BROKER, "").get(synonym.name)
         if dynamic is not None:
-            chain.append((synonym.name, _scaled(dynamic, synonym.factor), ConfigSource.DYNAMIC_DEFAULT_BROKER))
+            chain.append((synonym.name, synonym.converted(dynamic), ConfigSource.DYNAMIC_DEFAULT_BROKER))
     for synonym in key.synonyms:
         if static.is_set(synonym.name):
-            text = static.text(synonym.name)
-            chain.append((synonym.name, _scaled(text, synonym.factor), ConfigSource.STATIC_BROKER))
+            chain.append((synonym.name, synonym.converted(static.text(synonym.name)), ConfigSource.STATIC_BROKER))
     chain.append((key.name, _default_text(key), ConfigSource.DEFAULT))
     first = chain[0]
     return EffectiveValue(name=key.name, value=first[1], source=first[2], synonyms=tuple(chain))
-
-
-def _scaled(text: str | None, factor: int) -> str | None:
-    if factor == 1 or text is None or int(text) < 0:
-        return text
-    return str(int(text) * factor)
 
 
 def _default_text(key: ConfigKey) -> str | None:

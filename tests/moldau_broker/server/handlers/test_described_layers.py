@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -16,8 +17,8 @@ from moldau.runtime.config import BROKER_CONFIG, ConfigSource
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.configs import handle_describe_configs
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
-from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
-from moldau_quorum.metadata.records import ConfigRecord
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from moldau_quorum.metadata.records import ConfigRecord, TopicRecord
 
 KEY = "max.connection.creation.rate"
 STATIC = BROKER_CONFIG.parse(
@@ -46,3 +47,34 @@ def test_a_value_that_is_left_out_is_not_described(layer: str) -> None:
     (entry,) = trio.run(handle_describe_configs, context, request, None).results[0].configs
     assert (entry.value, entry.config_source) == ("7", ConfigSource.STATIC_BROKER)
     assert [each.value for each in entry.synonyms if each.value == "-100"] == []
+
+
+def described(keys: list[str] | None, **static: str) -> Any:
+    """Returns the configuration of a topic on a broker with these keys in its file."""
+    file = STATIC.with_values({name.replace("_", "."): value for name, value in static.items()})
+    image = MetadataImage(offset=0).apply([TopicRecord(name="t", topic_id=UUID(int=1))], offset=1, epoch=1).image
+    dynamic = DynamicConfig(file, 1, EventLogger("test"))
+    context: Any = SimpleNamespace(
+        broker_id=1, config=file, static_config=file, dynamic=dynamic, metadata=SimpleNamespace(image=image)
+    )
+    wanted = DescribeConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="t", configuration_keys=keys)
+    request = DescribeConfigsRequest(resources=[wanted], include_synonyms=True)
+    return trio.run(handle_describe_configs, context, request, None).results[0].configs
+
+
+@pytest.mark.parametrize(
+    ("key", "static", "value"),
+    [
+        ("retention.ms", {"log_retention_hours": "2"}, "7200000"),
+        ("retention.ms", {"log_retention_minutes": "3", "log_retention_hours": "2"}, "180000"),
+        ("retention.ms", {"log_retention_hours": "-1"}, "-1"),
+        ("segment.ms", {"log_roll_hours": "1"}, "3600000"),
+        ("segment.jitter.ms", {"log_roll_jitter_hours": "1"}, "3600000"),
+    ],
+)
+def test_a_topic_has_its_values_in_the_unit_of_its_key(key: str, static: dict[str, str], value: str) -> None:
+    """Kafka's own server.properties has ``log.retention.hours``; a synonym is shown as the file has it."""
+    (entry,) = described([key], **static)
+    assert (entry.value, entry.config_source) == (value, ConfigSource.STATIC_BROKER)
+    first = next(iter(static))
+    assert (entry.synonyms[0].name, entry.synonyms[0].value) == (first.replace("_", "."), static[first])
