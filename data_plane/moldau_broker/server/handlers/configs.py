@@ -137,12 +137,12 @@ def _resource_names(image: MetadataImage, kind: int) -> list[str]:
 
 
 def _merged(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """Returns each resource once, with all keys that the request names; None means every key."""
+    """Returns each resource once, with all keys that the request names; None, or no key, means every key."""
     wanted: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
         name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
         known = wanted.setdefault(name, {})
-        if keys is None:
+        if not keys:
             wanted[name] = None
         elif known is not None:
             known.update(dict.fromkeys(keys))

@@ -78,3 +78,8 @@ def test_a_topic_has_its_values_in_the_unit_of_its_key(key: str, static: dict[st
     assert (entry.value, entry.config_source) == (value, ConfigSource.STATIC_BROKER)
     first = next(iter(static))
     assert (entry.synonyms[0].name, entry.synonyms[0].value) == (first.replace("_", "."), static[first])
+
+
+def test_an_empty_list_of_keys_means_all() -> None:
+    """As in Kafka, and as a controller answers."""
+    assert {entry.name for entry in described([])} == {entry.name for entry in described(None)}
