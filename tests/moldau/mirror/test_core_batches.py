@@ -16,6 +16,7 @@ from moldau.records import (
     parse_batch_header,
     set_base_offset,
     set_max_timestamp,
+    set_partition_leader_epoch,
 )
 
 IDS = Provenance("id-east", "id-hub")
@@ -135,3 +136,13 @@ def test_single_records_are_joined_in_order():
     assert fields(decoded([one])) == [field for each in found[0] for field in fields(decoded([each]))]
     (one,) = target_batches(singles[0], following=[singles[1], batch_of(plain(1), base=110)])
     assert (one.runs, one.next_offset) == ((Run(100, 0, 2), Run(110, 2, 1)), 111)
+
+
+def test_batches_of_two_leader_epochs_are_not_joined():
+    """The position behind a batch has its epoch; with an older one the source would take it for diverged."""
+    batches = []
+    for base, epoch in ((100, 3), (101, 3), (102, 5)):
+        raw = bytearray(plain(1))
+        set_partition_leader_epoch(raw, 0, epoch)
+        batches.append(batch_of(raw, base=base))
+    assert [[each.header.base_offset for each in group] for group in groups(batches)] == [[100, 101], [102]]

@@ -1,15 +1,19 @@
 """The task that follows the topics goes on when a cluster does not show a change at once.
 
-Goal: partitions that the target has are mirrored. Method: scripted admin clients.
+Goal: partitions that the target has are mirrored, and what it did not take is offered again. Method: scripted admin
+clients.
 """
 
 from types import SimpleNamespace
 from uuid import UUID
 
+import pytest
 import trio
 
+from moldau.admin import Acl
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.topic_sync import TopicSync
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 
 SETTINGS = (
@@ -53,3 +57,32 @@ def test_a_topic_that_grows_is_mirrored_meanwhile(caplog):
     target.topics.update(target.grown)
     trio.run(topics.refresh)
     assert wanted == [{"orders": 2}, {"orders": 3}]
+
+
+class Rights:
+    """An admin client with one ACL in the source; the target refuses the first request."""
+
+    def __init__(self):
+        self.created = []
+        self.is_down = True
+
+    async def describe_acls(self, wanted):
+        await trio.lowlevel.checkpoint()
+        return [Acl(resource="topic", name="orders", principal="User:ann", operation="read")]
+
+    async def create_acls(self, acls):
+        await trio.lowlevel.checkpoint()
+        if self.is_down:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        self.created += [str(each) for each in acls]
+
+
+def test_acls_that_were_not_created_are_created_later():
+    target = Rights()
+    (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
+    topics = TopicSync(settings, Rights(), target, lambda _: None, EventLogger("moldau.mirror"))
+    with pytest.raises(KafkaError):
+        trio.run(topics.sync_acls)
+    target.is_down = False
+    assert [trio.run(topics.sync_acls) for _ in range(2)] == [1, 0]
+    assert target.created == ["allow User:ann read topic e.orders"]

@@ -230,7 +230,16 @@ async def guarded(nursery, config, environment, identity, stopping, seen):
     seen["right token"] = await page.open(token=TOKEN, user="", password="", mechanism="")
     seen["read-only"] = await page.post("/api/records", {"topic": "flights", "value": "a"})
     kept = page.client.cookies.get("moldau_console")
-    seen["signed out"] = await page.client.delete("/api/session", headers=page.csrf)
+    async with trio.open_nursery() as live:
+
+        async def watch():
+            with trio.move_on_after(60) as scope:
+                await page.events("overview", 1_000)
+            seen["live page left"] = not scope.cancelled_caught
+
+        live.start_soon(watch)
+        await trio.sleep(1)
+        seen["signed out"] = await page.client.delete("/api/session", headers=page.csrf)
     page.client.cookies.set("moldau_console", kept)
     seen["after"] = await page.ask("overview")
     first = await sessions.open(token=TOKEN, user="", password="", mechanism="")
@@ -429,6 +438,11 @@ def test_live_answers_are_events(seen):
     (kind, document), *_ = seen["live"]
     assert (kind, document["verdict"]) == ("data", "healthy")
     assert seen["stopped"] == []
+
+
+def test_a_live_answer_ends_with_its_session(seen):
+    """A page that stays open in another tab shows nothing after the sign-out."""
+    assert seen["live page left"]
 
 
 def test_cookies_and_headers_guard_the_session(seen):

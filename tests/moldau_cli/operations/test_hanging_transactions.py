@@ -59,6 +59,28 @@ def test_a_transaction_hangs_if_its_coordinator_does_not_know_it(known, hangs):
     assert found == (suspects if hangs else [])
 
 
+class Cluster:
+    """An admin client of a partition whose producer has each of these open transactions in turn."""
+
+    def __init__(self, *starts):
+        self.starts = list(starts)
+
+    async def describe_producers(self, partition):
+        await trio.lowlevel.checkpoint()
+        return [producer(start_offset=self.starts.pop(0))]
+
+    async def list_transactions(self, *, producer_ids):
+        await trio.lowlevel.checkpoint()
+        return []
+
+
+@pytest.mark.parametrize(("starts", "hanging"), [((5, 5), [5]), ((5, 9), []), ((5, -1), [])])
+def test_a_transaction_that_was_just_being_ended_does_not_hang(starts, hanging):
+    """The producer may have begun its next transaction in the partition by the second look."""
+    found = trio.run(lambda: find_hanging(Cluster(*starts), [WHERE], silent_before_ms=2_000))
+    assert [one.producer.transaction_start_offset for one in found] == hanging
+
+
 def test_only_the_hanging_transaction_of_a_cluster_is_found():
     async def scenario(cluster):
         client = cluster.client(1)

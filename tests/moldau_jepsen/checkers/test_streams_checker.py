@@ -61,6 +61,19 @@ def test_two_members_at_once_need_an_ended_session(accepted: float, coordinator:
     assert kinds(history) == ([K.TWO_AT_ONCE] if is_wrong else [])
 
 
+def test_a_member_that_never_let_go_is_convicted() -> None:
+    """Another coordinator, which knew nothing of it, gave the task to a member that has released it since."""
+    history = History(
+        holdings=[
+            holding("m1", 0, None, 1, coordinator="b2"),
+            holding("m2", 2_000, 2_100, 2),
+            holding("m3", 2_200, None, 3, coordinator="b2"),
+        ]
+    )
+    history.accepted = {"m1": [(2_150.0, "b2")], "m2": [(1_990.0, "b1")], "m3": [(2_190.0, "b2")]}
+    assert kinds(history) == [K.TWO_AT_ONCE]
+
+
 def test_lost_and_older_commits_are_convicted() -> None:
     one, two = holding("m1", 0, 10, 1), holding("m2", 20, None, 2)
     history = History(holdings=[one, two], commits=[commit(one, 50, 5), commit(two, 40, 25)])

@@ -72,3 +72,13 @@ def test_a_replay_in_other_partitions_replaces_nothing():
     assert core.effect == EndDecided(done)
     with pytest.raises(ProtocolRefusedError, match="in 1 partitions"):
         core.on(Ended.COMMITTED)
+
+
+def test_an_amended_decision_is_as_old_as_the_first():
+    """Its age says which markers may have expired, and those of the other transactions are as old as the first."""
+    report = Report(batch=7, partition=0, kind=Kind.PREPARED, entry=AGAIN)
+    first = replace(DECISION, decided_ms=1_000)
+    core = DriverCore(batch=7, run="second", reports=(report,), now_ms=9_000, effect=EndDecided(DEAD), decision=first)
+    effect = core.on(Ended.DEAD).on(6).effect
+    assert isinstance(effect, WriteDecision)
+    assert (effect.decision.decided_ms, effect.decision.amendments) == (1_000, 1)

@@ -8,9 +8,10 @@ import trio
 
 from moldau.admin import TransactionListing
 from moldau.consumer import CommittedOffset
+from moldau.protocol.errors import ErrorCode, KafkaError
 from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink.core.decision_codec import encode_decision
-from pyspark_moldau.sink.core.protocol import Decision, Entry
+from pyspark_moldau.sink.core.protocol import Decision, EndDecided, Ended, Entry
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 NAMES = sink.Names(app_id="q")
@@ -69,3 +70,33 @@ def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, abort
     given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}
     sink.abort_batch(parse_sink_options(given, streaming=True), NAMES, batch)
     assert cluster.aborted == aborted
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        (ErrorCode.NONE, Ended.COMMITTED),
+        (ErrorCode.PRODUCER_FENCED, Ended.DEAD),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, Ended.DEAD),
+        (ErrorCode.INVALID_TXN_STATE, Ended.DEAD),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, Ended.DEAD),  # transactional.id.expiration.ms is over
+        (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, Ended.DEAD),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, None),
+    ],
+    ids=lambda given: getattr(given, "name", None),
+)
+def test_a_decided_transaction_that_has_ended_is_dead(code, ended):
+    """Then the marker decides; any other error says nothing about the transaction, and fails the attempt."""
+
+    class Coordinator:
+        async def end_transaction(self, prepared, *, commit):
+            await trio.lowlevel.checkpoint()
+            assert (prepared.transactional_id, commit) == (DECIDED, True)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code)
+
+    if ended is not None:
+        assert trio.run(sink._shared, Coordinator(), NAMES, EndDecided(ENTRY)) is ended
+        return
+    with pytest.raises(KafkaError):
+        trio.run(sink._shared, Coordinator(), NAMES, EndDecided(ENTRY))

@@ -19,12 +19,15 @@ from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, 
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from moldau.runtime.config import BROKER_CONFIG, SecurityProtocol
 from moldau.runtime.net.serving.server import ServerLimits, serve
+from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.attempts import register_attempts
 from moldau.runtime.sasl.core.identity import ANONYMOUS
+from moldau.runtime.sasl.core.oauth import OauthClient
 from moldau.runtime.sasl.listener import SaslListener
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_jepsen.world.world import run_world
+from support import tokens
 from support.proof import examples
 from support.sasl import PLAIN, NoCredentials, node_config
 
@@ -407,3 +410,27 @@ def test_a_renewal_needs_a_login_that_is_still_valid(change):
         assert passed == []
 
     run_gate(scenario, **ends)
+
+
+def test_a_renewal_reads_the_keys_that_it_needs():
+    """The identity provider has changed its key since the login: the renewal's token names the new one."""
+
+    async def scenario(connect, passed, listener, server):
+        environment = listener._environment
+        connection = await connect()
+        for key_id in ("key-1", "key-2"):
+            with contextlib.suppress(FileNotFoundError):
+                environment.disk.remove("/jwks.json")
+            file = environment.disk.open("/jwks.json", OpenMode.CREATE)
+            file.append([tokens.key_set(key_id).encode()])
+            file.close()
+            token = tokens.token(environment.clock.wall_ms() / 1000, key_id=key_id)
+            await connection.send_all([handshake("OAUTHBEARER") + authenticate(OauthClient(token).first()) + METADATA])
+            await trio.sleep(5)
+        counts = listener.attempts.of("OAUTHBEARER")
+        assert (counts.accepted, counts.renewals_accepted, listener.attempts.refused) == (1, 1, 0)
+        assert passed == [(3, "User:carol")] * 2
+        connection.close()
+
+    keys = {"sasl.oauthbearer.jwks.endpoint.url": "file:/jwks.json"}
+    run_gate(scenario, **{"sasl.enabled.mechanisms": "OAUTHBEARER"}, **keys)
