@@ -124,6 +124,14 @@ def test_the_keys_of_a_secured_cluster_are_read(folder, monkeypatch):
     assert PASSWORD not in repr(job)
 
 
+@pytest.mark.parametrize("key", ["ssl.truststore.location", "ssl.keystore.location", "ssl.ca.location"])
+def test_files_of_tls_are_relative_to_the_job(folder, key):
+    table = f'[kafka]\nsecurity.protocol = "SSL"\n{key} = "keys/one.pem"\n'
+    cluster = load_job(write(folder, LOAD + table)).config.cluster
+    found = {options[f"kafka.{key}"] for options in (cluster.source_options(), cluster.sink_options())}
+    assert found == {str(folder / "keys" / "one.pem")}
+
+
 def test_a_command_gives_keys_that_the_file_leaves_out(folder):
     text = LOAD.replace('[cluster]\n"bootstrap.servers" = "127.0.0.1:9092"', "")
     given = {"bootstrap.servers": "b:1", "sasl.username": "al", "isolation.level": "read_uncommitted"}

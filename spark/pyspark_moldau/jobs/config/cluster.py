@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
 from moldau.runtime.config.providers import resolve
+from moldau.runtime.config.tls import CA_LOCATION
 from pyspark_moldau.client_options import (
     OBEYED,
     PREFIX,
@@ -35,6 +36,8 @@ TABLES: Final = ("cluster", "kafka")
 SERVERS: Final = "bootstrap.servers"
 ISOLATION: Final = "isolation.level"
 API_TIMEOUT: Final = "default.api.timeout.ms"
+FILES: Final = ("ssl.truststore.location", "ssl.keystore.location", CA_LOCATION)
+"""Keys whose values are relative to the job's file."""
 _OF_CONSUMERS: Final = frozenset((*OBEYED, *WITHOUT_EFFECT, *CONSUMER_CONFIG.keys))
 _OF_PRODUCERS: Final = frozenset((*PRODUCER_CONFIG.keys, *HARMLESS))
 _EXACTLY_ONCE: Final = {"deliveryGuarantee": "exactly-once"}
@@ -83,7 +86,7 @@ def cluster_of(root: Section, folder: Path, elsewhere: Mapping[str, str]) -> Clu
     except ConfigError as error:
         raise root.error(TABLES[0], "; ".join(error.problems)) from error
     for key, value in resolved.items():
-        if key.endswith("store.location") and value:
+        if key in FILES and value:
             resolved[key] = str(folder / value)
     keys = {**elsewhere, **resolved}
     if not keys.get(SERVERS):
